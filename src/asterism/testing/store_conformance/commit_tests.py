@@ -1,4 +1,4 @@
-"""Commit: all of a batch or nothing, and the record that was in the way is named."""
+"""Tests of commits: all of a batch or nothing, and a conflict names its record."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from asterism.testing.store_conformance.sample_records import (
 from asterism.testing.store_conformance.store_tests import StoreTests
 
 Make = Callable[[Any], Write]
-"""What makes a write from a value that may be one nobody can keep."""
+"""Functions that make a write of a value that may not be storable."""
 
 
 async def _furnished(store: Store) -> None:
-    """With one record of each kind for a batch to change, and one of each for it to trip over."""
+    """Prepare one record of each kind for a batch to change, and one of each for it to conflict with."""
     await joined(store, a_session("present"), a_session("there", "garage"), a_session("stale", "attic"))
     await added(store, a_run("present"), a_run("there", key="taken"), a_run("stale"))
     await store.commit([PutRegister(key, "before", None) for key in ("present", "removed", "there", "stale")])
@@ -58,7 +58,7 @@ async def _furnished(store: Store) -> None:
 
 
 def _good_batch() -> list[Write]:
-    """Every kind of write, all of which can happen."""
+    """Return every kind of write, without a conflict."""
     present, session = a_run("present"), a_session("present")
     return [
         PutRun(a_run("new", key="new key"), None),
@@ -75,7 +75,7 @@ def _good_batch() -> list[Write]:
 
 
 def _bad_writes() -> list[tuple[str, Write]]:
-    """What cannot happen, each with the record that a Conflict has to name."""
+    """Return writes with a conflict, each with the record that the Conflict has to name."""
     stale = a_run("stale")
     gone = a_run("gone")
     return [
@@ -99,7 +99,7 @@ def _bad_writes() -> list[tuple[str, Write]]:
 
 
 class CommitTests(StoreTests):
-    """Of ``commit``."""
+    """Tests of ``commit``."""
 
     async def test_an_empty_batch_changes_nothing(self, store: Store) -> None:
         await store.commit([])
@@ -193,7 +193,7 @@ class CommitTests(StoreTests):
     async def test_an_expected_register_was_not_changed_since(self, store: Store) -> None:
         await store.commit([PutRegister("a", 1, None)])
         await store.commit([ExpectRegister("a", 1), PutRegister("b", 1, None)])
-        await store.commit([PutRegister("a", 1, 1)])  # the same value, and yet a change
+        await store.commit([PutRegister("a", 1, 1)])  # the same value is still a change
         with conflict("register a"):
             await store.commit([PutRegister("c", 1, None), ExpectRegister("a", 1)])
         await store.commit([PutRegister("c", 1, None), ExpectRegister("a", 2)])
@@ -206,7 +206,7 @@ class CommitTests(StoreTests):
         await joined(store, a_session(beat_at=5.0, used=7, profile={"os": "linux"}, can=frozenset({"gpu", "cpu"})))
         late = store.clock()
         first = await session_in(store, "kitchen-1")
-        # the store may be another machine, whose clock is known here only nearly
+        # the store may be on another machine, whose clock is known here only approximately
         assert early - 5.0 <= first.beat_at <= late + 5.0
         assert replace(first, beat_at=5.0, used=7) == a_session(
             beat_at=5.0, used=7, profile={"os": "linux"}, can=frozenset({"gpu", "cpu"})
@@ -287,7 +287,7 @@ class CommitTests(StoreTests):
         assert (await session_in(store, "kitchen-1")).profile == {"labels": ["a"]}
 
     async def test_a_batch_may_be_large(self, store: Store) -> None:
-        number = 3000  # with all their columns more than the parameters that one statement may have
+        number = 3000  # with all columns, more values than one statement may have parameters
         runs = [a_run(one, given={"number": one}) for one in range(number)]
         await store.commit([*(PutRun(run, None) for run in runs), PutRegister("a", 1, None)])
         assert await store.find(Query()) == runs

@@ -1,4 +1,4 @@
-"""Dump and load: a backup of one engine can be restored into another, and nobody owns anything afterwards."""
+"""Tests of dump and load: a backup of one engine can be restored into another, without owners."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Line = Mapping[str, Any]
 
 
 async def _dumped(store: Store) -> list[Line]:
-    """As they come out of a file."""
+    """Return the lines as they come out of a file."""
     return [json.loads(json.dumps(line)) async for line in store.dump()]
 
 
 def _said(line: Line) -> str:
-    """A line without the number of a notice, of which stores only promise that it grows."""
+    """Return a line without the number of a notice, which only has to grow."""
     return json.dumps({name: value for name, value in line.items() if name != "number"})
 
 
@@ -74,7 +74,7 @@ async def _furnished(store: Store) -> None:
 
 
 def _restored(before: Contents, after: Contents) -> None:
-    """Asserts that ``after`` is what a restored ``before`` has to be."""
+    """Assert that ``after`` is what a restored ``before`` has to be."""
     assert after.told() == before.told()
     assert [register[:2] for register in after.registers] == [register[:2] for register in before.registers]
     assert after.sessions.keys() == before.sessions.keys()
@@ -98,7 +98,7 @@ def _freed(before: Run, run: Run) -> None:
     assert run.story[: len(before.story)] == before.story
     assert run.due_at is None
     assert run.stop_request is None
-    assert run.losses == before.losses  # it was nobody's fault
+    assert run.losses == before.losses  # a restore is not a loss
     assert run.previous[-1][:2] == (before.device, before.epoch)
     if before.stop_request == "cancel" and before.series is None:
         assert run.cancelled
@@ -109,7 +109,7 @@ def _freed(before: Run, run: Run) -> None:
 
 
 class DumpTests(StoreTests):
-    """Of ``dump`` and ``load``."""
+    """Tests of ``dump`` and ``load``."""
 
     async def test_an_empty_store_is_dumped_and_loaded(self, store: Store) -> None:
         lines = await _dumped(store)
@@ -168,10 +168,10 @@ class DumpTests(StoreTests):
             await store.commit([Notice(float(number), "failed", f"the {number}th")])
         numbers = [number for number, _ in await store.notices()]
         await store.commit([PutRegister(NOTIFIED, {"after": numbers[4]}, None)])
-        await store.prune(3.0, 10)  # of those that were told two are still there
+        await store.prune(3.0, 10)  # two of the seen notices are left
         lines = await _dumped(store)
         fresh = await self.open_store()
-        await fresh.commit([Notice(0.0, "failed", "of its own")])  # so that its numbers are others
+        await fresh.commit([Notice(0.0, "failed", "of its own")])  # so that its numbers differ
         try:
             for one in (fresh, MemoryStore()):
                 await one.load(lines_of(lines))
@@ -188,7 +188,7 @@ class DumpTests(StoreTests):
         header, numbered = await _dumped(reference)
         told = {"register": {"key": NOTIFIED, "value": {"after": 1}, "revision": 1}}
         untold = {"register": {"key": NOTIFIED, "value": {"after": 0}, "revision": 1}}
-        of_old = {"notice": numbered["notice"]}  # in a backup that does not number its notices
+        of_old = {"notice": numbered["notice"]}  # of an old backup, which does not number its notices
         for lines in ([header, numbered], [header, untold, numbered], [header, told, of_old]):
             fresh = await self.open_store()
             try:
@@ -261,14 +261,14 @@ class DumpTests(StoreTests):
         assert await store.load(lines_of([header, {"run": run}])) == 1
 
     async def test_a_backup_is_of_one_instant_while_others_write(self, store: Store, other: Store) -> None:
-        """Every commit changes the first and the last register, and a run with them: a backup has all or nothing."""
+        """Every commit changes the first and the last register, and a run: a backup has all of a commit or nothing."""
         filling = [PutRegister(f"m{number:03d}", "x" * 1000, None) for number in range(200)]
         await store.commit([PutRegister("a", 0, None), *filling, PutRegister("z", 0, None), PutRun(a_run(0), None)])
         for begin in range(0, 12, 4):
             lines: list[Line] = []
             async for line in store.dump():
                 lines.append(line)
-                if len(lines) in (1, 2, 50):  # it is under way, and whoever reads it takes his time
+                if len(lines) in (1, 2, 50):  # a slow reader
                     await _write_pairs(other if len(lines) > 1 else store, begin + (1, 2, 50).index(len(lines)))
             values = {line["register"]["key"]: line["register"]["value"] for line in lines if "register" in line}
             assert values["a"] == values["z"]
@@ -290,6 +290,6 @@ class DumpTests(StoreTests):
 
 
 async def _write_pairs(store: Store, number: int) -> None:
-    """The change that makes ``number`` one more."""
+    """Return the writes that increment ``number``."""
     more = number + 1
     await store.commit([PutRegister("a", more, more), PutRegister("z", more, more), PutRun(a_run(more), None)])

@@ -1,4 +1,4 @@
-"""Tests of what a store does for peers: copies that are left to one of them, and the feed of changes."""
+"""Tests of the change feed: copies that are left to peers, numbered changes, contributions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def copy(number: int, left_to: str = PEER, *, same: bool = True, **more: Any) ->
 
 
 class FeedTests(StoreTests):
-    """Of ``PutCopy``, and of what ``ChangeFeed`` promises."""
+    """Tests of ``PutCopy`` and ``ChangeFeed``."""
 
     async def test_a_store_without_a_feed_has_no_copies_and_no_changes(self, store: Store) -> None:
         await added(store, a_run(1))

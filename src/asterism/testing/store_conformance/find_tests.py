@@ -1,4 +1,4 @@
-"""Find: runs that satisfy everything that is asked, page by page."""
+"""Tests of queries: every condition, limits, and pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SECOND = a_session("kitchen-2")
 
 
 def _furniture() -> list[Run]:
-    """Runs of every status and with everything that can be asked for, sorted by id."""
+    """Return runs of every status and for every condition, sorted by id."""
     other = FLOW.at_version(2)
     index = replace(FLOW, name="index")
     return [
@@ -95,7 +95,7 @@ _CRITERIA: list[Criterion] = [
 
 
 class FindTests(StoreTests):
-    """Of ``run`` and ``find``."""
+    """Tests of ``run`` and ``find``."""
 
     async def test_everything_is_found_oldest_first(self, store: Store) -> None:
         assert await store.find(Query()) == []
@@ -129,7 +129,7 @@ class FindTests(StoreTests):
         assert ids(await store.find(Query(due_before=100.00001))) == ["r0001"]
         assert ids(await store.find(Query(ended_before=80.0))) == []
         assert ids(await store.find(Query(ended_before=80.00001))) == ["r0002"]
-        # one that has waited since the beginning of time is waiting all the same
+        # a run that waits since time 0 is waiting too
         assert ids(await store.find(Query(waiting_before=0.0))) == []
         assert ids(await store.find(Query(waiting_before=0.00001))) == ["r0000"]
 

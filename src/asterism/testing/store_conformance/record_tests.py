@@ -1,4 +1,4 @@
-"""Tests of values: registers, notices, texts of every kind, numbers to the last bit, runs with any history."""
+"""Tests of records: registers, notices, any text, exact numbers, runs with any history."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ TEXTS = [
     "\u202e", "\\u0000", "\\", "'", '"', "';--", "%s %(x)s $1 ? :a {0}", "null", "1", "\ufeff", "|", "a|b", "story",
     '"story":[', "]}",
 ]  # fmt: skip
-"""What people and programs write, wherever they may write anything."""
+"""Texts for every field that may hold any text."""
 
 NAMES = ["ä ß é", "日本語", "😀", "o'brien", 'the "loft"', "a/b", "50% off", "$1", "a b", "{x}", "-", "\\"]
-"""What they call things."""
+"""Names of things."""
 
 FLOATS = [
     0.1, 1 / 3, 1e-9, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.7e9 + 1 / 3, 123456789.123456789,
     2.0**53 + 2, 4503599627370497.5, 1700000000.000001,
 ]  # fmt: skip
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # a run has many parts, and making them up takes its time
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # a run has many parts, which hypothesis generates slowly
 
 
 def _bits(value: Any) -> bytes:
@@ -71,7 +71,7 @@ def _bits(value: Any) -> bytes:
 
 
 class ValueTests(StoreTests):
-    """Of values."""
+    """Tests of values."""
 
     async def test_any_text_survives_in_every_free_field(self, store: Store) -> None:
         session = a_session()
@@ -242,7 +242,7 @@ class ValueTests(StoreTests):
             @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
             @given(history=histories())
             def check(history: list[Run]) -> None:
-                # one store for all of them, so ids and keys are made unlike those before
+                # all examples share a store, so ids and keys are made unique
                 unlike = f"{next(numbers)}."
                 key = None if history[0].key is None else f"{unlike}{history[0].key}"
                 history = [run.changed(id=f"{unlike}{run.id}", key=key, series=None) for run in history]
@@ -257,7 +257,7 @@ class ValueTests(StoreTests):
 
 
 def _wordy(run: Run, session: Session, text: str) -> list[Run]:
-    """A run in whose life everybody says ``text``."""
+    """Return a run with ``text`` in every free field."""
     paused = transitions.pause(run, 2.0, text, text)
     resumed = transitions.resume(paused, 3.0, text)
     held = held_by(resumed, session)
@@ -277,7 +277,7 @@ async def _keeps(store: Store, history: list[Run]) -> None:
 
 
 class RegisterTests(StoreTests):
-    """Of ``register``, ``registers`` and ``notices``."""
+    """Tests of ``register``, ``registers`` and ``notices``."""
 
     async def test_a_register_counts_its_changes(self, store: Store) -> None:
         assert await store.register("a") is None
@@ -336,7 +336,7 @@ class RegisterTests(StoreTests):
             "some thing/a",
         ]
         await store.commit([PutRegister(key, key, None) for key in keys])
-        # in the order of code points, whatever the language of the machine
+        # in the order of code points, whatever the locale
         assert [register.key for register in await store.registers("")] == sorted(keys)
         listed = await store.registers("thing/")
         assert [register.key for register in listed] == sorted(key for key in keys if key.startswith("thing/"))
@@ -394,5 +394,5 @@ class RegisterTests(StoreTests):
         assert await store.notices() == []
         await store.commit([Notice(7.0, "told", "after all that")])
         [(number, _)] = await store.notices()
-        # a number is never used twice, or who reads on after a number would miss what came
+        # a number is never reused, or a reader that continues after it would miss a notice
         assert number > before[-1][0]

@@ -1,4 +1,4 @@
-"""Tests of heartbeats, reports, orphans and counts: what a session says, and what is true when it is silent."""
+"""Tests of sessions: heartbeats, reports, orphans, and counts of runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from asterism.testing.store_conformance.store_tests import StoreTests
 
 
 class HeartbeatTests(StoreTests):
-    """Of ``beat``, ``reports`` and ``sessions``."""
+    """Tests of ``heartbeat``, ``reports`` and ``sessions``."""
 
     async def test_a_heartbeat_tells_the_store_that_a_session_is_there(self, store: Store) -> None:
         await joined(store, a_session(), a_session("garage-1", "garage", draining=True))
@@ -184,8 +184,8 @@ class HeartbeatTests(StoreTests):
     async def test_a_run_named_in_a_reply_is_not_taken_away_on_older_knowledge(
         self, store: Store, other: Store
     ) -> None:
-        """The device counts its lease from the heartbeat that was answered. So either the monitor comes first, and the
-        answer does not name the run; or the heartbeat does, and the monitor's expectation fails."""
+        """A device counts its lease from the heartbeat that was answered. Either the monitor is first, and the reply
+        does not name the run; or the heartbeat is, and the monitor's ExpectSession fails."""
         session = a_session()
         await joined(store, session)
         for number in range(30):
@@ -215,7 +215,7 @@ def _present(counts: Mapping[RunStatus, int]) -> dict[RunStatus, int]:
 
 
 class OrphanTests(StoreTests):
-    """Of ``orphans``, ``waiting`` and ``counts``."""
+    """Tests of ``orphans``, ``waiting`` and ``counts``."""
 
     async def test_the_runs_of_an_ended_session_are_orphans_at_once(self, store: Store) -> None:
         session, over = a_session(), a_session("garage-1", "garage", state=ENDED)
@@ -263,7 +263,7 @@ class OrphanTests(StoreTests):
         await joined(store, session)
         await added(store, held_by(a_run(1), session))
         first = (await session_in(store, session.id)).beat_at
-        while store.clock() <= first + 0.01:  # the store's clock is real, and has to go on for the next one to be later
+        while store.clock() <= first + 0.01:  # the store's clock is real, and has to advance
             await store.heartbeat(session.id, {}, [])
         await store.heartbeat(session.id, {}, [])
         last = (await session_in(store, session.id)).beat_at

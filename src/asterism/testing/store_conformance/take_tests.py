@@ -1,4 +1,4 @@
-"""Take: the most urgent first, only what suits the device, and nothing twice."""
+"""Tests of takes: the most urgent run first, only runs that suit the device, none twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from asterism.testing.store_conformance.store_tests import StoreTests
 
 
 class TakeTests(StoreTests):
-    """Of ``take``."""
+    """Tests of ``take``."""
 
     async def test_taken_runs_are_stored_and_returned(self, store: Store) -> None:
         session = a_session()
@@ -161,7 +161,7 @@ class TakeTests(StoreTests):
         await added(store, *(a_run(number) for number in range(40)))
         step = taking(session)
         wanted = {"r0030", "r0033", "r0037"}
-        # a device that wants none of the first thirty must not starve behind them
+        # a device that refuses the first thirty must not starve
         taken = await store.take(offer(limit=2), lambda run: step(run) if run.id in wanted else None)
         assert ids(taken) == ["r0030", "r0033"]
         assert await store.take(offer(limit=2), lambda run: None) == []
@@ -181,7 +181,7 @@ class TakeTests(StoreTests):
 
         with raising(ZeroDivisionError):
             await store.take(offer(), tripping)
-        with raising(ZeroDivisionError):  # also when it has looked further than one would think
+        with raising(ZeroDivisionError):  # also far down the queue
             await store.take(offer(limit=2), lambda run: tripping(run) if run.id in ("r0000", "r0002") else None)
         assert await contents(store) == before
         await store.commit([PutRegister("a", "the store still works", None)])
@@ -216,7 +216,7 @@ class TakeTests(StoreTests):
 
         async def take_all(one: Store, number: int) -> None:
             session = sessions[number % len(sessions)]
-            # what another is taking just now is passed over, so nothing taken does not mean nothing there
+            # runs that others are taking are passed over, so an empty take does not mean an empty queue
             while await one.waiting():
                 taken.extend(await one.take(offer(session.device, limit=1 + number), taking(session)))
 
