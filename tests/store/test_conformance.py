@@ -1,4 +1,4 @@
-"""Every engine keeps every promise of the store's protocol, and the suite that says so notices one that does not."""
+"""The conformance suite: every engine passes it, and an engine that breaks a promise fails it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestMemory(StoreConformance):
 
 
 class TestSqlite(SharedStoreConformance):
-    """Each store is a file. The event loop does all writing that does not have to wait."""
+    """SQLite with commits in the event loop, unless they have to wait."""
 
     quick = float("inf")
 
@@ -62,13 +62,13 @@ class TestSqlite(SharedStoreConformance):
 
 
 class TestSqliteOnASlowDisk(TestSqlite):
-    """A thread does all writing."""
+    """SQLite with all commits in the thread."""
 
     quick = 0.0
 
 
 class TestPostgres(SharedStoreConformance):
-    """Each store is a schema of its own on one server; what a test has left is emptied and used again."""
+    """PostgreSQL, with a schema for each store on one server. Used schemas are emptied and used again."""
 
     has_feed = False
     _numbers = itertools.count()
@@ -78,7 +78,7 @@ class TestPostgres(SharedStoreConformance):
     def _on_a_server(self, postgres_server: Server) -> Iterator[None]:
         self._server = postgres_server
         self._opened: dict[int, str] = {}
-        self._shared: set[str] = set()  # the server may still be at a commit of a process that was killed
+        self._shared: set[str] = set()  # the server may still perform a commit of a killed process
         yield
         self._left.extend(set(self._opened.values()) - self._shared)
 
@@ -101,12 +101,12 @@ class TestPostgres(SharedStoreConformance):
         return ProcessOpener("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
 
 
-# -- what a store does when its clock is set back, which only those can show that are given one ------------------------
+# -- a clock that is set back: only engines that are given a clock can show that ---------------------------------------
 
 
 async def has_an_heir_after_the_clock_was_set_back(store: Store, clock: list[float]) -> None:
-    """A device was heard of in what is now the future; when another life of it replaces it, its grants run out by the
-    clock that is right now."""
+    """The last heartbeat of a device lies in the future; when another session replaces it, its grants expire by the new
+    clock."""
     session = Session("kitchen-1", "kitchen", 1.0)
     await store.commit([PutSession(session, None)])
     clock[0] = 1000.0
@@ -134,7 +134,7 @@ async def test_sqlite_corrects_a_heartbeat_from_the_future(tmp_path: Path) -> No
     await has_an_heir_after_the_clock_was_set_back(store, clock)
 
 
-# -- the reference, which is stricter than an engine can be ------------------------------------------------------------
+# -- the reference, which is stricter than other engines --------------------------------------------------------------
 
 
 async def test_memory_refuses_a_change_of_a_field_that_is_written_once() -> None:
@@ -185,7 +185,7 @@ def conformance_of(engine: type[MemoryStore]) -> StoreConformance:
 def test_an_engine_that_breaks_a_promise_fails_the_suite(
     engine: type[MemoryStore], test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_tests, "PHASES", (Phase.generate,))  # that it is found is enough
+    monkeypatch.setattr(model_tests, "PHASES", (Phase.generate,))  # without shrinking
     getattr(conformance_of(MemoryStore), test)()
     with pytest.raises((AssertionError, AsterismError)):
         getattr(conformance_of(engine), test)()

@@ -1,4 +1,4 @@
-"""In a folder that others can write, what a stranger has put beside a store is refused."""
+"""File ownership: files that another user has planted beside a store are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Give = Callable[[Path], None]
 
 @pytest.fixture
 def give_away(monkeypatch: pytest.MonkeyPatch) -> Give:
-    """Let a stranger own a file. Only root can; for others it is we who are somebody else."""
+    """Make another user own a file. Only root can; otherwise we pretend to be another user."""
 
     def give(path: Path) -> None:
         if os.geteuid() == 0:
@@ -120,7 +120,7 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_without_the_check_the_folder_of_another_user_would_be_used(
     tmp_path: Path, give_away: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ablation."""
+    """The ablation of the check."""
     mine = blobs(tmp_path)
     mine.keep(b"mine")
     give_away(tmp_path / "fleet.db.blobs")

@@ -1,4 +1,4 @@
-"""The URL: what can be said in it, and what is never repeated from it."""
+"""The address of a PostgreSQL store: every form of the URL, and no password in messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is full, busy, read-only or out of connections, and stores that cannot be opened."""
+"""Errors of PostgreSQL: a server that is full, busy, read-only or too old, and stores that cannot be opened."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KITCHEN = a_session()
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[Server]:
-    """A server to be maltreated."""
+    """A server that tests may damage."""
     with Server({"max_connections": 12, "superuser_reserved_connections": 0}) as server:
         yield server
 
@@ -40,7 +40,7 @@ def fragile() -> Iterator[Server]:
 
 
 async def _with_trouble(url: str, body: str) -> None:
-    """Let the server do this whenever a run is written whose id begins with x."""
+    """Make the server execute this whenever a run is written whose id begins with x."""
     async with looking(url) as other:
         await other.execute(
             f"""
@@ -86,7 +86,7 @@ async def test_a_full_disk_fails_the_whole_group_and_loses_nothing(postgres_url:
 
 async def test_a_statement_that_takes_too_long_is_cancelled(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
-        assert await connection.fetchval("SHOW statement_timeout") == "54s"  # before we would give up ourselves
+        assert await connection.fetchval("SHOW statement_timeout") == "54s"  # before our own timeout
     limited(monkeypatch, statement_timeout=3.0)
     async with opened(postgres_url) as store:
         await _with_trouble(postgres_url, "PERFORM pg_sleep(600)")
@@ -105,7 +105,7 @@ async def test_a_server_set_to_read_only_is_waited_for_and_not_opened(fragile: S
             with pytest.raises(StoreUnavailable, match="the server refuses writes"):
                 await store.commit([PutRun(a_run(2), None)])
             with pytest.raises(StoreUnavailable, match="needs a server that takes writes"):
-                await store.commit([PutRun(a_run(2), None)])  # over a new connection, which was refused
+                await store.commit([PutRun(a_run(2), None)])  # over a new connection, which is refused
             with pytest.raises(StoreReadOnly, match="needs a server that takes writes"):
                 await PostgresStore.open(url)
         finally:
@@ -159,7 +159,7 @@ async def test_a_server_with_too_many_connections_is_unavailable_for_now(fragile
         store._quick._close_idle(0.0)
         crowd = [await connected(url)]
         try:
-            while await crowd[0].fetchval(_CLIENTS) > 1:  # those that were closed may not have gone yet
+            while await crowd[0].fetchval(_CLIENTS) > 1:  # closed connections may still exist on the server
                 pass
             while (one := await _one_more(url)) is not None:
                 crowd.append(one)
@@ -173,7 +173,7 @@ async def test_a_server_with_too_many_connections_is_unavailable_for_now(fragile
         await store.commit([PutRun(a_run(1), None)])
 
 
-# -- it cannot be opened -----------------------------------------------------------------------------------------------
+# -- opening fails -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_missing_database_is_store_missing(postgres_server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Many callers, few transactions; and each of them learns what became of its own."""
+"""Group commit in PostgreSQL: many callers share transactions, and each learns its own outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.store.postgres_fixtures import limited, looking, opened, waits_for_a_
 
 
 class Groups:
-    """Notes the size of every group that a store sends."""
+    """Record the size of every group that a store sends."""
 
     def __init__(self, store: PostgresStore) -> None:
         self.sizes: list[int] = []
@@ -42,7 +42,7 @@ class Groups:
 
 
 async def outcomes(store: PostgresStore, *batches: Sequence[Any]) -> list[Any]:
-    """What came of commits that were made at the same time: None, or the error."""
+    """Make commits at the same time. Return None or the error of each."""
     return await asyncio.gather(*(store.commit(batch) for batch in batches), return_exceptions=True)
 
 
@@ -141,21 +141,21 @@ async def test_a_locked_record_delays_only_its_own_commit(postgres_url: str, mon
 
 
 async def test_two_commits_that_deadlock_both_succeed(postgres_url: str) -> None:
-    """New keys are not locked in the order of the ids, so two batches can wait for each other. The server ends one of
-    them, and it is tried again."""
+    """New keys are not locked in the order of ids, so two batches can deadlock. The server aborts one, which is tried
+    again."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
-        await other.execute("SET deadlock_timeout = '10s'")  # the store's commit is the one to be ended
+        await other.execute("SET deadlock_timeout = '10s'")  # so that the server aborts the store's commit
         for attempt in itertools.count():
             ours = [PutRun(a_run(f"r{number}-{attempt}", key=f"{number}-{attempt}"), None) for number in (1, 2)]
             if await _in_each_others_way(store, other, ours):
-                break  # else all were held up for so long that it was the other that was ended
+                break  # else a busy machine was so slow that the server aborted the other
         everybody = [f"r{number}-{one}" for number in (1, 2) for one in range(attempt + 1)]
         assert ids(await store.find(Query())) == everybody
 
 
 async def _in_each_others_way(store: PostgresStore, other: Any, ours: list[PutRun]) -> bool:
-    """Two runs are committed while another wants their keys in the opposite order. Whether it was ours that the server
-    ended; either way our commit goes through."""
+    """Commit two runs while another transaction takes their keys in the opposite order. Return whether the server
+    aborted ours, which succeeds in either case."""
     first, second = (put.run.key for put in ours)
     insert = "INSERT INTO runs SELECT (json_populate_record(NULL::runs, $1)).*"
     row = (
@@ -172,7 +172,7 @@ async def _in_each_others_way(store: PostgresStore, other: Any, ours: list[PutRu
     except asyncpg.DeadlockDetectedError:
         return False
     else:
-        assert not commit.done()  # the server has ended it, and it waits for us again
+        assert not commit.done()  # the server aborted it, and it waits for us again
         return True
     finally:
         await other.execute("ROLLBACK")
@@ -207,7 +207,7 @@ async def test_no_new_notice_has_a_lower_number_than_one_that_was_read(postgres_
         await transaction.start()
         await other.execute("""SELECT add_notices('[{"at": 1, "run": null, "notice": "{}"}]')""")
         commit = asyncio.create_task(store.commit([Notice(2.0, "test", "second")]))
-        await waits_for_a_lock(other)  # for the number is given out when the commit before it is there to be seen
+        await waits_for_a_lock(other)  # a number is given only when the previous commit is visible
         assert not commit.done()
         await transaction.rollback()
         await commit

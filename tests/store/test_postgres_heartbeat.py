@@ -1,4 +1,4 @@
-"""The heartbeat and the clock: what a device hears of is what is true, by the server's time."""
+"""Heartbeats in PostgreSQL, and the estimate of the server's clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SELECT array_agg(runs.id) FROM runs, beaten WHERE runs.session = beaten.id
 
 
 async def _taken_away_meanwhile(url: str, beat: Any) -> Any:
-    """What ``beat`` answers if it comes in while a monitor is taking the session's only run away."""
+    """Return the reply of ``beat`` if it arrives while a monitor takes away the session's only run."""
     async with opened(url) as store, looking(url) as monitor:
         kitchen = a_session()
         await joined(store, kitchen)
@@ -40,7 +40,7 @@ async def _taken_away_meanwhile(url: str, beat: Any) -> Any:
         await added(store, run)
         transaction = monitor.transaction()
         await transaction.start()
-        # what a commit of ExpectSession and PutRun does, stopped just before its end
+        # a commit of ExpectSession and PutRun, stopped just before its end
         assert await monitor.fetchval("SELECT commit_others($1) IS NOT NULL", _EXPECTED)
         await monitor.execute("UPDATE runs SET session = NULL, offered = 1, revision = revision + 1")
         beating = asyncio.ensure_future(beat(store, kitchen.id))
@@ -59,8 +59,7 @@ async def test_a_heartbeat_that_waited_for_a_commit_replies_with_its_outcome(pos
 
 
 async def test_within_one_statement_it_would_reply_with_the_state_before(postgres_url: str) -> None:
-    """The reason why a heartbeat is a function: a statement sees what was there when it began, however long it waited
-    since."""
+    """The reason why a heartbeat is a function: a statement sees the state at its beginning, however long it waits."""
 
     async def in_one_statement(store: Any, session: str) -> Any:
         async with store._quick.borrowed() as connection:
@@ -81,7 +80,7 @@ async def test_a_run_is_not_taken_away_after_a_heartbeat_that_arrived_meanwhile(
         take = asyncio.ensure_future(
             monitor.commit([ExpectSession(kitchen.id, 1), PutRun(released(run), run.revision)])
         )
-        await waits_for_a_lock(other)  # for the beat, which is not committed yet
+        await waits_for_a_lock(other)  # for the heartbeat, which is not committed yet
         await transaction.commit()
         with pytest.raises(Conflict, match="session kitchen-1"):
             await take
@@ -118,7 +117,7 @@ async def test_a_report_is_deleted_with_the_grant(postgres_url: str) -> None:
         await store.heartbeat(kitchen.id, {}, [ProgressReport(run.id, run.epoch, None, "half-way")])
         await store.commit([PutRun(released(run), run.revision)])
         assert await store.reports([run.id]) == {}
-        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # nobody sees it; the next beat removes it
+        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # hidden; the next heartbeat removes it
         await store.heartbeat(kitchen.id, {}, ())
         assert await other.fetchval("SELECT count(*) FROM reports") == 0
 
@@ -153,7 +152,7 @@ def test_only_a_more_precise_sample_replaces_another() -> None:
     own = Own()
     clock = ServerClock(own)
     sample(clock, own, 5000.0, 2.0)
-    sample(clock, own, 5001.5, 0.002)  # consistent with the first: the server was quick to answer and slow to be heard
+    sample(clock, own, 5001.5, 0.002)  # consistent with the first: only the reply was slow
     assert clock() == pytest.approx(5001.501)
     sample(clock, own, 5001.6, 1.0)
     assert clock() == pytest.approx(5001.501 + 1.0)

@@ -1,4 +1,4 @@
-"""Everything at once, at one instant; what is damaged is found; what is old goes, and nothing else."""
+"""Maintenance in PostgreSQL: the dump, the integrity check, and retention."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_a_blob_that_was_put_a_moment_ago_is_not_pruned(postgres_url: str)
         assert await store.blob(name) == b"something"
         await added(store, a_run(1, given={"$blob": name, "size": 9}))
         await store.prune(FAR, 100)
-        assert await store.blob(name) == b"something"  # for a run refers to it
+        assert await store.blob(name) == b"something"  # a run refers to it
 
 
 async def test_a_blob_is_pruned_with_the_last_run_that_refers_to_it(postgres_url: str) -> None:
@@ -169,7 +169,7 @@ async def test_two_concurrent_prunes_share_the_work(postgres_url: str) -> None:
 async def test_a_limit_bounds_how_many_are_pruned_whatever_plan_the_server_makes(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan that asks anew for those to be forgotten, for each run there is, would forget some more each time."""
+    """A plan that evaluates the subquery again for each run would delete more runs each time."""
     usual = ConnectionFactory._limits
     poor = dict.fromkeys((f"enable_{way}" for way in ("hashjoin", "mergejoin", "hashagg", "material", "sort")), "off")
     monkeypatch.setattr(ConnectionFactory, "_limits", lambda self: usual(self) | poor)
@@ -188,7 +188,7 @@ async def test_reports_of_an_ended_session_are_deleted_with_it(postgres_url: str
         known = await session_in(store, KITCHEN.id)
         await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
         await store.prune(FAR, 100)
-        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # the run is still its own
+        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # the session still owns the run
         await store.commit([PutRun(completed(run), run.revision)])
         while await store.prune(FAR, 100):
             pass

@@ -1,4 +1,4 @@
-"""Waking each other through the server, and not missing it when the connection that listens is lost."""
+"""Notifications between processes through PostgreSQL, also after the listening connection was lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ asyncio.run(main())
 
 
 async def _listening(store: Any, *topics: str) -> Any:
-    """A watch that hears of what happens from now on: the first wake says that somebody listens."""
+    """Open a watch, and wait for its first wake, which shows that the connection listens."""
     watch = store.watch(frozenset(topics))
     assert await watch.wait(PATIENCE)
     return watch
@@ -98,7 +98,7 @@ async def test_a_process_ignores_its_own_notifications(postgres_url: str) -> Non
         await store.commit([PutRun(a_run(1), None)])
         assert await mine.wait(0.0)  # at once, without the server
         assert await theirs.wait(PATIENCE)
-        other._committed({"mark"})  # when this comes in, our own message has been there too
+        other._committed({"mark"})  # when this arrives, our own message has arrived too
         mark = store.watch(frozenset({"mark"}))
         assert await mark.wait(PATIENCE)
         assert await mine.wait(0.0)  # for the mark
@@ -111,10 +111,10 @@ async def test_a_lost_listening_connection_wakes_all_watches_and_is_reopened(
     async with opened(postgres_url) as store, opened(postgres_url) as other, looking(postgres_url) as server:
         watch = await _listening(store, "nothing in particular", OFFERED)
         for number in range(2):
-            lost = asyncio.create_task(watch.wait(PATIENCE))  # before: two wakes of which nobody takes note are one
+            lost = asyncio.create_task(watch.wait(PATIENCE))  # before: two wakes without a waiter count as one
             assert await server.fetch(_END_THE_LISTENER)
             assert await lost
-            assert await watch.wait(PATIENCE)  # and it is back
+            assert await watch.wait(PATIENCE)  # it listens again
             await other.commit([PutRun(a_run(number), None)])
             assert await watch.wait(PATIENCE)
 
@@ -139,7 +139,7 @@ async def test_an_unknown_message_on_the_channel_is_ignored(
 
 async def test_a_notification_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(postgres_url) as store:
-        store._sender._channel = "x" * 100  # the server refuses it
+        store._sender._channel = "x" * 100  # which the server refuses
         await store.commit([PutRun(a_run(1), None)])
         await store._sender.close()
         assert "other processes were not notified" in caplog.text

@@ -1,4 +1,4 @@
-"""Connections that break in the middle, and a server that goes away and comes back."""
+"""Outages: connections that break during a call, and a server that goes down and comes back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def own_server() -> Iterator[Server]:
 
 @pytest.fixture
 def fragile(own_server: Server) -> Server:
-    """A server to be maltreated; it is up at the beginning of a test."""
+    """A server that tests may damage; it runs at the beginning of each test."""
     if not own_server.running:
         own_server.start()
     return own_server
@@ -50,7 +50,7 @@ async def test_a_commit_whose_answer_was_lost_may_have_happened(postgres_server:
         with pytest.raises(StoreUnavailable) as caught:
             await store.commit([PutRun(a_run("marked"), None)])
         assert type(caught.value) is StoreUnavailable
-        assert ids(await store.find(Query())) == ["marked", "r0001"]  # so it had, and the same store goes on
+        assert ids(await store.find(Query())) == ["marked", "r0001"]  # it had happened, and the same store works on
         await store.close()
 
 
@@ -72,14 +72,14 @@ async def test_every_caller_of_a_group_learns_that_the_answer_was_lost(postgres_
         runs = [a_run(number) for number in range(2, 6)] + [a_run("marked")]
         came = await asyncio.gather(*(store.commit([PutRun(run, None)]) for run in runs), return_exceptions=True)
         assert [type(one) for one in came] == [StoreUnavailable] * 5
-        assert len({id(one) for one in came}) == 5  # each its own: the trace of one is not that of another
+        assert len({id(one) for one in came}) == 5  # each has its own traceback
         await store.close()
 
 
 async def test_a_take_that_broke_before_its_commit_took_nothing(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_broken")
-        wire.lose_answer = b"kitchen-1"  # the change is made, and the end of the transaction never gets there
+        wire.lose_answer = b"kitchen-1"  # the change is made, and the COMMIT never arrives
         with pytest.raises(StoreUnavailable):
             await store.take(offer(), taking(KITCHEN))
         assert (await store.heartbeat(KITCHEN.id, {}, ())).held == []
@@ -103,7 +103,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
     connect = asyncpg.connect
 
     async def impatient(**terms: Any) -> Any:
-        """Nobody wants to wait as long as that, and to connect may take its time."""
+        """Limit only this call: connecting may take longer."""
         assert terms["command_timeout"] == 120.0
         return await connect(**(terms | {"command_timeout": 3.0}))
 
@@ -144,7 +144,7 @@ async def test_idle_connections_that_the_server_ended_are_replaced(postgres_url:
         await store.commit([PutRun(a_run(2), None)])
 
 
-# -- the server goes away ----------------------------------------------------------------------------------------------
+# -- the server goes down ----------------------------------------------------------------------------------------------
 
 
 async def test_a_missing_server_is_unavailable(fragile: Server) -> None:

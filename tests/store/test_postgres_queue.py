@@ -1,4 +1,4 @@
-"""Taking: in few transactions, out of each other's way, and not slowed down by what one may not have."""
+"""The queue in PostgreSQL: few transactions, no waiting for each other, no cost for unsuitable runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER_FLOW = Workflow("bake", argv=("true",), version=1)
 
 
 class Pages:
-    """Notes how many devices each locked page was dealt to."""
+    """Record to how many calls each locked page was dealt."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
@@ -164,10 +164,10 @@ async def test_a_run_refused_far_down_the_queue_stays_available_to_others(postgr
             return None
 
         looking_through = asyncio.ensure_future(_take(store, KITCHEN, 5, refuses))
-        got = await _take(other, GARAGE, 90)  # and not the last, however slowly it is looked for
+        got = await _take(other, GARAGE, 90)  # not the last ones, which may be judged right now
         await looking_through
         assert looked_at
-        assert len(got) == 90  # of all but those at the head, which may have been locked while they were judged
+        assert len(got) == 90  # all but those at the head, which may be locked while they are judged
 
 
 async def test_runs_that_others_are_taking_are_passed_over_without_waiting(postgres_url: str) -> None:
@@ -204,7 +204,7 @@ async def test_several_kinds_come_in_one_order(postgres_url: str) -> None:
 
 
 async def test_a_kind_that_a_device_refuses_is_passed_over_as_a_whole(postgres_url: str) -> None:
-    """However many of them wait, what is read of the queue stays the same."""
+    """The part of the queue that is read does not depend on how many of them wait."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         await added(store, a_run("zzz", OTHER_FLOW))
@@ -252,7 +252,7 @@ async def test_a_cancelled_take_takes_nothing(postgres_url: str) -> None:
 
 
 async def test_a_process_that_freezes_during_a_take_delays_others_for_a_bounded_time(postgres_url: str) -> None:
-    # a sixth of that is how long it may hold a lock and do nothing, and how long the others wait for one
+    # a sixth of that limits an idle transaction, and the wait for a lock
     async with opened(postgres_url, timeout=600.0) as frozen, opened(postgres_url) as store:
         await joined(store, KITCHEN)
         await added(store, a_run(1), a_run(2))
@@ -262,11 +262,11 @@ async def test_a_process_that_freezes_during_a_take_delays_others_for_a_bounded_
             assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "100s"
             await connection.execute("BEGIN")
             await connection.fetch("SELECT 1 FROM runs WHERE id = 'r0001' FOR UPDATE")
-            # and now it is stopped, with the lock. Nobody who takes waits for it:
+            # now it is suspended, with the lock. No take waits for it:
             assert await _take(store, KITCHEN) == ["r0002"]
-            # (most of the stated time is over, for nobody can wait that long)
+            # (most of the limit has passed, to keep the test short)
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '500ms'")
-            # who writes that very run does, until the server has had enough of it
+            # a write of that very run does, until the server ends the idle transaction
             run = held_by(a_run(1), KITCHEN)
             await store.commit([PutRun(run, 1)])
             assert (await store.run("r0001")) == run
@@ -276,7 +276,7 @@ async def test_a_process_that_freezes_during_a_take_delays_others_for_a_bounded_
 async def test_waiting_for_a_lock_ends_in_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
         assert await connection.fetchval("SHOW lock_timeout") == "10s"
-    limited(monkeypatch, lock_timeout=0.5)  # and who waits less, gives up earlier
+    limited(monkeypatch, lock_timeout=0.5)  # a shorter limit ends the wait earlier
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         run = held_by(a_run(1), KITCHEN)

@@ -1,4 +1,4 @@
-"""The schema: made once, whoever comes first; forward only; and not touched if a later Asterism has changed it."""
+"""Schema in PostgreSQL: created once, migrated forward only, refused if it is of a later version."""
 
 from __future__ import annotations
 

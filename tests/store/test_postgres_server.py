@@ -1,4 +1,4 @@
-"""The server that the tests bring along: it starts anywhere, obeys, and does not outlive them."""
+"""The PostgreSQL server of the tests: it starts anywhere, and does not outlive them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as rows: what is written is what is read, and the text of a story is made once."""
+"""The row codec: records survive the round trip, and the text of a story is encoded once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large things as files beside the store."""
+"""Blobs as files beside a SQLite store."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_file_appears_complete_or_not_at_all(blobs: Blobs, folder: Path, monke
         assert not [name for name in files(folder) if not name.split("/")[1].startswith(".")]
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    blobs.keep(b"another")  # so that the folders are there
+    blobs.keep(b"another")  # so that the folders exist
     os.unlink(folder / files(folder)[0])
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StoreFull, match=r"no space left for .*fleet\.db\.blobs"):
@@ -98,7 +98,7 @@ def test_the_folder_is_made_durable_too(blobs: Blobs, folder: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", noted)
     blobs.keep(DATA)
-    assert len(synced) == 4  # the folders that were made, the file, and the folder with its name
+    assert len(synced) == 4  # the new folders, the file, and its folder
     if os.path.exists("/proc/self/fd"):
         assert [Path(path) for path in (synced[0], synced[1], synced[3])] == [
             folder.parent, folder, folder / NAME[:2]
@@ -198,7 +198,7 @@ def test_files_left_by_a_killed_writer_are_removed(blobs: Blobs, folder: Path, c
 
 
 async def test_a_backup_is_complete_though_runs_are_pruned_meanwhile(tmp_path: Path, clock: Clock) -> None:
-    """The tables are as they were when it began, and so is what is kept beside them."""
+    """A dump shows the tables and the blobs as they were when it began."""
     async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:
         output = await store.put_blob(DATA)
         done = completed(run(1)).changed(output={"$blob": output, "size": len(DATA)}, ended_at=clock.now)

@@ -1,5 +1,4 @@
-"""A file that is not there, not there any more, or another one: it is missed, and when it is back the same store goes
-on."""
+"""Connections to a SQLite file that is missing, removed or replaced: the same store works when it is back."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ async def test_an_empty_file_in_its_place_is_not_taken_for_a_new_store(file: Pat
                 await store.commit([PutRun(run(1), None)])
         assert os.stat(file).st_size == 0
         os.replace(file.with_name("elsewhere.db"), file)
-        with contextlib.suppress(StoreUnavailable):  # told once more that it was replaced
+        with contextlib.suppress(StoreUnavailable):  # raised once more for the replacement
             await store.commit([PutRun(run(1), None)])
         await store.commit([PutRun(run(2), None)])
         assert {"run-00000", "run-00002"} <= set(await ids(store))
@@ -102,7 +101,7 @@ async def test_a_reader_finds_the_new_file_too(file: Path) -> None:
                     assert len(await ids(store)) == 3
                     break
                 except StoreUnavailable:
-                    await asyncio.sleep(0)  # the writer goes over first
+                    await asyncio.sleep(0)  # the writer switches first
 
 
 async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one(file: Path) -> None:
@@ -112,7 +111,7 @@ async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one
         await store.commit([PutRun(run(one), None) for one in range(1000, 1200)])
         with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as reader:
             reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM runs").fetchone()  # keeps the log from being worked off
+            reader.execute("SELECT count(*) FROM runs").fetchone()  # prevents a checkpoint
             await store.commit([PutRun(run(1300), None)])
             os.rename(file, file.with_name("old.db"))
             os.rename(backup, file)

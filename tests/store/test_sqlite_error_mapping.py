@@ -1,5 +1,4 @@
-"""What goes wrong with a file on a disk: each fault has its own error, which names the file and says what to do; and
-when it has passed, the same store goes on."""
+"""Errors of SQLite and the disk: each fault has its own error, with advice, and the store works again after it."""
 
 from __future__ import annotations
 
@@ -146,7 +145,7 @@ def test_a_connection_that_cannot_roll_back_is_closed(file: Path) -> None:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """One that others may enter: pytest's own are for this user alone."""
+    """A folder that other users may enter: pytest's own are for this user alone."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     yield folder
@@ -191,7 +190,7 @@ async def test_a_store_that_becomes_read_only_can_still_be_read(file: Path) -> N
         with pytest.raises(StoreUnwritable, match=r"no permission to write .*fleet\.db; change the permissions"):
             await store.commit([PutRun(run(1), None)])
         assert await ids(store) == ["run-00000"]
-        await store.commit([PutRun(run(1), None)])  # another connection was opened meanwhile, which may write
+        await store.commit([PutRun(run(1), None)])  # over another connection, which may write
         assert len(await ids(store)) == 2
 
 

@@ -1,4 +1,4 @@
-"""One writes for all: many commits share a transaction, and none is disturbed by another."""
+"""Group commit in SQLite: many commits share a transaction, and none disturbs another."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from tests.store.sqlite_fixtures import (
 
 
 async def outcomes(store: SqliteStore, *batches: list[Write]) -> list[Any]:
-    """What comes of batches that share one transaction."""
+    """Commit batches in one transaction. Return the outcomes."""
     async with held_up(store):
         tasks = [asyncio.create_task(store.commit(batch)) for batch in batches]
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def inserts(said: list[str]) -> list[int]:
-    """How many there were in each transaction."""
+    """Record how many jobs each transaction has."""
     return [part.count("INSERT INTO runs") for part in "\n".join(said).split("COMMIT")]
 
 
@@ -194,7 +194,7 @@ async def test_a_step_that_raises_and_a_bug_in_a_job_do_not_end_the_thread(tmp_p
 
 
 async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_path: Path) -> None:
-    before = threading.enumerate()  # of another test, and perhaps about to end
+    before = threading.enumerate()  # of other tests, perhaps about to end
     store = await SqliteStore.open(tmp_path / "fleet.db")
     await store.counts()
     async with held_up(store):
@@ -268,11 +268,11 @@ def test_the_thread_of_a_store_survives_the_end_of_its_loop(tmp_path: Path) -> N
     ending.close()
 
 
-# -- where it is written -----------------------------------------------------------------------------------------------
+# -- event loop or thread ----------------------------------------------------------------------------------------------
 
 
 def threads_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The thread of every transaction from now on."""
+    """Record the thread of every transaction."""
     found: list[int] = []
     perform = group_commit.Writer._perform
 
@@ -290,7 +290,7 @@ async def test_on_a_fast_disk_the_event_loop_commits_all_jobs_of_a_turn_together
     monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(0), None)])
-        store._writer._average = 0.0  # so it was measured
+        store._writer._average = 0.0  # as if it was measured
         threads = threads_of(store, monkeypatch)
         await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(1, 50)))
         assert threads == [threading.get_ident()]
@@ -327,7 +327,7 @@ async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypat
 
 
 async def lonely(store: SqliteStore) -> None:
-    """Until the writer takes it that whoever comes is alone."""
+    """Commit until the writer treats a job as a lone one."""
     for number in range(group_commit.CROWDED + 1):
         await store.commit([PutRegister(f"alone/{number}", number, None)])
         await asyncio.sleep(0)
@@ -341,8 +341,8 @@ async def test_a_lone_writer_skips_batching_and_the_next_job_of_the_turn_waits(
         await lonely(store)
         first, second = store.commit([PutRun(run(1), None)]), store.commit([PutRun(run(2), None)])
         with pytest.raises(StopIteration):
-            first.send(None)  # it is done, and the loop has not been asked for anything
-        second.send(None)  # it waits: one that always came back at once would keep the loop for itself
+            first.send(None)  # done without the loop
+        second.send(None)  # it waits, so that no caller keeps the loop busy
         second.close()
         await store.commit([PutRun(run(3), None)])
         assert await ids(store) == ["run-00001", "run-00002", "run-00003"]
@@ -374,7 +374,7 @@ async def test_a_lone_batch_with_a_conflict_leaves_nothing_behind(tmp_path: Path
 
 
 def test_a_commit_acknowledged_after_an_interrupt_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody presses Ctrl-C between BEGIN and COMMIT, in a program that goes on."""
+    """Ctrl-C between BEGIN and COMMIT, in a program that continues."""
     monkeypatch.setattr(group_commit, "QUICK", float("inf"))
 
     def interrupted(cursor: sqlite3.Cursor) -> None:

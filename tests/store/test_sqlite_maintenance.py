@@ -1,4 +1,4 @@
-"""Looking whether all is well, and taking everything along."""
+"""Maintenance in SQLite: the integrity check, and the dump."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 
 async def furnished(store: SqliteStore) -> None:
-    """One of everything, and all of it in order."""
+    """Create a healthy store with one record of each kind."""
     active = transitions.release_hold(run(2, series="RFC-093"), 102.0)
     series = Series("RFC-093").claim("run-00002", 102.0).claim("run-00003", 103.0)
     taken = transitions.take(run(1), ME, FLOW, 200.0)

@@ -1,4 +1,4 @@
-"""Several processes and one file."""
+"""Several processes that share one SQLite file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Process = subprocess.Popen[str]
 
 @contextlib.contextmanager
 def child(job: str, file: Path, name: str = "") -> Iterator[Process]:
-    """A process that is ready to begin."""
+    """Start a process that is ready to begin."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.store.sqlite_process", job, file, name],
         stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ def begin(*processes: Process) -> None:
 
 
 def said_by(process: Process) -> list[str]:
-    """All it says, up to its own end."""
+    """Return all its output, up to its end."""
     said, _ = process.communicate()
     assert process.returncode == 0
     return said.split("\n")[:-1]
@@ -90,7 +90,7 @@ def test_processes_that_open_a_new_file_at_once_create_its_tables_once(file: Pat
         processes = [stack.enter_context(child("open_it", file)) for _ in range(3)]
         begin(*processes)
         assert [said_by(process) for process in processes] == [["[]"]] * 3
-    asyncio.run(filled(file, 0))  # of those that close at the same moment each may leave the log to the other
+    asyncio.run(filled(file, 0))  # processes that close at the same moment may each leave the log to the other
     assert os.listdir(file.parent) == ["fleet.db"]
 
 
@@ -99,7 +99,7 @@ async def test_a_commit_of_another_process_wakes_every_watch(file: Path) -> None
         with child("commit_once", file) as process:
             watches = [store.watch(frozenset({topic})) for topic in (OFFERED, ENDED)]
             for watch in watches:
-                await watch.wait(0.0)  # that the file is opened may wake us too
+                await watch.wait(0.0)  # opening the file may wake us too
             begin(process)
             async with asyncio.timeout(300):
                 while not await ids(store):

@@ -1,4 +1,4 @@
-"""Taking runs from among many offers: in short pages, each offer judged once, and never for ever."""
+"""The queue in SQLite: runs are taken in short pages, and each offer is judged once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose file it is, and which tables are in it."""
+"""Schema in SQLite: the application id, migrations, permissions and indexes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_new_file_records_its_application_and_version(file: Path) -> None:
 
 
 async def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
-    """Its log, and what is large and kept beside it, too."""
+    """Also its log and its blobs."""
 
     async def scene() -> None:
         async with opened(file) as store:
@@ -193,7 +193,7 @@ def test_an_old_sqlite_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
         asyncio.run(filled(file, 0))
 
 
-# -- what the indexes are for ------------------------------------------------------------------------------------------
+# -- indexes ----------------------------------------------------------------------------------------------------------
 
 
 def plan(file: Path, statement: str, *values: object) -> str:
@@ -252,7 +252,7 @@ async def test_own_commits_do_not_wake_watches_of_other_topics(file: Path) -> No
     async with opened(file) as store:
         watch = store.watch(frozenset({OFFERED}))
         await store.commit([PutRun(run(1).changed(paused="by ann"), None)])
-        store._writer.poll()  # another connection would have been noticed now
+        store._writer.poll()  # a commit of another connection would be noticed now
         await in_the_writer(store, lambda cursor: None)
         assert not await watch.wait(0.0)
         await store.commit([PutRun(run(2), None)])

@@ -1,4 +1,4 @@
-"""Which store a URL names, and which is meant when nothing is said."""
+"""Store addresses: which store a URL names, and the default store."""
 
 from __future__ import annotations
 
