@@ -185,9 +185,7 @@ class Server(RunningServer):
     def start(self) -> None:
         """Start the server. Return when it accepts connections."""
         until = time.monotonic() + PATIENCE
-        (self._data / "postmaster.pid").unlink(
-            missing_ok=True
-        )  # of a killed server; its pid may belong to another process
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # of a killed server; the pid may be reused
         pid = int(self._ask("start"))
         self.running = True
         while not self._is_ready():
@@ -265,7 +263,7 @@ def running_server(settings: Mapping[str, object] | None = None) -> Iterator[str
         yield server.url()
 
 
-# -- binaries, and the user that runs them-------------------------------------------------------------------------------
+# -- binaries, and the user that runs them -----------------------------------------------------------------------------
 
 
 @functools.cache

@@ -1,5 +1,4 @@
-"""Peers that are cut off from each other and meet again: every schedule of three of them up to a small depth, then
-random ones; and that the simulator notices when a safeguard is missing."""
+"""Simulated peers: every schedule of splits up to a small depth, then random faults; and missing safeguards."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 
 BEYOND = 11
-"""Of those that are longer by one, every so many are played."""
+"""Every so many of the schedules that are longer by one are played."""
 
 ABLATED = 60
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int) -> None:
-    """``depth`` is how many splits follow each other in the schedules that are enumerated."""
+    """Play every schedule of ``depth`` splits."""
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::BEYOND]]
     assert len(peer_world.schedules(depth)) == 8**depth
     lost = sum(
@@ -70,12 +69,12 @@ def test_there_are_eight_ways_to_cut_three_links() -> None:
     assert [len(cut) for cut in peer_world.SPLITS] == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
-# -- safeguards that are missing ---------------------------------------------------------------------------------------
+# -- missing safeguards ------------------------------------------------------------------------------------------------
 
 
-def is_found_out(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms: Any) -> None:
-    """Some world, with links that are cut by a schedule or by chance, breaks a promise in these words, and keeps all of
-    them once the ablation is undone. ``first`` is where to begin looking for what shows rarely."""
+def is_noticed(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms: Any) -> None:
+    """Some world, with scheduled or random splits, breaks a promise in these words, and none once the ablation is
+    undone. ``first`` is the first seed, for what shows rarely."""
     for seed in range(first, first + ABLATED):
         chosen = (
             {}
@@ -100,7 +99,7 @@ def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(MemoryStore, "commit", as_ones_own)
     words = "no link was cut|is still created|is worked on by"
-    is_found_out(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # so many that some of them wait
+    is_noticed(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # enough that some wait
 
 
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
@@ -116,7 +115,7 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
         return rollback_detection.FeedPosition(cursor.number if good and cursor is not None else 0)
 
     monkeypatch.setattr(rollback_detection.FeedMarks, "position", believed)
-    is_found_out(monkeypatch, "records long after", first=8, world=PutBackWorld)
+    is_noticed(monkeypatch, "records long after", first=8, world=PutBackWorld)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
         return None
 
     monkeypatch.setattr(ingest._Batch, "_lost_by_own_device", nothing)
-    is_found_out(monkeypatch, words, first=first, world=PutBackWorld)
+    is_noticed(monkeypatch, words, first=first, world=PutBackWorld)
 
 
 def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +136,7 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
         return []
 
     monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
-    is_found_out(monkeypatch, "nobody was told")
+    is_noticed(monkeypatch, "nobody was told")
 
 
 def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +148,7 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
     monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
-        """Or one meeting would last for ever."""
+        """Otherwise one meeting would never end."""
 
         def __init__(self, fleet: Fleet) -> None:
             super().__init__(fleet)
@@ -165,4 +164,4 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
                 raise Violation("they go on telling each other the same")
             return await super()._ingest(*arguments)
 
-    is_found_out(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)
+    is_noticed(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)

@@ -1,4 +1,4 @@
-"""Living plans whose orchestrators crash, in virtual time; and that it is noticed when a safeguard is missing."""
+"""Simulated plans whose orchestrators crash; and that the simulator notices a missing safeguard."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
 
 LARGE = 200
-"""How many tasks a large plan has at most."""
+"""The largest number of tasks of a large plan."""
 
 WITH_LARGE_PLANS = (7, 11, 17)
-"""The seeds of worlds that have one."""
+"""The seeds of worlds with a large plan."""
 
 ABLATED = 60
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 def small(dies_at: int, after: bool = False) -> plan_world.PlanWorld:
@@ -31,7 +31,7 @@ def small(dies_at: int, after: bool = False) -> plan_world.PlanWorld:
 
 
 def boundaries() -> list[tuple[int, bool]]:
-    """Before and after every commit of an orchestrator that nothing happens to."""
+    """Before and after every commit of an orchestrator without faults."""
     commits = small(10**9).commits
     assert commits > 20
     return [(number, after) for number in range(1, commits + 1) for after in (False, True)]
@@ -69,11 +69,11 @@ def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pyte
         simulate(seed, world=plan_world.PlanWorld)
 
 
-# -- what each safeguard is for ----------------------------------------------------------------------------------------
+# -- missing safeguards ------------------------------------------------------------------------------------------------
 
 
 def noticed(*, when_small: bool = True) -> None:
-    """Some crash of the small plan, or some world, shows that something is missing."""
+    """Some crash of the small plan, or some world, breaks a promise."""
 
     def look() -> None:
         for number, after in boundaries() if when_small else ():
@@ -97,7 +97,7 @@ def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch
 
 
 def test_without_the_run_in_the_same_commit_a_start_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run first and the step later: who goes on does not know the run, and starts another."""
+    """The run first and the step later: the next orchestrator does not know the run, and starts another."""
     commit = JournalWriter.commit
 
     async def apart(self: JournalWriter, *writes: Write) -> None:
@@ -113,13 +113,13 @@ def test_without_the_run_in_the_same_commit_a_start_may_be_unknown(monkeypatch: 
 
 
 def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a conflict were taken for success, steps of ours would be missing from the store."""
+    """If a conflict counted as success, steps would be missing from the store."""
 
     async def there(self: JournalWriter, number: int) -> bool:
         return True
 
     monkeypatch.setattr(JournalWriter, "_is_there", there)
-    noticed(when_small=False)  # there is only one at a time in the small plan
+    noticed(when_small=False)  # the small plan has only one orchestrator at a time
 
 
 def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_the_record_of_an_end_an_ended_task_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not before effects but some time later: dependents start from an end that nobody else knows of."""
+    """Recorded late instead of before its effects: dependents start from an end that the store does not know."""
     finish: Callable[..., Any] = RecordedConstellation.finish
 
     def secretly(self: RecordedConstellation, *arguments: Any, **terms: Any) -> None:

@@ -17,7 +17,7 @@ logging.getLogger("asterism").setLevel(logging.CRITICAL)
 for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld, {few})):
     for seed in range(seeds):
         world = simulate(seed, world=kind)
-        log = getattr(world, "log", world.witness.log)  # of a plan: until all is over and those left are sent home
+        log = getattr(world, "log", world.witness.log)  # of a plan: without the shutdown
         assert len(log) > 10
         print(kind.__name__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
 """

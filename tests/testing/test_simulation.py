@@ -1,4 +1,4 @@
-"""A world that breaks a promise says which line replays it, and that line, in a shell, replays that world."""
+"""Simulations: a seed is one world in every process, and the replay command of a broken world replays it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from asterism.testing.simulator.plan_world import PlanWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
 ABLATED = 60
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 def words_of(line: str) -> list[str]:
-    """What a shell makes of a line, without the command itself."""
+    """Return the words of a command line as a shell splits it, without the command itself."""
     assert line.startswith(f"{COMMAND} ")
     return shlex.split(line.removeprefix(COMMAND), comments=True)
 
 
 def broken_in(play: Callable[[int], Any]) -> str:
-    """What the first world says that breaks a promise, or cannot be played to its end."""
+    """Return the message of the first world that breaks a promise or fails."""
     for seed in range(ABLATED):
         try:
             play(seed)
@@ -45,7 +45,7 @@ def broken_in(play: Callable[[int], Any]) -> str:
 
 
 def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Asserts that the line in these words plays a world that says the same."""
+    """Assert that the command in this message plays a world with the same message."""
     _, _, line = said.rpartition("\nreplay with: ")
     capsys.readouterr()
     assert main(words_of(line)) == 1
@@ -56,7 +56,7 @@ def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Edits are not recorded."""
+    """Do not record edits."""
     record: Callable[..., Any] = JournalWriter.record
 
     def all_but_edits(self: JournalWriter, step: Sequence[Any]) -> None:
@@ -93,7 +93,7 @@ def test_the_command_of_a_peer_world_replays_it(
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # nobody is told that he lost
+    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # losers are not notified
     replays(
         broken_in(lambda seed: simulate(seed, world=PeerWorld, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)),
         capsys,

@@ -1,4 +1,4 @@
-"""The event loop for tests: virtual time, an order that follows the seed, and deadlocks that are reported."""
+"""Virtual time: a clock that jumps, an order that follows the seed, and reported deadlocks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_timers_fire_in_their_order_whatever_the_seed() -> None:
 
 
 async def race() -> list[str]:
-    """Eight tasks that take turns."""
+    """Run eight tasks that take turns."""
     order: list[str] = []
 
     async def runner(name: str) -> None:
