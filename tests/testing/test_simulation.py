@@ -188,3 +188,36 @@ def test_invalid_arguments_are_refused(words: list[str], said: str, capsys: pyte
     with pytest.raises(SystemExit):
         main(words)
     assert said in capsys.readouterr().err
+
+
+# -- one seed, one world -----------------------------------------------------------------------------------------------
+
+PLAYED = """
+import hashlib, logging
+from asterism.testing.simulator import FleetWorld, simulate
+from asterism.testing.simulator.peer_world import PeerWorld
+from asterism.testing.simulator.plan_world import PlanWorld
+logging.getLogger("asterism").setLevel(logging.CRITICAL)
+for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld, {few})):
+    for seed in range(seeds):
+        world = simulate(seed, world=kind)
+        log = getattr(world, "log", world.witness.log)  # of a plan: without the shutdown
+        assert len(log) > 10
+        print(kind.__name__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("few", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_a_seed_is_the_same_world_in_every_process(few: int) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAYED.replace("{few}", str(few))],
+            env={**os.environ, "PYTHONHASHSEED": str(order)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for order in (1, 2)
+    ]
+    told = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert told[0] == told[1]
