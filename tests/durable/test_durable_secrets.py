@@ -60,7 +60,7 @@ def texts(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_that_fails_brings_no_secret_into_the_store(
+def test_a_failed_expression_writes_no_secret_to_the_store(
     expression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_VALUE", VALUE)
@@ -76,7 +76,7 @@ def test_an_expression_that_fails_brings_no_secret_into_the_store(
     assert "s3cr3t" not in json.dumps(result_json(result))
 
 
-def test_an_orchestrator_that_does_not_know_the_secret_tells_nothing_of_the_data(
+def test_an_orchestrator_without_the_secret_withholds_the_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The device knows it, and the process that evaluates has only its name."""
@@ -91,7 +91,7 @@ def test_an_orchestrator_that_does_not_know_the_secret_tells_nothing_of_the_data
     assert VALUE not in str(told)
 
 
-async def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_masked(
+async def test_results_reach_tasks_unmasked_and_are_withheld_from_views(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_VALUE", VALUE)
@@ -117,7 +117,7 @@ async def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_ma
     assert values == {"says": withheld, "takes": withheld, "apart": "nothing"}
 
 
-def test_a_plan_gives_the_same_with_and_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_has_the_same_result_with_and_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_VALUE", "1")
 
     def plan() -> Constellation:

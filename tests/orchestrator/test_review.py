@@ -112,7 +112,7 @@ def test_a_removal_of_everything_below_is_stale_if_something_was_added_there() -
         plan.apply(EditBatch((edits.RemoveTask("a", "remove"),), base_version=0), 0.0)
 
 
-async def test_what_waits_for_a_task_that_could_not_be_removed_goes_on_waiting() -> None:
+async def test_dependents_of_a_task_that_could_not_be_removed_keep_waiting() -> None:
     async def editor(view: Any, events: Any) -> Any:
         if events[0].task_id != "a":
             return None
@@ -150,7 +150,7 @@ def test_a_copy_cannot_reach_the_data_of_the_live_task() -> None:
     assert task.inputs == {"x": 1}
 
 
-def test_a_generator_function_fails_in_words_instead_of_completing_unrun() -> None:
+def test_a_generator_function_fails_with_a_clear_message() -> None:
     def generate() -> Any:
         yield 1
 

@@ -22,7 +22,7 @@ from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_an_end_and_what_follows_from_it_are_one_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_and_the_steps_that_follow_are_one_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, batches = stage.store.commit, []
 
     async def counted(writes: Sequence[Write]) -> None:
@@ -40,7 +40,7 @@ async def test_an_end_and_what_follows_from_it_are_one_commit(stage: Stage, monk
     ]
 
 
-async def test_a_run_that_others_changed_is_judged_anew_and_its_work_is_not_done_again(stage: Stage) -> None:
+async def test_a_changed_run_causes_a_reload_without_repeating_its_work(stage: Stage) -> None:
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(stage.orchestrator().run(plan))
     await durable_work.gate("a begun").wait()
@@ -53,7 +53,7 @@ async def test_a_run_that_others_changed_is_judged_anew_and_its_work_is_not_done
     assert len(taken_up) == 2
 
 
-async def test_what_follows_from_an_end_that_was_not_to_be_has_not_happened(stage: Stage) -> None:
+async def test_steps_after_a_refused_end_have_not_happened(stage: Stage) -> None:
     """The run is another's by the time it ends here: its dependents wait for the other one."""
     running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -107,7 +107,7 @@ def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
     return ended
 
 
-async def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_loss(
+async def test_a_heartbeat_just_after_an_end_does_not_count_it_as_lost(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The end is written, so the answer does not name the run any more; its device has not been told yet."""
