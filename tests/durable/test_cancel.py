@@ -1,4 +1,4 @@
-"""Cancelling a constellation in a store, whatever happens meanwhile."""
+"""Cancellation of a stored plan by the process that runs it, with crashes and reloads meanwhile."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ async def test_the_next_owner_cancels_runs_on_other_devices(stage: Stage, monkey
     first.fleet.cancel = never  # type: ignore[method-assign]
     cancelling = asyncio.ensure_future(first.cancel("nightly"))
     await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-    running.cancel()  # it dies before it could call off anything
+    running.cancel()  # it dies before it cancels any run
     await asyncio.wait([running])
     cancelling.cancel()
     find = stage.store.find
 
     async def slowly(query: Query) -> Any:
-        await asyncio.sleep(0.01)  # as any store that is not in memory
+        await asyncio.sleep(0.01)  # like a store that is not in memory
         return await find(query)
 
     monkeypatch.setattr(stage.store, "find", slowly)
@@ -111,7 +111,7 @@ async def test_the_next_owner_finishes_a_cancellation(stage: Stage) -> None:
     await durable_work.gate("a begun").wait()
     cancelling = asyncio.ensure_future(first.cancel("nightly"))
     await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-    running.cancel()  # it is left, in the middle of it
+    running.cancel()  # it stops in the middle of the cancellation
     durable_work.gate("a").set()
     await asyncio.wait([running])
     cancelling.cancel()

@@ -1,4 +1,4 @@
-"""A constellation in a store that somebody asks to be cancelled, from wherever, whoever runs it."""
+"""Requests in the store to cancel a plan, whether a process runs it or not."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_standby_finishes_the_cancellation_of_a_dead_owner(stage: Stage)
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
     await asyncio.sleep(100.0)
-    assert not second.done()  # the first one lives, and is not overtaken
+    assert not second.done()  # the first owner is alive
     running.cancel()
     durable_work.gate("a").set()
     await asyncio.wait([running])
@@ -194,7 +194,7 @@ async def test_the_name_of_a_removed_cancelled_plan_can_be_used_again(stage: Sta
     await durable_work.gate("a begun").wait()
     await admin.cancel(stage.fleet(), "nightly")
     await running
-    await admin.cancel(stage.fleet(), "nightly")  # what is cancelled stays so
+    await admin.cancel(stage.fleet(), "nightly")  # a cancelled plan stays cancelled
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 1
     await stage.fleet().prune(1000.0)

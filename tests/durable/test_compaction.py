@@ -1,5 +1,7 @@
-"""A journal that begins anew while the constellation goes on: everybody has a turn between two pieces, the snapshot is
-of one instant, and whoever dies in the middle leaves what can be read, and litter that the next one removes."""
+"""Compaction of a journal while the plan runs.
+
+Other tasks run between two pieces, the snapshot is of one instant, and a crash in the middle leaves a journal that can
+be read, and garbage that the next owner removes."""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ async def parts(stage: Stage) -> list[str]:
 
 
 async def some_parts(stage: Stage, number: int) -> None:
-    """Until there are as many."""
+    """Wait until there are that many."""
     for _ in range(1000):
         if len(await parts(stage)) >= number:
             return
@@ -70,7 +72,7 @@ async def some_parts(stage: Stage, number: int) -> None:
 
 
 async def named(stage: Stage) -> list[str]:
-    """The parts that belong to the constellation."""
+    """The keys of the parts that the head names."""
     head = (await stage.load()).head
     return (
         []
@@ -83,7 +85,7 @@ async def named(stage: Stage) -> list[str]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every piece of work, in order."""
+    """Record each piece of work, in order."""
     done: list[str] = []
     take, pieces, removed = Snapshot.copy_nodes, Snapshot.chunks, MemoryStore.commit
 
@@ -107,8 +109,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def most_between_two_turns(monkeypatch: pytest.MonkeyPatch, busy: int = 0) -> int:
-    """While a plan of fifty tasks is shortened, for somebody who wants nothing but a turn of the loop. ``busy`` is how
-    many steps are taken in each."""
+    """How many pieces of a compaction are done between two turns of the loop, for a plan of fifty tasks that takes
+    ``busy`` steps in each turn."""
     done = counted(monkeypatch)
     stops: list[int] = []
     async with staged() as stage:
@@ -172,8 +174,8 @@ async def test_without_a_yield_between_pieces_other_tasks_starve(monkeypatch: py
 
 
 class Watched:
-    """A store of which every state is kept, and what the plan was when each record was cut. Commits take their time,
-    and so does everybody who has a turn between two pieces: there is much that happens meanwhile."""
+    """A store that records each of its states, and the plan at the moment each record was cut. Commits and the turns
+    between two pieces are slow, so that much happens meanwhile."""
 
     def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         self.as_cut: dict[int, str] = {}
@@ -207,7 +209,7 @@ class Watched:
             store = MemoryStore(lambda: 0.0)
             await store.commit([PutRegister(one.key, one.value, None) for one in registers])
             kept = await journal_store.load(store, "nightly", expressions)
-            if found or kept.number in self.as_cut:  # before that it was put into the store
+            if found or kept.number in self.as_cut:  # before that, the plan is being inserted
                 assert picture(kept) == self.as_cut[kept.number]
                 found.append(kept)
         return found
@@ -222,7 +224,7 @@ def living_plan() -> Constellation:
 
 
 async def live(stage: Stage) -> None:
-    """Ends, edits and provisional tasks, while the journal begins anew all the time."""
+    """Ends, edits and provisional tasks, while the journal is compacted all the time."""
     added = 0
 
     async def editor(view: Any, events: Any) -> EditBatch | None:
@@ -242,7 +244,7 @@ async def test_a_crash_at_any_commit_leaves_a_correct_journal(stage: Stage, monk
     await live(stage)
     found = await watched.check()
     assert len({kept.head.snapshot for kept in found}) > 3
-    assert sum(bool(kept.garbage) for kept in found) > 20  # many died in the middle
+    assert sum(bool(kept.garbage) for kept in found) > 20  # many crashes were in the middle
     assert await parts(stage) == await named(stage)
 
 
@@ -252,7 +254,7 @@ async def test_a_snapshot_of_another_instant_is_detected(
 ) -> None:
     if what == "before":
         monkeypatch.setattr(Snapshot, "preserve", lambda self, *nodes: None)
-    else:  # of the plan as it is when the record has been written
+    else:  # of the plan as it is after the record was written
         written: Callable[..., None] = Compaction.written
 
         def late(self: Compaction) -> None:
@@ -286,14 +288,14 @@ async def test_the_next_owner_removes_the_rest_of_a_snapshot(stage: Stage, monke
 
 
 async def begun(stage: Stage) -> tuple[JournalWriter, StoredConstellation]:
-    """Some parts are written, and then its process stands still."""
+    """A compaction that stops after some parts were written."""
     journal, kept, _ = await journal_of(stage, *(f"t{number}" for number in range(10)))
     say(kept)
     await journal.commit()
     await some_parts(stage, 3)
     going = journal.compaction._task
     assert going is not None
-    going.cancel()  # without a word to the store
+    going.cancel()  # without any write to the store
     await asyncio.wait([going])
     return journal, kept
 
@@ -342,7 +344,7 @@ async def test_an_interrupted_compaction_closes_without_the_store(
 
 
 async def test_a_snapshot_that_the_head_may_name_is_not_removed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head that names it is on its way when the journal is closed."""
+    """The commit of the head that names it is under way when the journal is closed."""
     journal, kept, _ = await journal_of(stage, "a", "b")
     commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
 
@@ -374,7 +376,7 @@ async def test_a_former_owner_writes_and_removes_no_part(stage: Stage) -> None:
     assert len(told) == 1
     await journal.close()
     assert await parts(stage) == there
-    assert (await stage.load()).garbage == there  # for the owner
+    assert (await stage.load()).garbage == there  # they are left for the owner
 
 
 async def test_a_plan_continues_if_compaction_fails(

@@ -1,4 +1,4 @@
-"""What is told to observers and editors, and when: nothing that is not durable."""
+"""Events and editors of durable plans: they learn of a change only when it is durable."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_a_stopping_orchestrator_publishes_nothing_false_and_calls_no_edit
     running = asyncio.ensure_future(orchestrator.run(plan))
     for name in "abc":
         await durable_work.gate(f"{name} begun").wait()
-    for name in "ab":  # the second end waits for the editor that thinks about the first
+    for name in "ab":  # the second end waits for the review of the first
         durable_work.gate(name).set()
         await asyncio.sleep(1.0)
     assert asked == [["a"]]
@@ -137,7 +137,7 @@ async def test_a_stopping_orchestrator_publishes_nothing_false_and_calls_no_edit
     await asyncio.sleep(100.0)
     assert asked == [["a"]]
     assert [one.kind for one in heard] == []
-    assert len((await stage.load()).lock.cycles) == 1  # whoever goes on asks again
+    assert len((await stage.load()).lock.cycles) == 1  # the next owner calls the editor again
     assert not [one for one in asyncio.all_tasks() if "_converse" in repr(one)]
 
 

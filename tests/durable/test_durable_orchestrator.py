@@ -1,4 +1,4 @@
-"""A constellation in a store: its tasks are runs, and it outlives whoever runs it."""
+"""Durable orchestrator: tasks are runs of the fleet, and a plan survives the process that runs it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_function_gets_the_same_arguments_as_without_a_store(stage: Stag
 
 
 async def test_a_result_is_found_if_an_input_has_the_name_of_its_task() -> None:
-    """By a function that asks for the results, and by the variables of a command."""
+    """By a function with a parameter for the results, and by the variables of a command."""
 
     def plan() -> Constellation:
         made = Constellation("nightly")
@@ -103,7 +103,7 @@ async def test_a_result_is_found_if_an_input_has_the_name_of_its_task() -> None:
 async def test_a_result_that_looks_like_a_secret_reference_is_data(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may come from anywhere, and whoever wrote it would read the environment of the device."""
+    """Otherwise the author of the result could read the environment of the device."""
     monkeypatch.setenv("MY_TOKEN", "hush")
     data = {"secret": "MY_TOKEN"}
     plan = Constellation("nightly")
@@ -117,7 +117,7 @@ async def test_a_result_that_looks_like_a_secret_reference_is_data(
     assert result.state == "completed"
     values = {name: node.value for name, node in result.plan.nodes.items()}
     assert [values[name] for name in ("by-name", "by-input", "selected")] == [[data]] * 3
-    assert values["named"] == ["hush"]  # that of the plan is one
+    assert values["named"] == ["hush"]  # a secret reference in the plan is one
 
 
 @pytest.mark.virtual_time
@@ -221,7 +221,7 @@ async def test_the_next_owner_waits_for_a_run_that_is_still_running(stage: Stage
 
 @pytest.mark.virtual_time
 async def test_a_plan_resumes_when_all_earlier_devices_are_gone(stage: Stage) -> None:
-    """What one of them was at goes to whoever is there; what is for one of them alone waits for it, and fails."""
+    """Their runs go to the devices that are there; a task for an absent device waits for it, and fails."""
     kitchen = await stage.device("kitchen")
     plan = chain("a", "b", call="wait")
     plan.add(task("theirs", device="kitchen"), "a")

@@ -1,4 +1,4 @@
-"""The report of a constellation in a store."""
+"""The report of a stored plan."""
 
 from __future__ import annotations
 

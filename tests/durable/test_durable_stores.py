@@ -1,4 +1,4 @@
-"""The same on files and on a server, in real time."""
+"""Durable plans on SQLite and PostgreSQL, in real time."""
 
 from __future__ import annotations
 

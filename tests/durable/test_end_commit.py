@@ -1,4 +1,4 @@
-"""What is done in the orchestrator's own process: its end is written together with what follows from it."""
+"""Ends of tasks that the orchestrator executes itself: one commit with the steps that follow."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_changed_run_causes_a_reload_without_repeating_its_work(stage: S
 
 
 async def test_steps_after_a_refused_end_have_not_happened(stage: Stage) -> None:
-    """The run is another's by the time it ends here: its dependents wait for the other one."""
+    """The run belongs to another device by the time it ends here: dependents wait for that device."""
     running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     run = await only_run(stage)
@@ -64,7 +64,7 @@ async def test_steps_after_a_refused_end_have_not_happened(stage: Stage) -> None
     durable_work.gate("b").set()
     durable_work.gate("a").set()
     assert (await running).state is ConstellationState.COMPLETED
-    assert DONE == {"a": 2, "b": 1}  # at least once, as promised; and the first result counted for nothing
+    assert DONE == {"a": 2, "b": 1}  # at least once; the first result did not count
     (late,) = [notice for _, notice in await stage.store.notices(run=run.id) if notice.kind == "late"]
     assert "late result" in late.message
 
@@ -110,7 +110,7 @@ def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
 async def test_a_heartbeat_just_after_an_end_does_not_count_it_as_lost(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end is written, so the answer does not name the run any more; its device has not been told yet."""
+    """The end is written, so the heartbeat no longer names the run, before the device knows that."""
     orchestrator = stage.orchestrator()
     commit, run = stage.store.commit, DeviceAgent.run
     agents: list[DeviceAgent] = []

@@ -1,4 +1,4 @@
-"""What a review found: snapshots, sleepers, and edits that meet a commit under way."""
+"""Conflicts on a journal: compaction, stale owners, and edits during a commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.virtual_time
 async def test_a_stale_owner_writes_nothing_after_a_takeover_and_a_compaction(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records that stood in its way have been removed: only the head still knows."""
+    """The records that would refuse it have been removed; only the head refuses it."""
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 10)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     await insert_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
@@ -57,7 +57,7 @@ async def test_a_head_change_during_compaction_keeps_the_new_first_record(
     monkeypatch.setattr(stage.store, "commit", slow)
     for number in range(8):
         kept.plan.note(float(number), "said", None, "something")
-    await asyncio.sleep(1.5)  # it is being shortened now
+    await asyncio.sleep(1.5)  # it is being compacted now
     await journal.change_head(device="kitchen")
     await journal.compaction.wait()
     found = await stage.load()
@@ -99,7 +99,7 @@ async def test_stopping_does_not_wait_for_an_unavailable_store(stage: Stage, mon
 
 
 def slow_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Of the journal alone: devices are as quick as ever."""
+    """Slow down commits of the journal, and no others."""
     commit = stage.store.commit
 
     async def slow(writes: Any) -> None:
@@ -192,7 +192,7 @@ async def test_a_journal_compacted_while_it_is_read_is_read_again(
 
 
 async def _nothing_removed(self: compaction.Compaction, keys: Sequence[str]) -> None:
-    """Not yet."""
+    """Removes nothing."""
 
 
 async def test_a_plan_can_be_loaded_while_it_is_written(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

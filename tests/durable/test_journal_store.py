@@ -1,4 +1,4 @@
-"""What is in the store, read again: whole, or refused with the reason."""
+"""Journal store: a stored plan is loaded whole, or refused with the reason; edits of stopped plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOURNALS = Path(__file__).parent / "journals"
 
 
 async def kept(stage: Stage, *names: str) -> None:
-    """A plan in the store that nobody has run."""
+    """Store a plan that no process has run."""
     await insert_plan(stage.store, chain(*names))
 
 
@@ -37,7 +37,7 @@ async def put(stage: Stage, key: str, value: Any) -> None:
 
 # -- what cannot be read -----------------------------------------------------------------------------------------------
 
-RECORD, SECOND, THIRD = 0, 1, 2  # counted from the one at which the journal begins
+RECORD, SECOND, THIRD = 0, 1, 2  # relative to the first record of the journal
 LATER = "written by a later version of Asterism"
 
 
@@ -115,7 +115,7 @@ async def test_an_end_missing_in_the_head_is_written_by_the_next_reader(stage: S
 
 @pytest.mark.parametrize("path", sorted(JOURNALS.glob("*.json")), ids=lambda path: path.stem)
 async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path: Path) -> None:
-    """Written by the version its name says. They are never written anew: a change that cannot read them is wrong."""
+    """Each file was written by the version in its name. They are never rewritten: every version must read them."""
 
     stored = json.loads(path.read_text("utf-8"))
     await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])

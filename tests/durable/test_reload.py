@@ -1,4 +1,4 @@
-"""A run that others changed as it was about to end: the constellation is taken up again."""
+"""Reload of a plan: another process changed a run whose end was about to be written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal is due to be shortened when it is closed, and what was dropped comes in with the snapshot."""
+    """A compaction is due when the journal is closed; the snapshot must not contain the dropped steps."""
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     orchestrator = stage.orchestrator(max_losses=0)
@@ -64,7 +64,7 @@ async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkey
     flow = await stage.fleet().workflows.get(run.workflow, run.version)
     await commit([PutRun(transitions.lose(run, flow, stage.store.clock(), "silent"), run.revision)])
     running.cancel()
-    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than the farewell
+    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than LAST_COMMIT_TIMEOUT
     go.set()
     await asyncio.wait([running])
     monkeypatch.setattr(stage.store, "commit", commit)
@@ -148,7 +148,7 @@ async def test_a_reload_releases_the_slots_of_tasks_that_never_began(stage: Stag
 
 
 async def test_a_run_whose_end_is_being_written_is_not_outdated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plan is ahead of the store while the end of a run is on its way."""
+    """The plan is ahead of the store while the end of a run is being committed."""
     find, commit = stage.store.find, stage.store.commit
     found, ended = asyncio.Event(), asyncio.Event()
 

@@ -46,7 +46,7 @@ async def test_an_owner_whose_last_records_are_lost_is_refused(tmp_path: Path) -
     source.close()
     target.close()
     await said(journal, "one", "two", "three")
-    os.replace(copy, path)  # somebody puts the copy back
+    os.replace(copy, path)  # an old copy is restored
     with pytest.raises(OwnershipLost):
         await said(journal, "four")
     again = await SqliteStore.open(path)
@@ -68,7 +68,7 @@ async def test_a_stale_owner_writes_nothing_into_a_later_plan_of_the_same_name(s
         pass
     assert await stage.store.registers("journal/nightly/") == []
     new = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "new")
-    for word in ("one", "two", "three", "four"):  # the stale one tries when the new one is as far as it was, too
+    for word in ("one", "two", "three", "four"):  # also when the new journal is as long as the old one was
         with pytest.raises(OwnershipLost):
             await said(awake(stage, stale), "by the stale one")
         await said(new, word)
@@ -78,13 +78,13 @@ async def test_a_stale_owner_writes_nothing_into_a_later_plan_of_the_same_name(s
 
 
 def awake(stage: Stage, stale: JournalWriter) -> JournalWriter:
-    """As it was when it fell asleep."""
+    """The stale owner, in the state in which it was suspended."""
     return JournalWriter(stage.store, BootClock(), random.Random(1), stale._stored, lambda error: None)
 
 
 @pytest.mark.virtual_time
 async def test_a_workflow_that_the_store_refused_is_not_cached(stage: Stage) -> None:
-    """Another one has its version by now, and a device of this process would execute the wrong command."""
+    """Another workflow has this version by now, and a device of this process would execute the wrong command."""
     plan = Constellation("nightly")
     plan.add(Task("a", argv=("echo", "a")))
     plan.add(Task("b", argv=("rm", "b")))

@@ -28,7 +28,7 @@ from tests.durable.durable_scenes import DONE, chain, task
 
 
 class Rights:
-    """Of writing the files of all stores. ``refused`` is told of each that could not be written."""
+    """Refuse writes to the files of all stores. ``refused`` is called for each refused write."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.given = True
@@ -53,7 +53,7 @@ class Rights:
     def take(self, store: SqliteStore) -> None:
         self.given, self.met = False, 0
         with store._writer._writing:
-            store._connection.close()  # the next connection has no right to write
+            store._connection.close()  # the next connection is read-only
 
     async def refused(self, times: int, unless: asyncio.Task[Any]) -> None:
         """Until so much could not be written, or the other has ended, which it should not."""
