@@ -176,7 +176,7 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
 
     async def same(fleet: Fleet) -> None:
         flow = await fleet.workflows.latest("hard")
-        outlook = await fleet.outlook(fresh=True)
+        outlook = await fleet.placer(fresh=True)
         for one in await scores(fleet, flow):
             if one.parts is not None:
                 candidate = candidate_of(outlook.sessions[one.device], outlook.now, outlook.ranks[one.device])

@@ -41,11 +41,11 @@ def test_every_setting_is_told_with_its_default() -> None:
 
 
 def test_every_kind_of_notice_is_told_and_whether_people_are() -> None:
-    written = re.compile(r'(?:Notice\(\s*[^,]+,|\._tell\()\s*"([a-z_]+)"')
-    there = {kind for path in (SOURCE / "runtime").rglob("*.py") for kind in written.findall(path.read_text("utf-8"))}
+    written = re.compile(r'(?:Notice\(\s*[^,]+,|\._leave_notice\()\s*"([a-z_]+)"')
+    there = {kind for path in SOURCE.rglob("*.py") for kind in written.findall(path.read_text("utf-8"))}
     told = {row[0].strip("`"): row[-1] for row in rows(NOTICES)}
     assert told.keys() == there
-    assert {kind for kind, word in told.items() if word == "yes"} == notifier.TOLD
+    assert {kind for kind, word in told.items() if word == "yes"} == notifier.DELIVERED_KINDS
 
 
 def test_every_key_of_a_policy_is_told_with_its_default() -> None:

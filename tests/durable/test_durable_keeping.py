@@ -38,26 +38,30 @@ async def put(stage: Stage, key: str, value: Any) -> None:
 # -- what cannot be read -----------------------------------------------------------------------------------------------
 
 RECORD, SECOND, THIRD = 0, 1, 2  # counted from the one at which the journal begins
-LATER = "written by a later Asterism"
+LATER = "written by a later version of Asterism"
 
 
 @pytest.mark.parametrize(
     ("key", "change", "words"),
     [
         ("plan/nightly", lambda value: {**value, "schema": SCHEMA + 1}, LATER),
-        ("plan/nightly", lambda value: {**value, "mood": "good"}, "is not the head of a constellation"),
-        ("plan/nightly", lambda value: "gone", "is not the head of a constellation"),
-        ("plan/nightly", lambda value: {**value, "first": 7}, "begins with record 7, and there is none"),
+        ("plan/nightly", lambda value: {**value, "mood": "good"}, "is not the head of a plan"),
+        ("plan/nightly", lambda value: "gone", "is not the head of a plan"),
+        (
+            "plan/nightly",
+            lambda value: {**value, "first": 7},
+            "record 7, the first of the journal of plan 'nightly', is missing",
+        ),
         (RECORD, lambda value: {**value, "schema": SCHEMA + 1}, LATER),
-        (RECORD, lambda value: {**value, "text": value["text"][:40]}, "the snapshot of 'nightly' cannot be read"),
+        (RECORD, lambda value: {**value, "text": value["text"][:40]}, "the snapshot of plan 'nightly' cannot be read"),
         (RECORD, lambda value: {**value, "of": 2}, "does not begin with a whole snapshot"),
         (RECORD, lambda value: {"schema": SCHEMA, "steps": []}, "does not begin with a whole snapshot"),
-        (RECORD, lambda value: [], "is not a record"),
+        (RECORD, lambda value: [], "is malformed"),
         (SECOND, lambda value: {"schema": SCHEMA, "steps": 7}, "has no steps"),
         (
             SECOND,
             lambda value: {"schema": SCHEMA, "steps": [["dance"]]},
-            "cannot be taken again",
+            "cannot be replayed",
         ),
         (THIRD, lambda value: {"schema": SCHEMA, "steps": []}, r"record \d+ .* is missing"),
         ("journal/nightly/last", lambda value: {"schema": SCHEMA, "steps": []}, "is not a record of a journal"),
@@ -78,7 +82,7 @@ async def test_what_cannot_be_read_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("name", ["a/b", "a@b", "a|b", "two\nlines", "x" * 201])
 async def test_a_name_is_one_that_can_be_a_key(stage: Stage, name: str) -> None:
-    with pytest.raises(PlanError, match="the name of a constellation in a store"):
+    with pytest.raises(PlanError, match="the name of a stored plan"):
         await insert_plan(stage.store, Constellation(name))
 
 
@@ -158,7 +162,7 @@ async def test_what_runs_is_edited_where_it_runs_and_what_has_ended_not_at_all(s
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
     batch = EditBatch((AddTask(task("b")),))
-    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and meanwhile only its editor"):
+    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and only its editor"):
         await admin.edit(stage.fleet(), "nightly", batch)
     durable_work.gate("a").set()
     await running

@@ -414,7 +414,7 @@ async def test_who_finds_the_journal_written_by_another_stops_and_nothing_of_it_
 
 @pytest.mark.virtual_time
 async def test_an_unknown_name_is_said_to_be_unknown(stage: Stage) -> None:
-    with pytest.raises(UnknownConstellation, match="there is no constellation 'nobody'"):
+    with pytest.raises(UnknownConstellation, match="there is no plan 'nobody'"):
         await stage.orchestrator().run_stored("nobody")
 
 
@@ -440,7 +440,7 @@ async def test_what_has_ended_is_not_run_again(stage: Stage) -> None:
         (lambda: None, "no import path"),
         (durable_work.outer(), "no import path"),
         (random.Random(1).random, "no import path"),
-        (durable_work.ORIGINAL, "is another function than"),
+        (durable_work.ORIGINAL, "is not the function"),
     ],
     ids=["a lambda", "an inner function", "a method", "a shadowed function"],
 )

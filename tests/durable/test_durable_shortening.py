@@ -409,7 +409,7 @@ async def test_a_part_that_is_missing_is_named(stage: Stage) -> None:
     await journal.close()
     _, second, *_ = await parts(stage)
     await stage.store.commit([PutRegister(second, None, 1)])
-    with pytest.raises(UnreadableJournal, match=f"{second} is missing, which is a part of the snapshot"):
+    with pytest.raises(UnreadableJournal, match=f"{second}, a part of the snapshot of plan 'nightly', is missing"):
         await stage.load()
 
 

@@ -107,7 +107,7 @@ def test_an_unknown_strategy_is_refused_with_the_names_that_exist() -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(ValueError, match="policy is one of global, scoped, speculative, not 'x'"):
+    with pytest.raises(ValueError, match="the lock policy is one of global, scoped, speculative, not 'x'"):
         Orchestrator(policy="x")
 
 

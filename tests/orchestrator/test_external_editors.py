@@ -78,7 +78,7 @@ async def test_what_somebody_has_claimed_nobody_else_may_claim_or_answer() -> No
     orchestrator, _, running = outside()
     await at(5)
     orchestrator.claim(1, "Ada", lease=60)
-    with pytest.raises(CycleClaimed, match="claimed by 'Ada' for 60 s more"):
+    with pytest.raises(CycleClaimed, match="claimed by 'Ada' for another 60 s"):
         orchestrator.claim(1, "Bob")
     with pytest.raises(CycleClaimed, match="is claimed by 'Ada', not by 'Bob'"):
         orchestrator.answer(1, "Bob", None)

@@ -165,7 +165,7 @@ def test_what_can_never_run_is_cancelled_with_its_reason() -> None:
     plan.add(Task("always", call=after(1)), after={"a": "completion"})
     result = orchestrate(plan)
     assert result["b"].status == "cancelled"
-    assert why_of(result, "b", "cancelled") == "unreachable: it waits for success of 'a', which is failed"
+    assert why_of(result, "b", "cancelled") == "unreachable: it needs 'a' to succeed, but 'a' failed"
     assert "'b', which was cancelled" in why_of(result, "c", "cancelled")
     assert result["cleanup"].status == "completed"
     assert result["always"].status == "completed"

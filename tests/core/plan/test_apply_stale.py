@@ -55,7 +55,9 @@ def test_a_batch_that_names_what_was_changed_since_is_stale(first: Any, second: 
     apply(plan, first, base=0)
     [violation] = [found for found in violations(plan, second, base_version=0) if found.rule == "stale"]
     assert violation.edit == 0
-    assert "changed in version 1, after the version 0 this edit is based on; look again" in violation.message
+    assert (
+        "changed in version 1, after version 0, on which this edit is based; read the plan again" in violation.message
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_every_stale_edit_is_reported() -> None:
 
 
 def test_a_base_version_ahead_of_the_plan_is_rejected() -> None:
-    with pytest.raises(EditRejected, match="base_version 5 lies ahead of the plan, which is at version 0"):
+    with pytest.raises(EditRejected, match="base_version 5 is ahead of the plan, which is at version 0"):
         chain("a").apply(EditBatch((AddTask(Task("b")),), base_version=5), 0.0)
 
 

@@ -56,7 +56,7 @@ def test_two_tasks_with_the_same_fields_are_equal_and_any_other_pair_is_told_apa
         ({"id": ""}, "the id must be a non-empty string"),
         ({"id": 5}, "the id must be a non-empty string"),
         ({"id": "a\nb"}, "the id must not contain control characters"),
-        ({"call": work, "shell": "true"}, "give one of call, argv, shell, http, not several"),
+        ({"call": work, "shell": "true"}, "only one of call, argv, shell, http may be set"),
         ({"call": 5}, "call is a function or 'package.module:function'"),
         ({"call": "no_colon"}, "call is a function or 'package.module:function'"),
         ({"argv": []}, "argv is a non-empty list of strings"),
