@@ -11,7 +11,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.durable import compaction, journal_store
-from asterism.durable.fleet_device import FleetDevice
+from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
 from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
@@ -58,11 +58,11 @@ def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
 
 @pytest.mark.hunt(few=3, many=25)
 def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
-    monkeypatch.setattr(compaction, "LONG", 8)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
-    monkeypatch.setattr(compaction, "TAKEN", 1)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 1)
     monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
-    monkeypatch.setattr(journal_store, "PART", 1000)
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 1000)
     for number, after in boundaries()[:: 75 // len(seeds)]:
         small(number, after)
     for seed in seeds:
@@ -88,9 +88,9 @@ def noticed(*, when_small: bool = True) -> None:
 def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, journal: JournalWriter) -> Any:
-        work.epoch += 1000 if (work.task.id, work.epoch) in journal.taken_up else 0
-        return await run_of(self, work, journal)
+    async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
+        work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
+        return await run_of(self, work, plan)
 
     monkeypatch.setattr(FleetDevice, "_run_of", anew)
     noticed()
@@ -118,7 +118,7 @@ def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pyt
     async def there(self: JournalWriter, number: int) -> bool:
         return True
 
-    monkeypatch.setattr(JournalWriter, "_is_there", there)
+    monkeypatch.setattr(JournalWriter, "_is_written", there)
     noticed(when_small=False)  # the small plan has only one orchestrator at a time
 
 
