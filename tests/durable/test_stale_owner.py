@@ -1,4 +1,4 @@
-"""Stale owners: a process that was suspended, or whose store lost records, writes nothing and executes nothing wrong."""
+"""Stale owners: a process that was suspended, or whose store lost records, writes and executes nothing wrong."""
 
 from __future__ import annotations
 

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from asterism import Constellation, DeviceEvent, LocalDevice, Orchestrator, Task, edits
+from asterism import Constellation, DeviceEvent, LocalDevice, Orchestrator, Task, Work, edits
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, UnknownTask
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
+    a_second,
     after,
     at,
     chain,
     failing,
     independent,
     orchestrate,
+    plan_of,
     span,
     told,
     until,
@@ -463,3 +465,23 @@ async def test_tasks_after_an_idle_plan_find_the_devices_as_they_are_now() -> No
     orchestrator.leave("a")
     orchestrator.join(LocalDevice("b"))
     assert (await orchestrator.run(independent(Task("t", call=after(1)), id="second")))["t"].device == "b"
+
+
+def test_a_task_whose_device_was_lost_goes_to_another_one() -> None:
+    class Gone(LocalDevice):
+        async def execute(self, work: Work) -> Any:
+            raise DeviceLost("gone")
+
+    result = run(Orchestrator([Gone("gone"), LocalDevice("well")]).run(plan_of("p", Task("a", call=a_second))))
+    assert (result.state, result["a"].device) == ("completed", "well")
+
+
+async def test_a_paused_plan_does_not_fail_a_task_that_waits_for_a_device() -> None:
+    orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
+    running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", needs=["gpu"], call=a_second))))
+    await asyncio.sleep(1)
+    orchestrator.pause("p")
+    await asyncio.sleep(15)
+    orchestrator.join(LocalDevice("gpu", can=["gpu"]))
+    orchestrator.resume("p")
+    assert (await running).state == "completed"

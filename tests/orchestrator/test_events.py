@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from typing import Any
 
@@ -25,12 +26,14 @@ from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
     Script,
+    a_noop,
     after,
     at,
     chain,
     failing,
     independent,
     orchestrate,
+    plan_of,
     until,
 )
 
@@ -381,3 +384,14 @@ def test_a_run_without_subscribers_and_editors_records_the_story() -> None:
     assert [entry.what for entry in result.story()] == [
         "began", "started", "completed", "started", "completed", "completed",
     ]  # fmt: skip
+
+
+def test_a_slow_observer_does_not_delay_the_end_of_the_program() -> None:
+    async def slow(event: Any) -> None:
+        await asyncio.sleep(3600)
+
+    orchestrator = Orchestrator([LocalDevice("d")])
+    orchestrator.events.subscribe(slow)
+    began = time.monotonic()
+    orchestrator.run_sync(plan_of("p", *(Task(str(n), call=a_noop) for n in range(20))))
+    assert time.monotonic() - began < 1800  # one event alone would take twice that

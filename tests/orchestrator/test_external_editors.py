@@ -12,7 +12,7 @@ from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
 from asterism.core.errors import EditRejected
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import CycleClaimed, CycleGone
-from tests.orchestrator.orchestrator_scenes import Diary, after, at, chain, independent, span
+from tests.orchestrator.orchestrator_scenes import Diary, a_second, after, at, chain, independent, plan_of, span
 
 pytestmark = pytest.mark.virtual_time
 
@@ -242,4 +242,16 @@ async def test_an_editor_inside_cannot_be_robbed_of_its_cycle() -> None:
     await at(5)
     with pytest.raises(CycleClaimed):
         orchestrator.claim(1, "Ada")
+    await running
+
+
+async def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
+    async def editor(view: Any, events: Any) -> None:
+        await asyncio.sleep(5)
+
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", call=a_second))))
+    await asyncio.sleep(2)
+    with pytest.raises(CycleClaimed, match="belongs to 'editor', the editor of this process"):
+        orchestrator.claim(1, "somebody")
     await running

@@ -15,12 +15,14 @@ from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
     Script,
+    a_second,
     after,
     at,
     chain,
     failing,
     independent,
     orchestrate,
+    plan_of,
     span,
     stubborn,
     told,
@@ -592,3 +594,12 @@ async def test_an_edit_that_explodes_halfway_leaves_nothing_of_its_batch_behind(
     check_invariants(plan)
     assert "c" not in plan
     assert "c" not in (await running).plan
+
+
+async def test_a_copy_of_a_running_plan_is_refused_and_does_not_hang() -> None:
+    plan = plan_of("p", Task("a", call=a_second))
+    running = asyncio.ensure_future(Orchestrator([LocalDevice("d")]).run(plan))
+    await asyncio.sleep(0.5)
+    with pytest.raises(PlanError, match="copy of a plan with running tasks"):
+        await Orchestrator([LocalDevice("d")]).run(plan.copy())
+    await running

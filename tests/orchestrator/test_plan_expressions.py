@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from asterism import Constellation, EditBatch, LocalDevice, Orchestrator, PlanError, Task, edits
 from asterism.base import expressions
 from asterism.core.errors import EditRejected
+from asterism.testing.virtual_time import run
 from tests.base.cel.cel_bombs import CONSTANT, over
+from tests.orchestrator.orchestrator_scenes import a_second, plan_of
 
 BOMBS = over("result")
 
@@ -71,3 +75,14 @@ def test_a_selection_that_costs_too_much_fails_its_task_alone(bomb: str) -> None
     result = orchestrator().run_sync(plan)
     assert {task.id: str(task.status) for task in result} == {**dict.fromkeys("abc", "completed"), "d": "failed"}
     assert "steps" in str(result["d"].error)
+
+
+def test_a_condition_that_breaks_the_parser_is_rejected() -> None:
+    async def editor(view: Any, events: Any) -> Any:
+        return [edits.AddTask(Task("n")), edits.AddDependency("a", "n", when="a" * 70_000 + "+")]
+
+    plan = plan_of("p", Task("a", call=a_second), Task("b", call=a_second), chain=True)
+    result = run(Orchestrator([LocalDevice("d")], editor=editor).run(plan))
+    assert result.state == "completed"
+    assert result.summary.makespan < 10
+    assert {cycle.outcome for cycle in result.cycles} == {"abandoned"}

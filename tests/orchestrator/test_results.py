@@ -14,7 +14,18 @@ import pytest
 
 from asterism import AsterismError, Constellation, LocalDevice, Orchestrator, Task, TaskStatus, edits
 from asterism.core.errors import NotJson, UnknownTask
-from tests.orchestrator.orchestrator_scenes import after, chain, deadline, failing, independent, orchestrate, span
+from asterism.testing.virtual_time import run
+from tests.orchestrator.orchestrator_scenes import (
+    after,
+    chain,
+    deadline,
+    failing,
+    independent,
+    orchestrate,
+    plan_of,
+    span,
+    ten_seconds,
+)
 
 
 def release() -> tuple[Constellation, Any, list[str]]:
@@ -459,3 +470,38 @@ def test_the_story_of_a_task_is_in_order_and_has_reasons() -> None:
     assert "RuntimeError: it broke; attempt 2 in" in steps[1][1]
     assert steps[2] == ("started", "device")
     assert steps[3] == ("failed", "RuntimeError: it broke")
+
+
+def test_a_copy_cannot_reach_the_data_of_the_live_task() -> None:
+    plan = plan_of("p", Task("a", data={"x": 1}))
+    with pytest.raises(TypeError):
+        plan.copy()["a"].task.data["x"] = "forged"  # type: ignore[index]
+    given = {"x": 1}
+    task = Task("b", inputs=given)
+    given["x"] = 2
+    assert task.inputs == {"x": 1}
+
+
+def test_a_generator_function_fails_with_a_clear_message() -> None:
+    def generate() -> Any:
+        yield 1
+
+    result = run(Orchestrator([LocalDevice("d")]).run(plan_of("p", Task("a", call=generate))))
+    assert result["a"].status == "failed"
+    assert "is a generator function" in result["a"].reason
+
+
+@pytest.mark.virtual_time
+async def test_the_lower_bound_holds_with_backoff_and_leaving_devices() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("no")
+
+    orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)], seed=1)
+    plan = plan_of("p", Task("x", call=fail, retries=3, backoff=10), Task("y", call=ten_seconds))
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(5)
+    orchestrator.leave("b")
+    summary = (await running).summary
+    assert summary.lower_bound <= summary.makespan
+    assert summary.parallelism.work == 14

@@ -204,3 +204,16 @@ def test_an_async_generator_that_was_left_open_is_closed() -> None:
 
     run(main())
     assert closed == ["numbers"]
+
+
+def test_the_seed_decides_the_order_of_timers_for_one_instant() -> None:
+    async def main() -> tuple[int, ...]:
+        order: list[int] = []
+        for number in range(5):
+            asyncio.get_running_loop().call_later(1.0, order.append, number)
+        await asyncio.sleep(2)
+        assert asyncio.get_running_loop().time() == 2.0
+        return tuple(order)
+
+    assert len({run(main(), seed) for seed in range(30)}) > 5
+    assert run(main(), 7) == run(main(), 7)
