@@ -62,7 +62,7 @@ def test_a_store_says_what_is_in_it(tmp_path: Path) -> None:
 
 def test_a_store_that_is_well_is_said_to_be(tmp_path: Path) -> None:
     scene = filled(tmp_path)
-    assert scene.ok("store", "check") == f"{scene.url} is fine: 4 runs.\n"
+    assert scene.ok("store", "check") == f"{scene.url} is intact: 4 runs.\n"
     assert scene.json("store", "check") == {"problems": [], "runs": 4}
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_backup_at_all_is_called_that(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     result = Scene(tmp_path / "new").run("store", "restore", str(scene.file))
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"{scene.file} is no backup" in result.stderr
+    assert f"{scene.file} is not a backup" in result.stderr
 
 
 def test_a_backup_of_a_later_version_is_refused(tmp_path: Path) -> None:

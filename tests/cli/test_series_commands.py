@@ -324,7 +324,9 @@ def test_a_state_that_cannot_be_read_is_taken_until_it_is_rebuilt(remote: Remote
     remote.write('{"series": "RFC-093", "active_issue": 7, "queue": [8], "version": 2, "revision": 4}')
     for words in (("claim", NAME, "--issue", "9"), ("promote", NAME), ("release", NAME, "--issue", "7")):
         result = remote.do(*words, code=UNREADABLE)
-        assert "this is version 2 of a series; 1 is known here. It counts as taken" in result.stderr
+        assert (
+            "the state has version 2, and this version of Asterism reads version 1. It counts as taken" in result.stderr
+        )
     assert remote.message("claim", NAME, "--issue", "9", code=UNREADABLE)["status"] == "unreadable"
     assert "this is version 2" in remote.said("status", NAME, code=UNREADABLE)
     assert "unreadable" in remote.said("status")

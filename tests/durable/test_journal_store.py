@@ -61,7 +61,7 @@ LATER = "written by a later version of Asterism"
         (
             SECOND,
             lambda value: {"schema": SCHEMA, "steps": [["dance"]]},
-            "cannot be taken again",
+            "cannot be replayed",
         ),
         (THIRD, lambda value: {"schema": SCHEMA, "steps": []}, r"record \d+ .* is missing"),
         ("journal/nightly/last", lambda value: {"schema": SCHEMA, "steps": []}, "is not a record of a journal"),

@@ -155,23 +155,3 @@ async def deadline(awaitable: Awaitable[Outcome], seconds: float = 300.0) -> Out
 async def at(seconds: float) -> None:
     """Wait until so many seconds of virtual time have passed since the loop began."""
     await asyncio.sleep(seconds - asyncio.get_running_loop().time())
-
-
-def plan_of(name: str, *tasks: Task, chain: bool = False) -> Constellation:
-    plan, before = Constellation(name), None
-    for task in tasks:
-        plan.add(task, after=before if chain else None)
-        before = task.id
-    return plan
-
-
-async def a_second() -> None:
-    await asyncio.sleep(1)
-
-
-async def a_noop() -> None:
-    await asyncio.sleep(0)
-
-
-async def ten_seconds() -> None:
-    await asyncio.sleep(10)

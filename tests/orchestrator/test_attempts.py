@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism import LocalDevice, Orchestrator, Task, Work
+from asterism import LocalDevice, Orchestrator, Task
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
@@ -20,7 +20,6 @@ from tests.orchestrator.orchestrator_scenes import (
     failing,
     independent,
     orchestrate,
-    plan_of,
     span,
     stubborn,
     told,
@@ -442,20 +441,6 @@ def test_a_task_cancelled_in_the_turn_it_was_assigned_frees_its_slot_at_once() -
     assert [run(main(turns)) for turns in range(5)] == [0, 0, 0, 0, 0]
 
 
-@pytest.mark.virtual_time
-async def test_two_plans_take_turns_on_one_slot() -> None:
-    order: list[str] = []
-
-    async def note(work: Work) -> None:
-        order.append(work.constellation)
-        await asyncio.sleep(1)
-
-    orchestrator = Orchestrator([LocalDevice("one", slots=1, run=note)])
-    plans = [plan_of(name, *(Task(str(n)) for n in range(4))) for name in "AB"]
-    await asyncio.gather(*(orchestrator.run(plan) for plan in plans))
-    assert "".join(order) in ("ABABABAB", "AABABABB", "ABABABBA")
-
-
 def test_another_attempt_waits_until_the_one_that_timed_out_has_stopped() -> None:
     at_once, most = 0, 0
 
@@ -471,6 +456,15 @@ def test_another_attempt_waits_until_the_one_that_timed_out_has_stopped() -> Non
             finally:
                 at_once -= 1
 
-    plan = plan_of("p", Task("a", call=stubborn, timeout=1, retries=3, backoff=0.1))
+    plan = independent(Task("a", call=stubborn, timeout=1, retries=3, backoff=0.1), id="p")
     result = run(Orchestrator([LocalDevice("d")]).run(plan))
     assert (result["a"].status, result["a"].attempts, most) == ("failed", 4, 1)
+
+
+def test_a_generator_function_fails_with_a_clear_message() -> None:
+    def generate() -> Any:
+        yield 1
+
+    result = run(Orchestrator([LocalDevice("d")]).run(independent(Task("a", call=generate), id="p")))
+    assert result["a"].status == "failed"
+    assert "is a generator function" in result["a"].reason

@@ -328,11 +328,22 @@ async def test_cancelling_the_awaiting_coroutine_ends_the_command_before_it_retu
     assert not alive(int(pid))
 
 
-def test_cancelling_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path) -> None:
+def test_cancelling_at_any_moment_of_the_start_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noted = tmp_path / "pids"
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen.__init__
 
+    def noting(process: subprocess.Popen[bytes], *arguments: Any, **terms: Any) -> None:
+        start(process, *arguments, **terms)
+        if str(noted) in str(process.args):  # not the guard, which lives as long as this process
+            started.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", noting)
     cancel_at_every_turn(Task("a", shell=f"echo $$ >> {noted}; exec sleep 1000"))
-    for pid in pids(noted, 0):
+    assert started, "no turn was late enough for a process to start"
+    for pid in [*pids(noted, 0), *(process.pid for process in started)]:
         soon(lambda pid=pid: not alive(pid))
 
 

@@ -13,14 +13,12 @@ from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, Unknow
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
-    a_second,
     after,
     at,
     chain,
     failing,
     independent,
     orchestrate,
-    plan_of,
     span,
     told,
     until,
@@ -109,7 +107,7 @@ def test_an_unknown_strategy_is_refused_with_the_names_that_exist() -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_names_that_exist() -> None:
-    with pytest.raises(ValueError, match="policy is one of global, scoped, speculative, not 'x'"):
+    with pytest.raises(ValueError, match="the lock policy is one of global, scoped, speculative, not 'x'"):
         Orchestrator(policy="x")
 
 
@@ -467,18 +465,31 @@ async def test_tasks_after_an_idle_plan_find_the_devices_as_they_are_now() -> No
     assert (await orchestrator.run(independent(Task("t", call=after(1)), id="second")))["t"].device == "b"
 
 
+async def test_two_plans_take_turns_on_one_slot() -> None:
+    order: list[str] = []
+
+    async def note(work: Work) -> None:
+        order.append(work.constellation)
+        await asyncio.sleep(1)
+
+    orchestrator = Orchestrator([LocalDevice("one", slots=1, run=note)])
+    plans = [independent(*(Task(str(n)) for n in range(4)), id=name) for name in "AB"]
+    await asyncio.gather(*(orchestrator.run(plan) for plan in plans))
+    assert "".join(order) in ("ABABABAB", "AABABABB", "ABABABBA")
+
+
 def test_a_task_whose_device_was_lost_goes_to_another_one() -> None:
     class Gone(LocalDevice):
         async def execute(self, work: Work) -> Any:
             raise DeviceLost("gone")
 
-    result = run(Orchestrator([Gone("gone"), LocalDevice("well")]).run(plan_of("p", Task("a", call=a_second))))
+    result = run(Orchestrator([Gone("gone"), LocalDevice("well")]).run(independent(Task("a", call=after(1)), id="p")))
     assert (result.state, result["a"].device) == ("completed", "well")
 
 
 async def test_a_paused_plan_does_not_fail_a_task_that_waits_for_a_device() -> None:
     orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
-    running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", needs=["gpu"], call=a_second))))
+    running = asyncio.ensure_future(orchestrator.run(independent(Task("a", needs=["gpu"], call=after(1)), id="p")))
     await asyncio.sleep(1)
     orchestrator.pause("p")
     await asyncio.sleep(15)

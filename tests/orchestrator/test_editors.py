@@ -7,23 +7,20 @@ from typing import Any
 
 import pytest
 
-from asterism import Constellation, EditBatch, EditEvent, EditRejected, LocalDevice, Orchestrator, Task, edits
+from asterism import Constellation, EditBatch, EditEvent, LocalDevice, Orchestrator, Task, edits
 from asterism.core.plan.invariants import check_invariants
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
     Script,
-    a_second,
     after,
     at,
     chain,
     failing,
     independent,
     orchestrate,
-    plan_of,
     span,
     stubborn,
-    ten_seconds,
     told,
 )
 
@@ -885,34 +882,3 @@ async def test_an_edit_based_on_a_changed_task_is_stale_and_any_other_is_rebased
     result = await running
     assert "edit_rejected" not in diary.kinds()
     assert result.plan.version == 2
-
-
-def test_a_removal_of_everything_below_is_stale_if_something_was_added_there() -> None:
-    plan = plan_of("p", Task("a"), Task("b"), chain=True)
-    plan.edit([edits.AddTask(Task("new")), edits.AddDependency("b", "new")])
-    with pytest.raises(EditRejected, match="'new' was changed in version 1"):
-        plan.apply(EditBatch((edits.RemoveTask("a", "remove"),), base_version=0), 0.0)
-
-
-async def test_dependents_of_a_task_that_could_not_be_removed_keep_waiting() -> None:
-    async def editor(view: Any, events: Any) -> Any:
-        if events[0].task_id != "a":
-            return None
-        copy = view.frozen()
-        copy.edit([edits.RemoveTask("b", "bridge"), edits.AddTask(Task("b2", call=a_second))])
-        copy.edit([edits.AddDependency("b2", "c")])
-        await asyncio.sleep(5)
-        return copy
-
-    plan = Constellation("p")
-    plan.add(Task("a", call=a_second))
-    plan.add(Task("b", call=lambda: None, device="late"))
-    plan.add(Task("c", call=a_second), after="b")
-
-    plan.nodes["b"].task = Task("b", call=ten_seconds, device="late")
-    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
-    running = asyncio.ensure_future(orchestrator.run(plan))
-    await asyncio.sleep(2)
-    orchestrator.join(LocalDevice("late", run=None))
-    result = await running
-    assert result["c"].started_at >= result["b"].ended_at

@@ -12,7 +12,7 @@ from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
 from asterism.core.errors import EditRejected
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.lock import CycleClaimed, CycleGone
-from tests.orchestrator.orchestrator_scenes import Diary, a_second, after, at, chain, independent, plan_of, span
+from tests.orchestrator.orchestrator_scenes import Diary, after, at, chain, independent, span
 
 pytestmark = pytest.mark.virtual_time
 
@@ -78,7 +78,7 @@ async def test_a_claimed_cycle_cannot_be_claimed_or_answered_by_another() -> Non
     orchestrator, _, running = outside()
     await at(5)
     orchestrator.claim(1, "Ada", lease=60)
-    with pytest.raises(CycleClaimed, match="claimed by 'Ada' for 60 s more"):
+    with pytest.raises(CycleClaimed, match="claimed by 'Ada' for another 60 s"):
         orchestrator.claim(1, "Bob")
     with pytest.raises(CycleClaimed, match="is claimed by 'Ada', not by 'Bob'"):
         orchestrator.answer(1, "Bob", None)
@@ -250,7 +250,7 @@ async def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> Non
         await asyncio.sleep(5)
 
     orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
-    running = asyncio.ensure_future(orchestrator.run(plan_of("p", Task("a", call=a_second))))
+    running = asyncio.ensure_future(orchestrator.run(independent(Task("a", call=after(1)), id="p")))
     await asyncio.sleep(2)
     with pytest.raises(CycleClaimed, match="belongs to 'editor', the editor of this process"):
         orchestrator.claim(1, "somebody")

@@ -15,14 +15,12 @@ from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
     Diary,
     Script,
-    a_second,
     after,
     at,
     chain,
     failing,
     independent,
     orchestrate,
-    plan_of,
     span,
     stubborn,
     told,
@@ -167,7 +165,7 @@ def test_a_task_that_can_never_run_is_cancelled_with_its_reason() -> None:
     plan.add(Task("always", call=after(1)), after={"a": "completion"})
     result = orchestrate(plan)
     assert result["b"].status == "cancelled"
-    assert why_of(result, "b", "cancelled") == "unreachable: it waits for success of 'a', which is failed"
+    assert why_of(result, "b", "cancelled") == "unreachable: it needs 'a' to succeed, but 'a' failed"
     assert "'b', which was cancelled" in why_of(result, "c", "cancelled")
     assert result["cleanup"].status == "completed"
     assert result["always"].status == "completed"
@@ -597,9 +595,33 @@ async def test_an_edit_that_explodes_halfway_leaves_nothing_of_its_batch_behind(
 
 
 async def test_a_copy_of_a_running_plan_is_refused_and_does_not_hang() -> None:
-    plan = plan_of("p", Task("a", call=a_second))
+    plan = independent(Task("a", call=after(1)), id="p")
     running = asyncio.ensure_future(Orchestrator([LocalDevice("d")]).run(plan))
     await asyncio.sleep(0.5)
     with pytest.raises(PlanError, match="copy of a plan with running tasks"):
         await Orchestrator([LocalDevice("d")]).run(plan.copy())
     await running
+
+
+async def test_dependents_of_a_task_that_could_not_be_removed_keep_waiting() -> None:
+    async def editor(view: Any, events: Any) -> Any:
+        if events[0].task_id != "a":
+            return None
+        copy = view.frozen()
+        copy.edit([edits.RemoveTask("b", "bridge"), edits.AddTask(Task("b2", call=after(1)))])
+        copy.edit([edits.AddDependency("b2", "c")])
+        await asyncio.sleep(5)
+        return copy
+
+    plan = Constellation("p")
+    plan.add(Task("a", call=after(1)))
+    plan.add(Task("b", call=lambda: None, device="late"))
+    plan.add(Task("c", call=after(1)), after="b")
+
+    plan.nodes["b"].task = Task("b", call=after(10), device="late")
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(2)
+    orchestrator.join(LocalDevice("late", run=None))
+    result = await running
+    assert result["c"].started_at >= result["b"].ended_at

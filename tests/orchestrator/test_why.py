@@ -51,7 +51,7 @@ def holder(answer: Any) -> tuple[str, str]:
 def test_an_open_dependency_is_named() -> None:
     answer = ask(chain(Task("a", call=after(10)), Task("b")), "b", 1)
     assert holder(answer) == ("dependency", "a")
-    assert str(answer) == "b is waiting: it waits for success of 'a', which is running"
+    assert str(answer) == "b is waiting: it needs 'a' to succeed, and 'a' is running"
 
 
 def test_every_open_dependency_is_named_and_no_other() -> None:
@@ -59,18 +59,18 @@ def test_every_open_dependency_is_named_and_no_other() -> None:
     plan.add(Task("d"), after={"a": "completion", "b": "success", "c": "success"})
     answer = ask(plan, "d", 5)
     assert [(one.kind, one.name) for one in answer.holders] == [("dependency", "a"), ("dependency", "b")]
-    assert "it waits for success of 'b', which is failed" in str(answer)
+    assert "it needs 'b' to succeed, but 'b' failed" in str(answer)
 
 
 def test_a_condition_that_does_not_hold_or_could_not_be_evaluated_is_quoted() -> None:
     plan = independent(Task("a", call=after(1, {"n": 1})), Task("busy", call=after(100)))
     plan.add(Task("b"), after={"a": {"when": "result.n > 5"}})
     plan.add(Task("c"), after={"a": {"when": "result.m > 5"}})
-    assert "the condition 'result.n > 5' on it does not hold" in str(ask(plan, "b", 2))
+    assert "its condition 'result.n > 5' does not hold" in str(ask(plan, "b", 2))
 
     plan = independent(Task("a", call=after(1, {"n": 1})), Task("busy", call=after(100)))
     plan.add(Task("c"), after={"a": {"when": "result.m > 5"}})
-    assert "the condition 'result.m > 5' on it could not be evaluated" in str(ask(plan, "c", 2))
+    assert "its condition 'result.m > 5' could not be evaluated" in str(ask(plan, "c", 2))
 
 
 def test_an_open_cycle_is_named_with_its_editor_and_its_age() -> None:
@@ -84,7 +84,7 @@ def test_an_end_that_waits_for_its_cycle_is_named() -> None:
     plan.add(Task("b"), after="a")
     answer = ask(plan, "b", 4, editor=Script(seconds=10), max_cycles=1)
     assert holder(answer) == ("review", "a")
-    assert "waits for its review: 1 cycle is open" in str(answer)
+    assert "waits for review: 1 cycle is open" in str(answer)
 
 
 def test_under_global_the_cycle_that_holds_everything_is_named() -> None:

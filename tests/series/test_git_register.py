@@ -314,8 +314,7 @@ async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, d
 @pytest.mark.parametrize("faults", [["after"], ["before"], ["before", "after"], ["after", "before", "before"]])
 async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
+        async with using(f"{address}/remote.git") as register:
             await claim(register, NAME, Claim(1), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))
             to_come.extend(faults)
             outcome = await claim(register, NAME, Claim(2), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))

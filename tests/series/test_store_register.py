@@ -135,5 +135,5 @@ async def test_a_change_that_something_else_wrote_is_shown_as_such(
     await claim(register, NAME, Claim(7))
     await store.commit([PutRegister(f"{store_register.HISTORY_PREFIX}{NAME}/000000000009-x", value, None)])
     strange, ours = await register.history(NAME, 9)
-    assert (strange.message, strange.text) == ("written by something else", repr(value))
+    assert (strange.message, strange.text) == ("not written by Asterism", repr(value))
     assert ours.message == "claim #7"

@@ -170,7 +170,7 @@ def test_every_world_has_the_name_by_which_it_is_found() -> None:
 
 def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     line = replay_line(1, PeerWorld, {"make_exchange": print, "runs": 2})
-    assert line.endswith("  # without make_exchange, which only a program can give")
+    assert line.endswith("  # without make_exchange, which only a program can pass")
     assert words_of(line) == ["--seed", "1", "--world", "peers", "--terms", '{"runs": 2}']
 
 
@@ -178,9 +178,9 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     ("words", "said"),
     [
         (["--world", "moon"], "there is no world 'moon'"),
-        (["--world", "asterism.testing.simulator:simulate"], "is no class of worlds"),
-        (["--world", "no.such.module:FleetWorld"], "there are fleet, batteries, wall-clocks, plans"),
-        (["--terms", "[]"], "--terms is a JSON object"),
+        (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
+        (["--world", "no.such.module:FleetWorld"], "use fleet, batteries, wall-clocks, plans"),
+        (["--terms", "[]"], "--terms must be a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],
 )

@@ -261,12 +261,8 @@ class RegisterConformance(AsyncTests):
         won = [(place, one) for place, one in enumerate(found) if isinstance(one, str)]
         _same(len(won), 1, "the number of winners")
         # somebody was first, or is just about to be
-        _same(
-            [one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)]
-        _same(lost,
-            [],
-            "what the others are told",
-        )
+        lost = [one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)]
+        _same(lost, [], "what the others are told")
         [(place, token)] = won
         _same(await register.read(NAME), Snapshot(f"text {place}", token))
 

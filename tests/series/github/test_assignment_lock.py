@@ -69,14 +69,14 @@ def test_an_assignment_that_is_late_does_not_land_beside_another(server):
 
 
 def test_without_turns_it_does(server, monkeypatch):
-    async def take(self: AssignmentLock, name: str) -> HeldLock:
+    async def acquire(self: AssignmentLock, name: str) -> HeldLock:
         return HeldLock(name, "", float("inf"), lambda: 0.0)
 
-    async def give_back(self: AssignmentLock, turn: HeldLock) -> None:
+    async def release(self: AssignmentLock, turn: HeldLock) -> None:
         return None
 
-    monkeypatch.setattr(AssignmentLock, "take", take)
-    monkeypatch.setattr(AssignmentLock, "give_back", give_back)
+    monkeypatch.setattr(AssignmentLock, "acquire", acquire)
+    monkeypatch.setattr(AssignmentLock, "release", release)
     asyncio.run(late_assignment(server))
     assert server.world.doubles != []
 
@@ -173,14 +173,14 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
     register = opened(server)
     service = service_of(register)
     service.context.lock = AssignmentLock(register, clock=lambda: now[0])
-    take = service.context.lock.take
+    acquire = service.context.lock.acquire
 
     async def slow(name: str) -> HeldLock:
-        turn = await take(name)
+        turn = await acquire(name)
         now[0] = LENGTH - 20.0
         return turn
 
-    service.context.lock.take = slow  # type: ignore[method-assign]
+    service.context.lock.acquire = slow  # type: ignore[method-assign]
     [report] = (await service.sync()).series
     assert (report.status, report.assigned) == ("unavailable", False)
     assert "took too long" in (report.problem or "")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asterism.series.claims import Claim
+from asterism.series.claims import claim as claim_in_register
 from asterism.series.compare_and_swap import Outcome, UpdateCounts, update
-from asterism.series.compare_and_swap import claim as claim_in_register
 from asterism.series.github.issue_claims import ClaimAfterDepartures, IssueClaims
 from asterism.series.github.observed_state import Departure
 from asterism.series.register import NotClaimable

@@ -195,8 +195,8 @@ def test_announce_comments_once_on_each_promotion(server):
     sync(server, "announce")
     comments = [note["body"] for note in server.call(lambda world: world.issue(tracking)).comments]
     assert [one.splitlines()[0] for one in comments] == [
-        "#1 is the active issue of RFC-093 now (revision 1).",
-        "#2 is the active issue of RFC-093 now (revision 2).",
+        "#1 is now the active issue of RFC-093 (revision 1).",
+        "#2 is now the active issue of RFC-093 (revision 2).",
     ]
 
 

@@ -138,13 +138,13 @@ class Run:
     an assignment or a claim runs out; work under way lasts as long as its device is heard of. ``waiting_since`` is
     when it began to wait for a device, or when it may begin to, if it is still backing off until ``not_before``.
 
-    ``stop_request`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``stop_requested_by`` says who, and why
-    ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
-    assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if
-    the run ended in it.
+    ``stop_request`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``stop_requested_by`` says who,
+    and why ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
+    assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if the
+    run ended in it.
 
-    ``keep`` is one of KEEP_RULES, ``superseded`` has the results of other peers that lost to this one. In a record that was
-    united with a peer's (core/run/merge.py) ``previous`` and ``story`` begin with what happened only there."""
+    ``keep`` is one of KEEP_RULES, ``superseded`` has the results of other peers that lost to this one. In a record that
+    was united with a peer's (core/run/merge.py) ``previous`` and ``story`` begin with what happened only there."""
 
     id: str
     workflow: str

@@ -109,8 +109,8 @@ class Session:
 
     @property
     def suspended(self) -> str | None:
-        """Why it takes no work for now, of which it has lost or failed too much at once (circuit_breaker.py); None if it
-        does."""
+        """Why it takes no work for now, of which it has lost or failed too much at once (circuit_breaker.py); None if
+        it does."""
         told = self.profile.get("suspended")
         return told if isinstance(told, str) else None
 

@@ -6,8 +6,8 @@ resumes. Every step is an entry of the story, with its reason. A step that would
 is.
 
 ``now`` is the time of the store. Clocks are set back, and estimates of another machine's clock differ, so a step is
-recorded at ``run.recorded_time(now)``, which is never before the step that was recorded last. Deadlines are counted from
-``now`` itself.
+recorded at ``run.recorded_time(now)``, which is never before the step that was recorded last. Deadlines are counted
+from ``now`` itself.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def create(
     retry_of: str | None = None,
     keep: str = "epoch",
 ) -> Run:
-    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of KEEP_RULES, is
-    said here and never again, so that peers cannot differ about it."""
+    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of
+    KEEP_RULES, is said here and never again, so that peers cannot differ about it."""
     if keep not in KEEP_RULES:
         raise ValueError(f"what is kept when peers meet is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"

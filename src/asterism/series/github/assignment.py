@@ -30,7 +30,8 @@ _ACTOR = (
     "... on User { id login } ... on Bot { id login } ... on Organization { id login } ... on Mannequin { id login }"
 )
 _ASSIGNABLE_ACTORS = f"""query($owner: String!, $name: String!, $after: String) {{
-  repository(owner: $owner, name: $name) {{ suggestedActors(capabilities: [CAN_BE_ASSIGNED], first: 100, after: $after) {{
+  repository(owner: $owner, name: $name) {{
+    suggestedActors(capabilities: [CAN_BE_ASSIGNED], first: 100, after: $after) {{
     nodes {{ {_ACTOR} }} pageInfo {{ hasNextPage endCursor }} }} }} }}"""
 _ASSIGNMENTS = f"""query($owner: String!, $name: String!, $number: Int!) {{ viewer {{ login }}
   repository(owner: $owner, name: $name) {{ issue(number: $number) {{ id

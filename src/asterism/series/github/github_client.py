@@ -47,8 +47,8 @@ class RequestRejected(SeriesError):
 class Request(NamedTuple):
     """One request.
 
-    ``repeatable``: safe to send twice. ``guard``: called before each sending; raises if it is too late. ``reads``: changes
-    nothing."""
+    ``repeatable``: safe to send twice. ``guard``: called before each sending; raises if it is too late. ``reads``:
+    changes nothing."""
 
     method: str
     url: str
