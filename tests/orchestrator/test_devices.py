@@ -155,7 +155,7 @@ def test_an_assignment_of_an_unknown_task_is_refused_and_changes_nothing() -> No
     assert orchestrate(plan).state == "completed"
 
 
-async def test_an_assignment_to_an_unknown_device_waits_says_so_and_fails() -> None:
+async def test_an_assignment_to_an_unknown_device_waits_is_explained_and_fails() -> None:
     orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
     plan = independent(Task("a", call=after(1)))
     running = asyncio.create_task(orchestrator.run(plan, assignments={"a": "elsewhere"}))
@@ -211,7 +211,7 @@ async def test_a_device_that_joins_gets_work_at_once() -> None:
     assert [(event.kind, event.device) for event in diary.events] == [("device_joined", "b")]
 
 
-async def test_a_device_that_leaves_finishes_what_it_has_and_gets_no_more() -> None:
+async def test_a_leaving_device_finishes_its_tasks_and_gets_no_more() -> None:
     orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)])
     diary = Diary(orchestrator, DeviceEvent)
     plan = independent(*(Task(f"t{n}", call=after(10)) for n in range(4)))
@@ -225,7 +225,7 @@ async def test_a_device_that_leaves_finishes_what_it_has_and_gets_no_more() -> N
     assert [(event.kind, event.device) for event in diary.events] == [("device_left", "a")]
 
 
-async def test_a_task_whose_device_left_before_the_start_is_assigned_anew() -> None:
+async def test_a_task_whose_device_left_before_the_start_is_assigned_again() -> None:
     async def main(turns: int) -> Any:
         executed: list[str] = []
 
@@ -372,7 +372,7 @@ def test_a_task_that_loses_every_device_fails_with_the_loss() -> None:
 # -- no device ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_no_device_can_take_is_reported_at_once_waits_for_a_join_and_then_runs() -> None:
+async def test_a_task_without_a_capable_device_is_reported_waits_for_a_join_and_runs() -> None:
     orchestrator = Orchestrator([LocalDevice("a")])
     diary = Diary(orchestrator, DeviceEvent)
     plan = independent(Task("t", call=after(1), needs=["gpu"]), Task("u", call=after(1)))
