@@ -1,4 +1,4 @@
-"""The event loop for tests: virtual time, an order that follows the seed, and deadlocks that are reported."""
+"""Virtual time: a clock that jumps, an order that follows the seed, and reported deadlocks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_timers_fire_in_their_order_whatever_the_seed() -> None:
 
 
 async def race() -> list[str]:
-    """Eight tasks that take turns."""
+    """Run eight tasks that take turns."""
     order: list[str] = []
 
     async def runner(name: str) -> None:
@@ -93,7 +93,7 @@ def test_without_a_seed_the_order_is_that_of_asyncio() -> None:
     assert run(race()) == asyncio.run(race())
 
 
-def test_a_program_that_can_never_go_on_is_reported() -> None:
+def test_a_deadlock_is_reported() -> None:
     async def main() -> None:
         await asyncio.sleep(2)
         await asyncio.get_running_loop().create_future()
@@ -141,7 +141,7 @@ def test_a_deadlock_of_a_task_that_cannot_be_cancelled_is_reported_and_the_loop_
     assert closed
 
 
-def test_what_main_raises_comes_out() -> None:
+def test_an_exception_of_main_is_raised() -> None:
     async def main() -> None:
         await asyncio.sleep(1)
         raise ValueError("mine")

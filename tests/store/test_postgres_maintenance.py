@@ -1,4 +1,4 @@
-"""Everything at once, at one instant; what is damaged is found; what is old goes, and nothing else."""
+"""Maintenance in PostgreSQL: the dump, the integrity check, and retention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
-from tests.store.postgres_scenes import looking, opened
+from tests.store.postgres_fixtures import looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -50,7 +50,7 @@ async def test_a_dump_is_of_one_instant_however_slowly_it_is_read(postgres_url: 
         assert [line["register"]["value"] for line in lines if "register" in line] == ["before"]
 
 
-async def test_a_dump_that_nobody_finishes_reading_holds_nothing_up(postgres_url: str) -> None:
+async def test_an_unfinished_dump_blocks_nothing(postgres_url: str) -> None:
     async with opened(postgres_url, connections=2) as store:
         await added(store, *(a_run(number) for number in range(500)))
         for _ in range(3):
@@ -107,7 +107,7 @@ async def test_damage_is_found(postgres_url: str, damage: str, found: str) -> No
         assert found in problem
 
 
-async def test_a_server_that_is_careless_about_crashes_is_reported() -> None:
+async def test_unsafe_server_settings_are_reported() -> None:
     with Server({"full_page_writes": "off", "fsync": "off"}) as server:
         async with opened(server.url()) as store:
             problems = await store.check()
@@ -126,7 +126,7 @@ async def test_a_commit_is_durable_even_if_the_servers_default_is_not(postgres_s
         assert await connection.fetchval("SHOW transaction_isolation") == "read committed"
 
 
-async def test_a_large_value_that_was_kept_a_moment_ago_is_not_pruned(postgres_url: str) -> None:
+async def test_a_blob_that_was_put_a_moment_ago_is_not_pruned(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         name = await store.put_blob(b"something")
         before = store.clock() - 3600.0
@@ -134,10 +134,10 @@ async def test_a_large_value_that_was_kept_a_moment_ago_is_not_pruned(postgres_u
         assert await store.blob(name) == b"something"
         await added(store, a_run(1, given={"$blob": name, "size": 9}))
         await store.prune(FAR, 100)
-        assert await store.blob(name) == b"something"  # for a run refers to it
+        assert await store.blob(name) == b"something"  # a run refers to it
 
 
-async def test_a_large_value_goes_with_the_last_run_that_refers_to_it(postgres_url: str) -> None:
+async def test_a_blob_is_pruned_with_the_last_run_that_refers_to_it(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         name = hashlib.sha256(b"something").hexdigest()
@@ -155,7 +155,7 @@ async def test_a_large_value_goes_with_the_last_run_that_refers_to_it(postgres_u
         assert await other.fetchval("SELECT count(*) FROM blob_uses") == 0
 
 
-async def test_two_who_prune_at_the_same_time_share_the_work(postgres_url: str) -> None:
+async def test_two_concurrent_prunes_share_the_work(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         await joined(store, KITCHEN)
         await added(store, *(completed(held_by(a_run(number), KITCHEN)) for number in range(50)))
@@ -169,7 +169,7 @@ async def test_two_who_prune_at_the_same_time_share_the_work(postgres_url: str) 
 async def test_a_limit_bounds_how_many_are_pruned_whatever_plan_the_server_makes(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan that asks anew for those to be forgotten, for each run there is, would forget some more each time."""
+    """A plan that evaluates the subquery again for each run would delete more runs each time."""
     usual = ConnectionFactory._limits
     poor = dict.fromkeys((f"enable_{way}" for way in ("hashjoin", "mergejoin", "hashagg", "material", "sort")), "off")
     monkeypatch.setattr(ConnectionFactory, "_limits", lambda self: usual(self) | poor)
@@ -179,7 +179,7 @@ async def test_a_limit_bounds_how_many_are_pruned_whatever_plan_the_server_makes
         assert [await store.prune(FAR, 4) for _ in range(4)] == [4, 4, 2, 0]
 
 
-async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url: str) -> None:
+async def test_reports_of_an_ended_session_are_deleted_with_it(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         run = started(held_by(a_run(1), KITCHEN))
@@ -188,7 +188,7 @@ async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url:
         known = await session_in(store, KITCHEN.id)
         await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
         await store.prune(FAR, 100)
-        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # the run is still its own
+        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # the session still owns the run
         await store.commit([PutRun(completed(run), run.revision)])
         while await store.prune(FAR, 100):
             pass
@@ -197,7 +197,7 @@ async def test_what_an_ended_session_reported_is_forgotten_with_it(postgres_url:
         assert await other.fetchval("SELECT count(*) FROM reports") == 0
 
 
-async def test_what_peers_sent_to_a_sqlite_store_that_was_restored_here_is_forgotten_when_no_run_needs_it(
+async def test_records_of_peers_from_a_restored_backup_are_pruned_when_no_run_needs_them(
     postgres_url: str,
 ) -> None:
     async with opened(postgres_url) as store:
@@ -217,7 +217,7 @@ async def test_what_peers_sent_to_a_sqlite_store_that_was_restored_here_is_forgo
         assert left == [f"{OF_PEERS}{needed.kind}", f"{VERSIONS}{needed.kind}"]
 
 
-def test_whatever_is_asked_of_a_store_that_has_peers_has_an_answer_here() -> None:
+def test_every_read_of_the_change_feed_has_an_answer() -> None:
     asked = [name for name, one in vars(ChangeFeed).items() if callable(one) and not name.startswith("_")]
     for name in asked:
         here, meant = inspect.signature(getattr(PostgresStore, name)), inspect.signature(getattr(ChangeFeed, name))

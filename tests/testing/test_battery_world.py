@@ -1,4 +1,4 @@
-"""Fleets whose machines run low on battery, in virtual time; and that the simulator notices a missing safeguard."""
+"""Simulated fleets with low batteries; and that the simulator notices a missing safeguard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asterism.testing.simulator import Violation, simulate
 from asterism.testing.simulator.fleet_world import BatteryWorld
 
 ABLATED = 60
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 def hunt(seeds: range) -> None:
@@ -28,14 +28,14 @@ def test_no_run_fails_because_devices_rest(seeds: range) -> None:
 
 
 def declines_that_count(patch: pytest.MonkeyPatch) -> None:
-    """A device that rests is chosen as any other, and declines as any other."""
+    """A resting device is chosen, and its decline counts."""
     patch.setattr(Session, "resting", property(lambda _: None))
     decline = transitions.decline
     patch.setattr(transitions, "decline", lambda *args, for_now: decline(*args))
 
 
 def nobody_waits(patch: pytest.MonkeyPatch) -> None:
-    """A run that only resting devices could do counts as one that nobody can."""
+    """A run that only resting devices can do counts as one that no device can do."""
     patch.setattr(Placer, "waits_for", lambda *_: False)
 
 

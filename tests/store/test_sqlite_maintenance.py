@@ -1,4 +1,4 @@
-"""Looking whether all is well, and taking everything along."""
+"""Maintenance in SQLite: the integrity check, and the dump."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
 from asterism.store.sqlite import SqliteStore, maintenance
 from asterism.store.store_errors import StoreUnavailable
-from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, filled, ids, in_the_writer, opened, run
+from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, filled, ids, in_the_writer, opened, run
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
 
 
 async def furnished(store: SqliteStore) -> None:
-    """One of everything, and all of it in order."""
+    """Create a healthy store with one record of each kind."""
     active = transitions.release_hold(run(2, series="RFC-093"), 102.0)
     series = Series("RFC-093").claim("run-00002", 102.0).claim("run-00003", 103.0)
     taken = transitions.take(run(1), ME, FLOW, 200.0)
@@ -46,7 +46,7 @@ async def furnished(store: SqliteStore) -> None:
     await store.heartbeat("kitchen-1", {"os": "linux"}, [ProgressReport("run-00001", 1, Progress(1, 2), "tail")])
 
 
-async def test_all_is_well(file: Path) -> None:
+async def test_a_healthy_store_has_no_problems(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)
         assert await store.check() == []
@@ -84,7 +84,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("statement", "problem"), WRONG.items())
-async def test_what_is_wrong_is_named(file: Path, statement: str, problem: str) -> None:
+async def test_each_kind_of_damage_is_named(file: Path, statement: str, problem: str) -> None:
     async with opened(file) as store:
         await furnished(store)
         changed = await in_the_writer(store, lambda cursor: cursor.execute(statement).rowcount)
@@ -93,7 +93,7 @@ async def test_what_is_wrong_is_named(file: Path, statement: str, problem: str) 
         assert [one for one in found if problem in one], found
 
 
-async def test_blobs_are_looked_at_too(file: Path) -> None:
+async def test_blobs_are_checked_too(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)
         [name] = [one for _, _, names in os.walk(f"{file}.blobs") for one in names]
@@ -138,7 +138,7 @@ async def test_a_dump_is_of_one_instant_and_comes_in_pages(file: Path, monkeypat
         assert len(await ids(store)) == 75
 
 
-async def test_a_dump_can_be_given_up(file: Path) -> None:
+async def test_a_dump_can_be_abandoned(file: Path) -> None:
     await filled(file, 5)
     async with opened(file) as store:
         dump = store.dump()
@@ -147,9 +147,7 @@ async def test_a_dump_can_be_given_up(file: Path) -> None:
         await store.commit([PutRun(run(9), None)])
 
 
-async def test_a_dump_of_a_file_that_is_replaced_meanwhile_is_not_called_whole(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dump_fails_if_the_file_is_replaced_meanwhile(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "PAGE", 10)
     await filled(file.with_name("backup.db"), 1)
     await filled(file, 55)
@@ -164,7 +162,7 @@ async def test_a_dump_of_a_file_that_is_replaced_meanwhile_is_not_called_whole(
             [line async for line in dump]
 
 
-async def test_what_is_taken_along_is_all_there(file: Path) -> None:
+async def test_a_dump_holds_all_records(file: Path) -> None:
     async with opened(file) as store:
         await furnished(store)
         lines: list[Mapping[str, Any]] = [line async for line in store.dump()]

@@ -1,4 +1,4 @@
-"""Living plans whose orchestrators crash, in virtual time; and that it is noticed when a safeguard is missing."""
+"""Simulated plans whose orchestrators crash; and that the simulator notices a missing safeguard."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
 
 LARGE = 200
-"""How many tasks a large plan has at most."""
+"""The largest number of tasks of a large plan."""
 
 WITH_LARGE_PLANS = (7, 11, 17)
-"""The seeds of worlds that have one."""
+"""The seeds of worlds with a large plan."""
 
 ABLATED = 60
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 def small(dies_at: int, after: bool = False) -> plan_world.PlanWorld:
@@ -31,7 +31,7 @@ def small(dies_at: int, after: bool = False) -> plan_world.PlanWorld:
 
 
 def boundaries() -> list[tuple[int, bool]]:
-    """Before and after every commit of an orchestrator that nothing happens to."""
+    """Before and after every commit of an orchestrator without faults."""
     commits = small(10**9).commits
     assert commits > 20
     return [(number, after) for number in range(1, commits + 1) for after in (False, True)]
@@ -57,7 +57,7 @@ def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
 
 
 @pytest.mark.hunt(few=3, many=25)
-def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 1)
@@ -69,11 +69,11 @@ def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.
         simulate(seed, world=plan_world.PlanWorld)
 
 
-# -- what each safeguard is for ----------------------------------------------------------------------------------------
+# -- missing safeguards ------------------------------------------------------------------------------------------------
 
 
 def noticed(*, when_small: bool = True) -> None:
-    """Some crash of the small plan, or some world, shows that something is missing."""
+    """Some crash of the small plan, or some world, breaks a promise."""
 
     def look() -> None:
         for number, after in boundaries() if when_small else ():
@@ -85,10 +85,10 @@ def noticed(*, when_small: bool = True) -> None:
         look()
 
 
-def test_without_looking_for_the_run_that_is_there_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
+    async def anew(self: FleetDevice, work: Any, plan: JournalWriter) -> Any:
         work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
         return await run_of(self, work, plan)
 
@@ -96,8 +96,8 @@ def test_without_looking_for_the_run_that_is_there_a_task_is_done_twice(monkeypa
     noticed()
 
 
-def test_without_the_run_in_the_same_commit_what_was_started_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run first and the step later: who goes on does not know the run, and starts another."""
+def test_without_the_run_in_the_same_commit_a_start_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run first and the step later: the next orchestrator does not know the run, and starts another."""
     commit = JournalWriter.commit
 
     async def apart(self: JournalWriter, *writes: Write) -> None:
@@ -113,13 +113,13 @@ def test_without_the_run_in_the_same_commit_what_was_started_may_be_unknown(monk
 
 
 def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a conflict were taken for success, steps of ours would be missing from the store."""
+    """If a conflict counted as success, steps would be missing from the store."""
 
     async def there(self: JournalWriter, number: int) -> bool:
         return True
 
     monkeypatch.setattr(JournalWriter, "_is_written", there)
-    noticed(when_small=False)  # there is only one at a time in the small plan
+    noticed(when_small=False)  # the small plan has only one orchestrator at a time
 
 
 def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +133,8 @@ def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatc
     noticed()
 
 
-def test_without_the_record_of_an_end_a_task_that_had_ended_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not before effects but some time later: dependents start from an end that nobody else knows of."""
+def test_without_the_record_of_an_end_an_ended_task_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded late instead of before its effects: dependents start from an end that the store does not know."""
     finish: Callable[..., Any] = RecordedConstellation.finish
 
     def secretly(self: RecordedConstellation, *arguments: Any, **terms: Any) -> None:

@@ -1,5 +1,4 @@
-"""Peers that are cut off from each other and meet again: every schedule of three of them up to a small depth, then
-random ones; and that the simulator notices when a safeguard is missing."""
+"""Simulated peers: every schedule of splits up to a small depth, then random faults; and missing safeguards."""
 
 from __future__ import annotations
 
@@ -21,15 +20,15 @@ from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 
 BEYOND = 11
-"""Of those that are longer by one, every so many are played."""
+"""Every so many of the schedules that are longer by one are played."""
 
 ABLATED = 60
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 @pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows(depth: int) -> None:
-    """``depth`` is how many splits follow each other in the schedules that are enumerated."""
+def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int) -> None:
+    """Play every schedule of ``depth`` splits."""
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::BEYOND]]
     assert len(peer_world.schedules(depth)) == 8**depth
     lost = sum(
@@ -40,19 +39,17 @@ def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_know
 
 
 @pytest.mark.hunt(few=8, many=100)
-def test_after_random_faults_there_is_one_record_and_every_loser_knows(seeds: range) -> None:
+def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
     assert sum(simulate(seed, world=peer_world.PeerWorld).witness.lost for seed in seeds) > 0
 
 
-def test_a_run_that_three_stores_left_each_to_the_next_is_gone_on_with() -> None:
+def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
     simulate(67, world=PutBackWorld)
 
 
 @pytest.mark.hunt(few=6, many=30)
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
-def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(
-    world: type[peer_world.PeerWorld], seeds: range
-) -> None:
+def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_world.PeerWorld], seeds: range) -> None:
     seen: list[peer_world.PeerWorld] = []
     for seed in seeds:
         simulate(seed, seen, world)
@@ -72,12 +69,12 @@ def test_there_are_eight_ways_to_cut_three_links() -> None:
     assert [len(cut) for cut in peer_world.SPLITS] == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
-# -- safeguards that are missing ---------------------------------------------------------------------------------------
+# -- missing safeguards ------------------------------------------------------------------------------------------------
 
 
-def is_found_out(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms: Any) -> None:
-    """Some world, with links that are cut by a schedule or by chance, breaks a promise in these words, and keeps all of
-    them once the ablation is undone. ``first`` is where to begin looking for what shows rarely."""
+def is_noticed(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms: Any) -> None:
+    """Some world, with scheduled or random splits, breaks a promise in these words, and none once the ablation is
+    undone. ``first`` is the first seed, for what shows rarely."""
     for seed in range(first, first + ABLATED):
         chosen = (
             {}
@@ -94,7 +91,7 @@ def is_found_out(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **ter
     pytest.fail(f"no world breaks a promise in the words {match!r}")
 
 
-def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = MemoryStore.commit
 
     async def as_ones_own(self: MemoryStore, writes: list[Write]) -> None:
@@ -102,7 +99,7 @@ def test_copies_that_everybody_gives_away_are_found_out(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(MemoryStore, "commit", as_ones_own)
     words = "no link was cut|is still created|is worked on by"
-    is_found_out(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # so many that some of them wait
+    is_noticed(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # enough that some wait
 
 
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
@@ -110,7 +107,7 @@ def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
         assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
 
 
-def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     async def believed(
         self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
     ) -> rollback_detection.FeedPosition:
@@ -118,31 +115,31 @@ def test_a_store_that_was_put_back_and_does_not_notice_it_is_found_out(monkeypat
         return rollback_detection.FeedPosition(cursor.number if good and cursor is not None else 0)
 
     monkeypatch.setattr(rollback_detection.FeedMarks, "position", believed)
-    is_found_out(monkeypatch, "records long after", first=8, world=PutBackWorld)
+    is_noticed(monkeypatch, "records long after", first=8, world=PutBackWorld)
 
 
 @pytest.mark.parametrize(
     ("words", "first"), [("records long after", 770_026), ("was closed as forgotten, and it is open", 18)]
 )
-def test_what_a_device_had_begun_before_a_put_back_and_nobody_goes_on_with_is_found_out(
+def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     words: str, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: Any) -> None:
         return None
 
     monkeypatch.setattr(ingest._Batch, "_lost_by_own_device", nothing)
-    is_found_out(monkeypatch, words, first=first, world=PutBackWorld)
+    is_noticed(monkeypatch, words, first=first, world=PutBackWorld)
 
 
-def test_losers_who_are_not_told_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*_: Any) -> list[Write]:
         return []
 
     monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
-    is_found_out(monkeypatch, "nobody was told")
+    is_noticed(monkeypatch, "nobody was told")
 
 
-def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
@@ -151,7 +148,7 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
     monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
-        """Or one meeting would last for ever."""
+        """Otherwise one meeting would never end."""
 
         def __init__(self, fleet: Fleet) -> None:
             super().__init__(fleet)
@@ -167,4 +164,4 @@ def test_peers_that_answer_each_other_for_ever_are_found_out(monkeypatch: pytest
                 raise Violation("they go on telling each other the same")
             return await super()._ingest(*arguments)
 
-    is_found_out(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)
+    is_noticed(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)

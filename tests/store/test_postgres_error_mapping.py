@@ -1,4 +1,4 @@
-"""A server that is full, busy, read-only or out of connections, and stores that cannot be opened."""
+"""Errors of PostgreSQL: a server that is full, busy, read-only or too old, and stores that cannot be opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from asterism.store.store_errors import (
     StoreUnavailable,
 )
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, held_by, joined, started
-from tests.store.postgres_scenes import connected, limited, looking, opened
+from tests.store.postgres_fixtures import connected, limited, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -31,7 +31,7 @@ KITCHEN = a_session()
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[Server]:
-    """A server to be maltreated."""
+    """A server that tests may damage."""
     with Server({"max_connections": 12, "superuser_reserved_connections": 0}) as server:
         yield server
 
@@ -40,7 +40,7 @@ def fragile() -> Iterator[Server]:
 
 
 async def _with_trouble(url: str, body: str) -> None:
-    """Let the server do this whenever a run is written whose id begins with x."""
+    """Make the server execute this whenever a run is written whose id begins with x."""
     async with looking(url) as other:
         await other.execute(
             f"""
@@ -62,7 +62,7 @@ async def _with_trouble(url: str, body: str) -> None:
         ("XX000", StoreUnavailable, "strange"),
     ],
 )
-async def test_what_the_server_cannot_do_has_a_name(
+async def test_each_error_of_the_server_has_its_store_error(
     postgres_url: str, state: str, kind: type[Exception], words: str
 ) -> None:
     said = {"53200": "no memory", "58030": "input", "XX000": "strange"}.get(state, "said")
@@ -84,9 +84,9 @@ async def test_a_full_disk_fails_the_whole_group_and_loses_nothing(postgres_url:
         assert await store.find(Query()) == []
 
 
-async def test_a_statement_that_takes_too_long_is_stopped(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_statement_that_takes_too_long_is_cancelled(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
-        assert await connection.fetchval("SHOW statement_timeout") == "54s"  # before we would give up ourselves
+        assert await connection.fetchval("SHOW statement_timeout") == "54s"  # before our own timeout
     limited(monkeypatch, statement_timeout=3.0)
     async with opened(postgres_url) as store:
         await _with_trouble(postgres_url, "PERFORM pg_sleep(600)")
@@ -105,7 +105,7 @@ async def test_a_server_set_to_read_only_is_waited_for_and_not_opened(fragile: S
             with pytest.raises(StoreUnavailable, match="the server refuses writes"):
                 await store.commit([PutRun(a_run(2), None)])
             with pytest.raises(StoreUnavailable, match="needs a server that takes writes"):
-                await store.commit([PutRun(a_run(2), None)])  # over a new connection, which was refused
+                await store.commit([PutRun(a_run(2), None)])  # over a new connection, which is refused
             with pytest.raises(StoreReadOnly, match="needs a server that takes writes"):
                 await PostgresStore.open(url)
         finally:
@@ -128,7 +128,7 @@ async def _reloaded(server: Server, store: PostgresStore, value: str) -> None:
             pass
 
 
-async def test_a_user_who_may_only_read_is_told_so(postgres_server: Server) -> None:
+async def test_a_user_without_write_privilege_gets_read_only(postgres_server: Server) -> None:
     url = postgres_server.url(schema="reader")
     async with opened(url):
         pass
@@ -153,13 +153,13 @@ async def _one_more(url: str) -> Any:
         return None
 
 
-async def test_a_server_with_too_many_connections_says_so_and_is_used_again_later(fragile: Server) -> None:
+async def test_a_server_with_too_many_connections_is_unavailable_for_now(fragile: Server) -> None:
     url = fragile.url(schema="crowded")
     async with opened(url) as store:
         store._quick._close_idle(0.0)
         crowd = [await connected(url)]
         try:
-            while await crowd[0].fetchval(_CLIENTS) > 1:  # those that were closed may not have gone yet
+            while await crowd[0].fetchval(_CLIENTS) > 1:  # closed connections may still exist on the server
                 pass
             while (one := await _one_more(url)) is not None:
                 crowd.append(one)
@@ -173,15 +173,15 @@ async def test_a_server_with_too_many_connections_says_so_and_is_used_again_late
         await store.commit([PutRun(a_run(1), None)])
 
 
-# -- it cannot be opened -----------------------------------------------------------------------------------------------
+# -- opening fails -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_database_that_is_not_there_is_missing(postgres_server: Server) -> None:
+async def test_a_missing_database_is_store_missing(postgres_server: Server) -> None:
     with pytest.raises(StoreMissing, match="database does not exist"):
         await PostgresStore.open(postgres_server.url("nothing_here"))
 
 
-async def test_a_host_that_nobody_knows_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -209,7 +209,7 @@ async def test_a_wrong_password_is_refused_and_never_repeated() -> None:
             chain = chain.__cause__ or chain.__context__
 
 
-async def test_a_store_that_was_closed_says_so(postgres_url: str) -> None:
+async def test_a_closed_store_is_unavailable(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         pass
     await store.close()
@@ -222,9 +222,7 @@ async def test_a_store_that_was_closed_says_so(postgres_url: str) -> None:
             await attempt()
 
 
-async def test_connections_that_nobody_uses_are_closed_after_a_while(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_idle_connections_are_closed_after_a_while(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_pool, "IDLE", 0.0)
     async with opened(postgres_url) as store:
         await store.find(Query())

@@ -1,4 +1,4 @@
-"""Connections that break in the middle, and a server that goes away and comes back."""
+"""Outages: connections that break during a call, and a server that goes down and comes back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRegister, PutRun, Query
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking
-from tests.store.postgres_scenes import Wire, looking, opened
+from tests.store.postgres_fixtures import Wire, looking, opened
 from tests.store.postgres_server import Server
 
 KITCHEN = a_session()
@@ -27,7 +27,7 @@ def own_server() -> Iterator[Server]:
 
 @pytest.fixture
 def fragile(own_server: Server) -> Server:
-    """A server to be maltreated; it is up at the beginning of a test."""
+    """A server that tests may damage; it runs at the beginning of each test."""
     if not own_server.running:
         own_server.start()
     return own_server
@@ -50,7 +50,7 @@ async def test_a_commit_whose_answer_was_lost_may_have_happened(postgres_server:
         with pytest.raises(StoreUnavailable) as caught:
             await store.commit([PutRun(a_run("marked"), None)])
         assert type(caught.value) is StoreUnavailable
-        assert ids(await store.find(Query())) == ["marked", "r0001"]  # so it had, and the same store goes on
+        assert ids(await store.find(Query())) == ["marked", "r0001"]  # it had happened, and the same store works on
         await store.close()
 
 
@@ -65,21 +65,21 @@ async def test_a_commit_that_never_arrived_may_be_repeated(postgres_server: Serv
         await store.close()
 
 
-async def test_everybody_in_a_group_learns_that_its_answer_was_lost(postgres_server: Server) -> None:
+async def test_every_caller_of_a_group_learns_that_the_answer_was_lost(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "group_lost")
         wire.lose_answer = b"marked"
         runs = [a_run(number) for number in range(2, 6)] + [a_run("marked")]
         came = await asyncio.gather(*(store.commit([PutRun(run, None)]) for run in runs), return_exceptions=True)
         assert [type(one) for one in came] == [StoreUnavailable] * 5
-        assert len({id(one) for one in came}) == 5  # each its own: the trace of one is not that of another
+        assert len({id(one) for one in came}) == 5  # each has its own traceback
         await store.close()
 
 
-async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Server) -> None:
+async def test_a_take_that_broke_before_its_commit_took_nothing(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_broken")
-        wire.lose_answer = b"kitchen-1"  # the change is made, and the end of the transaction never gets there
+        wire.lose_answer = b"kitchen-1"  # the change is made, and the COMMIT never arrives
         with pytest.raises(StoreUnavailable):
             await store.take(offer(), taking(KITCHEN))
         assert (await store.heartbeat(KITCHEN.id, {}, ())).held == []
@@ -87,7 +87,7 @@ async def test_a_take_that_broke_before_its_end_took_nothing(postgres_server: Se
         await store.close()
 
 
-async def test_what_was_taken_while_the_answer_was_lost_is_in_the_next_beat(postgres_server: Server) -> None:
+async def test_runs_taken_while_the_answer_was_lost_are_in_the_next_heartbeat(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "take_lost")
         wire.lose_answer = b"COMMIT"
@@ -103,7 +103,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
     connect = asyncpg.connect
 
     async def impatient(**terms: Any) -> Any:
-        """Nobody wants to wait as long as that, and to connect may take its time."""
+        """Limit only this call: connecting may take longer."""
         assert terms["command_timeout"] == 120.0
         return await connect(**(terms | {"command_timeout": 3.0}))
 
@@ -117,7 +117,7 @@ async def test_a_server_that_does_not_answer_is_given_up_in_time(
         await store.close()
 
 
-async def test_a_caller_that_is_cancelled_in_the_middle_harms_nobody(postgres_server: Server) -> None:
+async def test_a_cancelled_caller_harms_no_other_call(postgres_server: Server) -> None:
     async with Wire(postgres_server.folder) as wire:
         store = await _across(wire, postgres_server, "cancelled")
         wire.lose_answer, wire.hold = b"no-such-run", True
@@ -130,7 +130,7 @@ async def test_a_caller_that_is_cancelled_in_the_middle_harms_nobody(postgres_se
         await store.close()
 
 
-async def test_connections_that_were_ended_while_nobody_used_them_are_replaced(postgres_url: str) -> None:
+async def test_idle_connections_that_the_server_ended_are_replaced(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await added(store, a_run(1))
         await store.find(Query())
@@ -144,10 +144,10 @@ async def test_connections_that_were_ended_while_nobody_used_them_are_replaced(p
         await store.commit([PutRun(a_run(2), None)])
 
 
-# -- the server goes away ----------------------------------------------------------------------------------------------
+# -- the server goes down ----------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_not_there_is_unavailable(fragile: Server) -> None:
+async def test_a_missing_server_is_unavailable(fragile: Server) -> None:
     url = fragile.url(schema="not_there")
     fragile.stop()
     with pytest.raises(StoreUnavailable, match="cannot reach the server"):

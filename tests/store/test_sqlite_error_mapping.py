@@ -1,5 +1,4 @@
-"""What goes wrong with a file on a disk: each fault has its own error, which names the file and says what to do; and
-when it has passed, the same store goes on."""
+"""Errors of SQLite and the disk: each fault has its own error, with advice, and the store works again after it."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from asterism.store.store_errors import (
     StoreUnavailable,
     StoreUnwritable,
 )
-from tests.store.sqlite_scenes import (
+from tests.store.sqlite_fixtures import (
     FLOW,
     KITCHEN,
     ME,
@@ -52,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 # -- full --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_fails_the_whole_group_and_room_helps(file: Path) -> None:
+async def test_a_full_disk_fails_the_whole_group_and_free_space_helps(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
 
@@ -76,9 +75,7 @@ async def test_a_full_disk_fails_the_whole_group_and_room_helps(file: Path) -> N
         assert await ids(store) == ["run-00000", "run-00001"]
 
 
-def test_an_error_while_writing_on_a_disk_without_room_is_for_want_of_room(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_writing_on_a_full_disk_is_store_full(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
     assert type(error_mapping.store_error(error, file, 5.0)) is StoreUnavailable
@@ -105,7 +102,7 @@ def test_an_error_while_writing_on_a_disk_without_room_is_for_want_of_room(
         (None, StoreCorrupt),
     ],
 )
-def test_every_code_of_sqlite_has_its_error(file: Path, code: int | None, expected: type[StoreError]) -> None:
+def test_each_code_of_sqlite_has_its_store_error(file: Path, code: int | None, expected: type[StoreError]) -> None:
     error = sqlite3.OperationalError("as SQLite says it")
     if code is not None:
         error.sqlite_errorcode = code
@@ -114,14 +111,14 @@ def test_every_code_of_sqlite_has_its_error(file: Path, code: int | None, expect
     assert str(file) in str(found)
 
 
-def test_what_the_system_says_is_passed_on(file: Path) -> None:
+def test_an_error_of_the_operating_system_is_passed_on(file: Path) -> None:
     found = error_mapping.store_error(PermissionError(13, "Permission denied"), file, 5.0)
     assert type(found) is StoreUnavailable
     assert "Permission denied" in str(found)
     assert error_mapping.store_error(found, file, 5.0) is found
 
 
-def test_a_connection_that_cannot_even_roll_back_is_given_up(file: Path) -> None:
+def test_a_connection_that_cannot_roll_back_is_closed(file: Path) -> None:
     link = FileConnection(file, 5.0)
     link.first_open(create=True)
     link.close()
@@ -148,7 +145,7 @@ def test_a_connection_that_cannot_even_roll_back_is_given_up(file: Path) -> None
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """One that others may enter: pytest's own are for this user alone."""
+    """A folder that other users may enter: pytest's own are for this user alone."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     yield folder
@@ -181,7 +178,7 @@ def test_a_folder_that_may_not_be_written_makes_its_store_read_only(public_folde
         assert "can be read" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_made_for_another_reason_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_created_for_another_reason_is_missing(tmp_path: Path) -> None:
     with pytest.raises(StoreMissing, match=r"there is no file .* and it cannot be created: File name too long"):
         asyncio.run(filled(tmp_path / ("x" * 300), 1))
 
@@ -193,7 +190,7 @@ async def test_a_store_that_becomes_read_only_can_still_be_read(file: Path) -> N
         with pytest.raises(StoreUnwritable, match=r"no permission to write .*fleet\.db; change the permissions"):
             await store.commit([PutRun(run(1), None)])
         assert await ids(store) == ["run-00000"]
-        await store.commit([PutRun(run(1), None)])  # another connection was opened meanwhile, which may write
+        await store.commit([PutRun(run(1), None)])  # over another connection, which may write
         assert len(await ids(store)) == 2
 
 
@@ -222,7 +219,7 @@ async def test_a_file_that_is_locked_for_too_long_is_busy_and_can_be_read(file: 
         assert await ids(store) == ["run-00000", "run-00001"]
 
 
-async def test_whoever_meets_a_lock_waits_for_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_waits_for_the_lock_of_another_process(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     met = asyncio.Event()
     sleep = time.sleep
@@ -255,7 +252,7 @@ def damage(file: Path, start: int, end: int | None = None) -> None:
 @pytest.mark.parametrize(
     "content", [b"just a text, and no database at all\n" * 100, b"SQLite format 3\0" + b"?" * 5000]
 )
-def test_a_file_that_is_no_database_is_corrupt_and_left_alone(file: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_corrupt_and_left_alone(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged, or not a store.*asterism store check.*restore"):
         asyncio.run(filled(file, 1))
@@ -277,7 +274,7 @@ def test_a_file_that_was_cut_off_is_corrupt(file: Path) -> None:
         asyncio.run(filled(file, 1))
 
 
-async def test_a_file_that_is_damaged_further_in_is_corrupt_when_it_comes_to_that(file: Path) -> None:
+async def test_damage_further_into_a_file_is_corrupt_when_it_is_read(file: Path) -> None:
     await filled(file, 1000)
     damage(file, 10 * 4096)
     async with opened(file) as store:
@@ -289,7 +286,7 @@ async def test_a_file_that_is_damaged_further_in_is_corrupt_when_it_comes_to_tha
             await store.commit([PutRun(run(one), None) for one in range(1000, 2000)])
 
 
-async def test_a_record_that_cannot_be_read_is_named_and_does_not_keep_others_from_work(
+async def test_a_record_that_cannot_be_read_is_named_and_blocks_no_other_work(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(file) as store:
@@ -309,7 +306,7 @@ async def test_a_record_that_cannot_be_read_is_named_and_does_not_keep_others_fr
         assert "run run-00001 cannot be read" in problem
 
 
-async def test_text_that_is_no_text_is_corrupt(file: Path) -> None:
+async def test_invalid_text_is_corrupt(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(1), None)])
         await in_the_writer(
@@ -325,7 +322,7 @@ def empty(file: Path) -> Path:
     return file
 
 
-async def test_an_empty_file_is_waited_for_while_somebody_makes_a_store_of_it(empty: Path) -> None:
+async def test_an_empty_file_is_waited_for_while_another_process_creates_the_store(empty: Path) -> None:
     looking = asyncio.create_task(SqliteStore.open(empty, create=False, busy_timeout=60.0))
     done, _ = await asyncio.wait([looking], timeout=0.1)
     assert not done

@@ -1,4 +1,4 @@
-"""A world that breaks a promise says which line replays it, and that line, in a shell, replays that world."""
+"""Simulations: a seed is one world in every process, and the replay command of a broken world replays it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from asterism.testing.simulator.plan_world import PlanWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
 ABLATED = 60
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 def words_of(line: str) -> list[str]:
-    """What a shell makes of a line, without the command itself."""
+    """Return the words of a command line as a shell splits it, without the command itself."""
     assert line.startswith(f"{COMMAND} ")
     return shlex.split(line.removeprefix(COMMAND), comments=True)
 
 
 def broken_in(play: Callable[[int], Any]) -> str:
-    """What the first world says that breaks a promise, or cannot be played to its end."""
+    """Return the message of the first world that breaks a promise or fails."""
     for seed in range(ABLATED):
         try:
             play(seed)
@@ -45,7 +45,7 @@ def broken_in(play: Callable[[int], Any]) -> str:
 
 
 def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Asserts that the line in these words plays a world that says the same."""
+    """Assert that the command in this message plays a world with the same message."""
     _, _, line = said.rpartition("\nreplay with: ")
     capsys.readouterr()
     assert main(words_of(line)) == 1
@@ -56,7 +56,7 @@ def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Edits are not recorded."""
+    """Do not record edits."""
     record: Callable[..., Any] = JournalWriter.record
 
     def all_but_edits(self: JournalWriter, step: Sequence[Any]) -> None:
@@ -68,16 +68,16 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("terms", [{}, {"steps": 5, "faults": ("crash",)}], ids=["as usual", "with terms"])
-def test_the_line_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_of_a_plan_world_replays_it(terms: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     replays(broken_in(lambda seed: simulate(seed, **terms, world=PlanWorld)), capsys)
 
 
-def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
+def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
+    async def anew(self: FleetDevice, work: Any, plan: JournalWriter) -> Any:
         work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
         return await run_of(self, work, plan)
 
@@ -87,13 +87,13 @@ def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
     replays(said, capsys)
 
 
-def test_the_line_of_a_peer_world_replays_it(
+def test_the_command_of_a_peer_world_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # nobody is told that he lost
+    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # losers are not notified
     replays(
         broken_in(lambda seed: simulate(seed, world=PeerWorld, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)),
         capsys,
@@ -123,7 +123,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_line_of_a_world_of_ones_own_replays_it_in_a_shell(tmp_path: Path) -> None:
+def test_the_command_of_a_custom_world_replays_it_in_a_shell(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     around = {**os.environ, "PYTHONPATH": str(Path(sys.modules["asterism"].__file__ or "").parents[1])}
     first = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, env=around, capture_output=True, text=True)
@@ -135,7 +135,7 @@ def test_the_line_of_a_world_of_ones_own_replays_it_in_a_shell(tmp_path: Path) -
     assert again.stdout.splitlines()[-2:] == [f"seed 7: {what}", f"replay with: {line}"]
 
 
-def test_a_world_that_ends_otherwise_says_how_to_replay_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_exception_of_a_world_has_the_replay_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Deadlock) as found:
         simulate(3, world=Stuck)
     assert found.value.__notes__ == [f"replay with: {COMMAND} --seed 3 --world {__name__}:Stuck"]
@@ -150,7 +150,7 @@ class Stuck(FleetWorld):
         raise Deadlock("nothing can happen any more")
 
 
-def test_every_world_has_the_name_by_which_it_is_found() -> None:
+def test_every_world_is_found_by_its_name() -> None:
     worlds = [
         FleetWorld,
         BatteryWorld,
@@ -168,7 +168,7 @@ def test_every_world_has_the_name_by_which_it_is_found() -> None:
     )
 
 
-def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
+def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> None:
     line = replay_line(1, PeerWorld, {"make_exchange": print, "runs": 2})
     assert line.endswith("  # without make_exchange, which only a program can pass")
     assert words_of(line) == ["--seed", "1", "--world", "peers", "--terms", '{"runs": 2}']
@@ -184,9 +184,40 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
         (["--terms", "{"], "Expecting property name"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(words)
     assert said in capsys.readouterr().err
+
+
+# -- one seed, one world -----------------------------------------------------------------------------------------------
+
+PLAYED = """
+import hashlib, logging
+from asterism.testing.simulator import FleetWorld, simulate
+from asterism.testing.simulator.peer_world import PeerWorld
+from asterism.testing.simulator.plan_world import PlanWorld
+logging.getLogger("asterism").setLevel(logging.CRITICAL)
+for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld, {few})):
+    for seed in range(seeds):
+        world = simulate(seed, world=kind)
+        log = getattr(world, "log", world.witness.log)  # of a plan: without the shutdown
+        assert len(log) > 10
+        print(kind.__name__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("few", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_a_seed_is_the_same_world_in_every_process(few: int) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLAYED.replace("{few}", str(few))],
+            env={**os.environ, "PYTHONHASHSEED": str(order)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for order in (1, 2)
+    ]
+    told = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert told[0] == told[1]

@@ -1,4 +1,4 @@
-"""Which store a URL names, and which is meant when nothing is said."""
+"""Store addresses: which store a URL names, and the default store."""
 
 from __future__ import annotations
 
@@ -51,13 +51,15 @@ async def test_memory_is_memory() -> None:
         await store.close()
 
 
-async def test_what_the_environment_names_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_variable_names_the_default_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, "sqlite:///named.db")
     assert await file_of(None) == tmp_path / "named.db"
     assert await file_of("sqlite:///said.db") == tmp_path / "said.db"
 
 
-async def test_without_a_word_it_is_a_file_in_the_data_directory_for_this_user_alone(
+async def test_the_default_store_is_a_file_in_the_data_directory_for_this_user_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "")
@@ -80,12 +82,14 @@ async def test_without_a_word_it_is_a_file_in_the_data_directory_for_this_user_a
         ("win32", {}, "~/AppData/Local"),
     ],
 )
-def test_each_system_has_its_own_place_for_data(platform: str, environment: dict[str, str], expected: str) -> None:
+def test_each_platform_has_its_own_data_directory(platform: str, environment: dict[str, str], expected: str) -> None:
     found = default_file(environment=environment, platform=platform)
     assert found == Path(os.path.expanduser(expected)) / "asterism" / "fleet.db"
 
 
-async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_data_directory_that_cannot_be_created_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.close(os.open(tmp_path / "file", os.O_CREAT))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     with pytest.raises(StoreMissing, match=rf"cannot create the directory .*file/asterism for the store.*{VARIABLE}"):
@@ -93,7 +97,9 @@ async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("named", ["fleet.db", "./fleet"])
-async def test_a_file_may_be_named_as_it_is(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_may_be_named_without_a_scheme(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = await open_store(named)
     await store.close()
@@ -113,13 +119,13 @@ async def test_a_file_may_be_named_as_it_is(named: str, tmp_path: Path, monkeypa
         ("mysql://ann:secret@host/fleet", "unknown kind of store 'mysql': valid addresses are sqlite:///"),
     ],
 )
-async def test_a_url_that_names_no_store_is_refused_with_what_was_meant(url: str, words: str) -> None:
+async def test_an_invalid_url_is_refused_with_advice(url: str, words: str) -> None:
     with pytest.raises(StoreError, match=words) as raised:
         await open_store(url)
     assert "secret" not in str(raised.value)
 
 
-async def test_without_its_driver_postgresql_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_asyncpg_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("asterism.store.postgres")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "asyncpg", None)
@@ -142,7 +148,7 @@ async def test_postgresql_is_opened_by_its_own_engine(monkeypatch: pytest.Monkey
     assert opened == ["postgresql://ann@localhost/fleet", "postgres://localhost/fleet"]
 
 
-async def test_without_create_no_store_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_create_no_store_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("ASTERISM_STORE", raising=False)
     for url in (None, f"sqlite:///{tmp_path}/fleet.db"):

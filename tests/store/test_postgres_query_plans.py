@@ -1,4 +1,4 @@
-"""What things cost: statements of every day use indexes, and what has ended costs nothing."""
+"""Query plans: frequent statements use indexes, and ended runs cost nothing."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from tests.store.postgres_scenes import looking, opened
+from tests.store.postgres_fixtures import looking, opened
 
 KITCHEN = a_session()
 LARGE = ("runs", "sessions", "registers", "reports", "blobs", "blob_uses", "notices")
 
 
 async def _settle(store: PostgresStore) -> None:
-    """Have every connection of the store tell the statistics what it did."""
+    """Make every connection of the store flush its statistics."""
     for pool in (store._quick, store._broad):
         flush = "SELECT pg_stat_force_next_flush()"
-        # all at once, so that each has a connection, and none that the store is using just now
+        # all at once, so that each call has its own connection
         await asyncio.gather(*(pool.fetchrow(flush) for _ in list(pool._idle)))
 
 
-async def test_statements_of_every_day_never_read_a_whole_table(postgres_url: str) -> None:
-    """From the first day on, too: the plans were made when the tables were empty."""
+async def test_frequent_statements_never_read_a_whole_table(postgres_url: str) -> None:
+    """Also with plans that were made when the tables were empty."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         scans = "SELECT relname, seq_scan FROM pg_stat_user_tables WHERE relid = ANY ($1::regclass[]) AND seq_scan > 0"
-        await store.check()  # which does
+        await store.check()  # which reads whole tables
         await _settle(store)
         before = {tuple(row) for row in await other.fetch(scans, LARGE)}
         for round_ in range(3):
@@ -68,8 +68,8 @@ async def test_statements_of_every_day_never_read_a_whole_table(postgres_url: st
         assert {tuple(row) for row in await other.fetch(scans, LARGE)} == before
 
 
-async def test_what_has_ended_costs_nothing(postgres_url: str) -> None:
-    """What a monitor and a live table ask for reads what is open, however much there is that is not."""
+async def test_ended_runs_cost_nothing(postgres_url: str) -> None:
+    """Reads of a monitor and of a live table read only open runs, however many have ended."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         await added(store, *(a_run(f"o{number}").changed(avoid=("x",)) for number in range(20)))
@@ -104,10 +104,10 @@ SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_
 """
 
 
-async def test_starting_a_run_and_beating_touch_no_index(postgres_url: str) -> None:
+async def test_starting_a_run_and_a_heartbeat_touch_no_index(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
-        runs = [held_by(a_run(number), KITCHEN) for number in range(3)]  # there is room for them on their page
+        runs = [held_by(a_run(number), KITCHEN) for number in range(3)]  # their updates fit on their page
         await added(store, *runs)
         await asyncio.gather(*(store.commit([PutRun(started(run), run.revision)]) for run in runs))
         for _ in range(20):

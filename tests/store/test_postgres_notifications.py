@@ -1,4 +1,4 @@
-"""Waking each other through the server, and not missing it when the connection that listens is lost."""
+"""Notifications between processes through PostgreSQL, also after the listening connection was lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asterism.testing.store_conformance.sample_records import (
     held_by,
     joined,
 )
-from tests.store.postgres_scenes import looking, opened
+from tests.store.postgres_fixtures import looking, opened
 
 PATIENCE = 300.0
 KITCHEN = a_session()
@@ -45,13 +45,13 @@ asyncio.run(main())
 
 
 async def _listening(store: Any, *topics: str) -> Any:
-    """A watch that hears of what happens from now on: the first wake says that somebody listens."""
+    """Open a watch, and wait for its first wake, which shows that the connection listens."""
     watch = store.watch(frozenset(topics))
     assert await watch.wait(PATIENCE)
     return watch
 
 
-async def test_a_commit_in_another_process_wakes_who_waits_for_it(postgres_url: str) -> None:
+async def test_a_commit_of_another_process_wakes_a_watch(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         watch = await _listening(store, OFFERED)
         pipe = asyncio.subprocess.PIPE
@@ -69,7 +69,7 @@ async def test_a_commit_in_another_process_wakes_who_waits_for_it(postgres_url: 
         assert await other.wait() == 0
 
 
-async def test_what_a_process_told_last_goes_out_before_it_closes(postgres_url: str) -> None:
+async def test_pending_notifications_are_sent_before_closing(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         watch = await _listening(store, OFFERED)
         async with opened(postgres_url) as other:
@@ -77,7 +77,7 @@ async def test_what_a_process_told_last_goes_out_before_it_closes(postgres_url: 
         assert await watch.wait(PATIENCE)
 
 
-async def test_only_those_are_woken_whom_it_concerns(postgres_url: str) -> None:
+async def test_only_watches_of_the_topic_are_woken(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         await joined(other, KITCHEN)
         offered = await _listening(store, OFFERED)
@@ -92,29 +92,29 @@ async def test_only_those_are_woken_whom_it_concerns(postgres_url: str) -> None:
         assert [await watch.wait(0.0) for watch in (kitchen, garage, offered)] == [False] * 3
 
 
-async def test_what_we_told_ourselves_does_not_come_back_as_news(postgres_url: str) -> None:
+async def test_a_process_ignores_its_own_notifications(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         mine, theirs = await _listening(store, OFFERED, "mark"), await _listening(other, OFFERED, "mark")
         await store.commit([PutRun(a_run(1), None)])
         assert await mine.wait(0.0)  # at once, without the server
         assert await theirs.wait(PATIENCE)
-        other._committed({"mark"})  # when this comes in, our own message has been there too
+        other._committed({"mark"})  # when this arrives, our own message has arrived too
         mark = store.watch(frozenset({"mark"}))
         assert await mark.wait(PATIENCE)
         assert await mine.wait(0.0)  # for the mark
         assert not await mine.wait(0.0)
 
 
-async def test_when_the_listening_connection_is_lost_everybody_is_woken_and_it_is_opened_again(
+async def test_a_lost_listening_connection_wakes_all_watches_and_is_reopened(
     postgres_url: str,
 ) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other, looking(postgres_url) as server:
         watch = await _listening(store, "nothing in particular", OFFERED)
         for number in range(2):
-            lost = asyncio.create_task(watch.wait(PATIENCE))  # before: two wakes of which nobody takes note are one
+            lost = asyncio.create_task(watch.wait(PATIENCE))  # before: two wakes without a waiter count as one
             assert await server.fetch(_END_THE_LISTENER)
             assert await lost
-            assert await watch.wait(PATIENCE)  # and it is back
+            assert await watch.wait(PATIENCE)  # it listens again
             await other.commit([PutRun(a_run(number), None)])
             assert await watch.wait(PATIENCE)
 
@@ -124,7 +124,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 
 """
 
 
-async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
+async def test_an_unknown_message_on_the_channel_is_ignored(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
@@ -137,18 +137,16 @@ async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
         assert "ignored an unknown message on channel" in caplog.text
 
 
-async def test_telling_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_notification_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(postgres_url) as store:
-        store._sender._channel = "x" * 100  # the server refuses it
+        store._sender._channel = "x" * 100  # which the server refuses
         await store.commit([PutRun(a_run(1), None)])
         await store._sender.close()
         assert "other processes were not notified" in caplog.text
         assert await store.run("r0001") is not None
 
 
-async def test_what_happens_in_quick_succession_is_told_together(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_topics_in_quick_succession_are_sent_together(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url) as store:
         told: list[list[str]] = []
 
@@ -176,5 +174,5 @@ def test_many_topics_are_several_messages_that_the_server_can_carry() -> None:
     assert {json.loads(message)[0] for message in messages} == {"me"}
 
 
-def test_a_topic_that_no_message_can_carry_wakes_everybody() -> None:
+def test_a_topic_that_is_too_long_for_a_message_wakes_all_watches() -> None:
     assert list(payloads("me", {for_device("x" * LONGEST_PAYLOAD), "a"})) == ['["me"]']

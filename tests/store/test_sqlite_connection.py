@@ -1,5 +1,4 @@
-"""A file that is not there, not there any more, or another one: it is missed, and when it is back the same store goes
-on."""
+"""Connections to a SQLite file that is missing, removed or replaced: the same store works when it is back."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import pytest
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreMissing, StoreUnavailable
-from tests.store.sqlite_scenes import completed, filled, ids, in_the_writer, opened, run
+from tests.store.sqlite_fixtures import completed, filled, ids, in_the_writer, opened, run
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ async def test_a_store_needs_a_folder_and_is_a_file(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-async def test_a_file_that_was_moved_away_is_missed_until_it_is_back(file: Path) -> None:
+async def test_a_moved_file_is_unavailable_until_it_is_back(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
         os.rename(file, file.with_name("elsewhere.db"))
@@ -65,13 +64,13 @@ async def test_an_empty_file_in_its_place_is_not_taken_for_a_new_store(file: Pat
                 await store.commit([PutRun(run(1), None)])
         assert os.stat(file).st_size == 0
         os.replace(file.with_name("elsewhere.db"), file)
-        with contextlib.suppress(StoreUnavailable):  # told once more that it was replaced
+        with contextlib.suppress(StoreUnavailable):  # raised once more for the replacement
             await store.commit([PutRun(run(1), None)])
         await store.commit([PutRun(run(2), None)])
         assert {"run-00000", "run-00002"} <= set(await ids(store))
 
 
-async def test_after_it_was_replaced_everybody_goes_on_in_the_new_file_and_both_are_whole(file: Path) -> None:
+async def test_after_a_replacement_all_calls_use_the_new_file_and_both_files_are_intact(file: Path) -> None:
     backup, old = file.with_name("backup.db"), file.with_name("old.db")
     await filled(backup, 40)
     async with opened(file) as store:
@@ -90,7 +89,7 @@ async def test_after_it_was_replaced_everybody_goes_on_in_the_new_file_and_both_
             assert await store.check() == []
 
 
-async def test_who_only_reads_finds_the_new_file_too(file: Path) -> None:
+async def test_a_reader_finds_the_new_file_too(file: Path) -> None:
     backup = file.with_name("backup.db")
     await filled(backup, 3)
     async with opened(file) as store:
@@ -102,7 +101,7 @@ async def test_who_only_reads_finds_the_new_file_too(file: Path) -> None:
                     assert len(await ids(store)) == 3
                     break
                 except StoreUnavailable:
-                    await asyncio.sleep(0)  # the writer goes over first
+                    await asyncio.sleep(0)  # the writer switches first
 
 
 async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one(file: Path) -> None:
@@ -112,7 +111,7 @@ async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one
         await store.commit([PutRun(run(one), None) for one in range(1000, 1200)])
         with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as reader:
             reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM runs").fetchone()  # keeps the log from being worked off
+            reader.execute("SELECT count(*) FROM runs").fetchone()  # prevents a checkpoint
             await store.commit([PutRun(run(1300), None)])
             os.rename(file, file.with_name("old.db"))
             os.rename(backup, file)

@@ -1,4 +1,4 @@
-"""What the tests of the SQLite engine share: runs to write, a loop to do it in, and a hand on the writer."""
+"""Shared by tests of the SQLite engine: runs to write, stores, and access to the writer thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def completed(given: Run, now: float = 1000.0) -> Run:
 
 @contextlib.asynccontextmanager
 async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
-    # however long another process is held up with the lock, on a machine that is busy with other things
+    # long, since another process may hold the lock for long on a busy machine
     store = await SqliteStore.open(path, **{"busy_timeout": 120.0, **options})
     try:
         yield store
@@ -48,7 +48,7 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
 
 
 async def filled(path: Path, number: int, **options: Any) -> None:
-    """A store with so many runs, closed again."""
+    """Create a store with so many runs, and close it."""
     async with opened(path, **options) as store:
         await store.commit([PutRun(run(one), None) for one in range(number)])
 
@@ -77,7 +77,7 @@ async def in_the_writer(store: SqliteStore, action: Callable[[sqlite3.Cursor], R
 
 @contextlib.asynccontextmanager
 async def held_up(store: SqliteStore) -> AsyncIterator[None]:
-    """The writer waits inside, so that what is asked for meanwhile gathers in its queue."""
+    """Block the writer thread for the block, so that jobs gather in its queue."""
     loop = asyncio.get_running_loop()
     begun, go_on = asyncio.Event(), threading.Event()
 
@@ -86,11 +86,11 @@ async def held_up(store: SqliteStore) -> AsyncIterator[None]:
         go_on.wait()
 
     held = Doing(store._writer.future(), wait)
-    store._writer._queue.put(held)  # for the thread, however quick the disk is
+    store._writer._queue.put(held)  # for the thread, even on a fast disk
     await begun.wait()
     try:
         yield
-        for _ in range(2):  # tasks that were made meanwhile leave their jobs, and these go into the queue
+        for _ in range(2):  # tasks created meanwhile submit their jobs, which go into the queue
             await asyncio.sleep(0)
     finally:
         go_on.set()
@@ -99,7 +99,7 @@ async def held_up(store: SqliteStore) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """As somebody whom the rights of a file concern: root may write everything."""
+    """Run the block as a user without special rights: root may write everything."""
     if os.geteuid() != 0:
         yield
         return

@@ -1,5 +1,7 @@
-"""Another process with a store open: ``python sqlite_child.py JOB FILE [NAME]``. It says ``ready``, waits for a line,
-and says what it did."""
+"""A process with an open SQLite store: ``python sqlite_process.py JOB FILE [NAME]``.
+
+It prints ``ready``, waits for a line, does its job, and prints what it did.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from asterism.core.run import transitions
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import Conflict
-from tests.store.sqlite_scenes import FLOW, ME, opened, run
+from tests.store.sqlite_fixtures import FLOW, ME, opened, run
 
 RIVALS = 60
-"""How many runs two processes want to have at once."""
+"""How many runs two processes compete for."""
 
 
 async def open_it(file: Path, name: str) -> None:
@@ -24,7 +26,7 @@ async def open_it(file: Path, name: str) -> None:
 
 
 async def claim_all(file: Path, name: str) -> None:
-    """Try to take each of the runs, and name those that were taken."""
+    """Try to claim each of the runs, and print those that were claimed."""
     async with opened(file) as store:
         ready()
         for number in range(RIVALS):
@@ -36,7 +38,7 @@ async def claim_all(file: Path, name: str) -> None:
 
 
 async def write_for_ever(file: Path, name: str) -> None:
-    """Hundreds at once, and each is named when it is acknowledged."""
+    """Commit hundreds of runs at once, and print each when it is acknowledged."""
     store = await SqliteStore.open(file, busy_timeout=120.0)
     ready()
 

@@ -1,4 +1,4 @@
-"""Every register keeps every promise, and the suite that says so notices one that does not."""
+"""The conformance suite of registers: every register passes it, and one that breaks a promise fails it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPENERS = "tests.series.register_openers"
 
 
 class TestMemory(RegisterConformance):
-    """Two connections are two registers over one store."""
+    """Registers in a store: two connections are two registers over one store."""
 
     async def open_register(self) -> SeriesRegister:
         return StoreRegister(MemoryStore())
@@ -97,7 +97,7 @@ class TestGitWithLongHashes(TestGitInAFile):
 
 
 class Plain:
-    """A register in a dictionary, with all that is promised; its children each break something."""
+    """A register in a dictionary that keeps all promises; each subclass breaks one."""
 
     url = "plain:"
 
@@ -154,14 +154,14 @@ class FirstWriteTwice(Plain):
 
 
 class SameTextSameToken(Plain):
-    """As a git remote to which two push the same commit."""
+    """Like a git remote to which two clients push the same commit."""
 
     def token(self, name: str, text: str) -> str:
         return f"hash of {text}"
 
 
 class UpToDate(Plain):
-    """As one that looks at the exit code only: what is there already counts as written."""
+    """Like a client that checks the exit code only: text that is there already counts as written."""
 
     def allowed(self, name: str, expected: str | None, text: str) -> bool:
         return self.current(name).text == text or super().allowed(name, expected, text)
@@ -217,7 +217,7 @@ def problems_of(kind: Callable[..., Plain]) -> list[str]:
     return found
 
 
-def test_one_that_keeps_all_promises_has_no_problem() -> None:
+def test_a_register_that_keeps_all_promises_passes_the_suite() -> None:
     assert problems_of(Plain) == []
 
 
@@ -228,5 +228,5 @@ def test_one_that_keeps_all_promises_has_no_problem() -> None:
         *(OldestFirst, Tidies),
     ],
 )
-def test_one_that_breaks_a_promise_is_found_out(kind: type[Plain]) -> None:
+def test_a_register_that_breaks_a_promise_fails_the_suite(kind: type[Plain]) -> None:
     assert problems_of(kind)

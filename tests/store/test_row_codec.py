@@ -1,4 +1,4 @@
-"""Records as rows: what is written is what is read, and the text of a story is made once."""
+"""The row codec: records survive the round trip, and the text of a story is encoded once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.store import row_codec
 from asterism.store.store_errors import StoreCorrupt
-from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, completed, run
+from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
 
 
 def row_of(one: Run) -> tuple[Any, ...]:
@@ -34,7 +34,7 @@ ENTRIES = st.builds(Entry, st.floats(allow_nan=False, allow_infinity=False), st.
 
 
 @given(st.lists(st.lists(ENTRIES, max_size=3), max_size=5), st.booleans())
-def test_a_story_that_grows_is_written_as_if_it_had_been_written_at_once(steps: list[list[Entry]], read: bool) -> None:
+def test_a_growing_story_is_encoded_as_if_it_were_encoded_at_once(steps: list[list[Entry]], read: bool) -> None:
     grown = run(1)
     for step in steps:
         grown = grown.changed(story=grown.story + tuple(step))
@@ -47,7 +47,7 @@ def test_a_story_that_grows_is_written_as_if_it_had_been_written_at_once(steps: 
     assert through(grown).story == grown.story
 
 
-def test_a_story_that_is_another_one_is_written_anew() -> None:
+def test_another_story_is_encoded_anew() -> None:
     one = run(1)
     row_of(one)
     other = one.changed(story=(Entry(5.0, "another", None, 'with "quotes"'),))
@@ -65,7 +65,7 @@ def test_an_output_may_look_like_anything(output: Any) -> None:
     assert through(again) == again
 
 
-def test_everything_about_a_run_is_kept() -> None:
+def test_every_field_of_a_run_is_stored() -> None:
     one = run(1, key="k", priority=3, device="d", retry_of="run-0").changed(
         avoid=("a", "b c"),
         declined={"a": "full"},
@@ -87,11 +87,11 @@ def test_everything_about_a_run_is_kept() -> None:
     assert type(through(lost).previous[0]) is type(lost.previous[0])
 
 
-def test_what_is_as_usual_is_not_written() -> None:
+def test_default_values_are_not_stored() -> None:
     assert set(state_of(run(1))) == {"created_by", "story"}
 
 
-def test_the_text_may_have_been_put_in_order_by_a_database() -> None:
+def test_the_text_may_have_been_reordered_by_a_database() -> None:
     row = row_of(completed(run(1)))
     ordered = json.dumps(dict(sorted(json.loads(row[-1]).items())))
     read = row_codec.run_of((*row[:-1], ordered))
@@ -109,13 +109,13 @@ def test_the_text_may_have_been_put_in_order_by_a_database() -> None:
         {"avoid": ("a|b",)},
     ],
 )
-def test_what_cannot_be_kept_is_refused(change: dict[str, Any]) -> None:
+def test_a_run_that_cannot_be_stored_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"JSON compliant|must not contain '\|'"):
         row_of(run(1).changed(**change))
 
 
 @pytest.mark.parametrize("change", [{"output": {1, 2}}, {"error": b"bytes"}, {"story": (Entry(1.0, 2, None),)}])
-def test_what_is_not_json_is_refused(change: dict[str, Any]) -> None:
+def test_a_value_that_is_not_json_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         row_of(run(1).changed(**change))
 
@@ -123,12 +123,12 @@ def test_what_is_not_json_is_refused(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "null", "[]", "{}", '{"story":5}', '{"story":[[1]]}', '{"story":[]} ', None, 5]
 )
-def test_a_state_that_is_none_is_corrupt(text: Any) -> None:
+def test_an_invalid_state_is_corrupt(text: Any) -> None:
     with pytest.raises(StoreCorrupt, match="run run-00001 cannot be read"):
         row_codec.run_of((*row_of(run(1))[:-1], text))
 
 
-def test_a_row_that_is_none_is_corrupt() -> None:
+def test_an_invalid_row_is_corrupt() -> None:
     for row in ((), ("run-00001",), row_of(run(1))[:-1]):
         with pytest.raises(StoreCorrupt, match="cannot be read"):
             row_codec.run_of(row)

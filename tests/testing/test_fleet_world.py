@@ -1,4 +1,4 @@
-"""Fleets under faults, in virtual time; and that the simulator notices when a safeguard is missing."""
+"""Simulated fleets under faults; and that the simulator notices a missing safeguard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from asterism.testing.simulator.witness import Witness, WitnessedStore
 from asterism.testing.virtual_time import run as in_virtual_time
 
 ABLATED = 400
-"""In how many worlds a missing safeguard has to show."""
+"""The number of worlds in which a missing safeguard has to show."""
 
 
 @pytest.mark.hunt(few=60, many=1500)
@@ -58,13 +58,13 @@ def no_self_fencing(patch: pytest.MonkeyPatch) -> None:
 
 
 def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
-    """The store would believe what a device says the time is, and nobody would look twice."""
+    """The monitor relies on the clock of a device, and does not check twice."""
     patch.setattr(sim_network.Wire, "clock", lambda wire: 1_000_000.0 + wire._machine.time())
     patch.setattr(monitor.Monitor, "_silent_for", lambda *_: 1e9)
 
 
 def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
-    """It would act on the store's clock alone."""
+    """The monitor relies on the store's clock alone."""
     left, is_held = monitor.Monitor._time_left, monitor.Monitor._is_held
 
     async def never_held(self: monitor.Monitor, *args: Any, notify: bool = True) -> bool:
@@ -75,7 +75,7 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
-    """Its own trouble would count as a failure of the work."""
+    """A fault of the device counts as a failure of the work."""
 
     def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> Step:
         return completion.failed(held, str(error), working.fleet.store.clock)
@@ -116,21 +116,21 @@ def hunt_with_wall_clocks(seeds: range) -> None:
 
 
 @pytest.mark.hunt(few=40, many=ABLATED)
-def test_no_jump_of_a_wall_clock_shows_in_what_is_written(seeds: range) -> None:
+def test_no_jump_of_a_wall_clock_shows_in_the_records(seeds: range) -> None:
     hunt_with_wall_clocks(seeds)
 
 
-def test_a_machine_that_went_by_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_relies_on_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_world, "own_clock", lambda machine: machine.wall_time)
     with pytest.raises(Violation, match="--world wall-clocks"):
         hunt_with_wall_clocks(range(ABLATED))
 
 
-# -- a look after every wait: too rare to meet by chance, so it is staged ------------------------------------------
+# -- the check after every wait: too rare to occur at random, so it is staged-----------------------------------------
 
 
 SCHEDULES = range(10)
-"""In which order a machine that wakes goes on with what has waited."""
+"""Seeds of the order in which a machine that thaws continues."""
 
 
 class FrozenAfterTaking(sim_network.Wire):
@@ -149,7 +149,7 @@ class FrozenAfterTaking(sim_network.Wire):
 
 
 async def staged() -> list[str]:
-    """What was broken when an answer comes after the run has been given to somebody else."""
+    """Return the broken promises if a reply arrives after the run was assigned to another device."""
     loop = asyncio.get_running_loop()
     witness = Witness(loop.time)
     store = WitnessedStore(lambda: 1_000_000.0 + loop.time(), witness)
@@ -178,18 +178,18 @@ async def staged() -> list[str]:
     return witness.violations
 
 
-def test_what_comes_after_a_wait_is_judged_anew() -> None:
+def test_the_lease_is_checked_again_after_a_wait() -> None:
     for seed in SCHEDULES:
         assert in_virtual_time(staged(), seed=seed) == []
 
 
-def test_without_a_second_look_two_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_second_check_two_devices_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease.Lease, "holds", lambda *_: True)
     broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
     assert any("while other was still at it" in one for one in broken)
 
 
-def test_a_mistake_that_a_device_survives_is_no_line_in_a_log_but_the_end_of_the_world(
+def test_a_bug_that_a_device_survives_fails_the_simulation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def mistaken(watching: monitor.Monitor) -> None:

@@ -1,4 +1,4 @@
-"""The heartbeat and the clock: what a device hears of is what is true, by the server's time."""
+"""Heartbeats in PostgreSQL, and the estimate of the server's clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
-from tests.store.postgres_scenes import looking, opened, waits_for_a_lock
+from tests.store.postgres_fixtures import looking, opened, waits_for_a_lock
 
 ONE_STATEMENT = """
 WITH beaten AS (
@@ -32,7 +32,7 @@ SELECT array_agg(runs.id) FROM runs, beaten WHERE runs.session = beaten.id
 
 
 async def _taken_away_meanwhile(url: str, beat: Any) -> Any:
-    """What ``beat`` answers if it comes in while a monitor is taking the session's only run away."""
+    """Return the reply of ``beat`` if it arrives while a monitor takes away the session's only run."""
     async with opened(url) as store, looking(url) as monitor:
         kitchen = a_session()
         await joined(store, kitchen)
@@ -40,7 +40,7 @@ async def _taken_away_meanwhile(url: str, beat: Any) -> Any:
         await added(store, run)
         transaction = monitor.transaction()
         await transaction.start()
-        # what a commit of ExpectSession and PutRun does, stopped just before its end
+        # a commit of ExpectSession and PutRun, stopped just before its end
         assert await monitor.fetchval("SELECT commit_others($1) IS NOT NULL", _EXPECTED)
         await monitor.execute("UPDATE runs SET session = NULL, offered = 1, revision = revision + 1")
         beating = asyncio.ensure_future(beat(store, kitchen.id))
@@ -52,15 +52,14 @@ async def _taken_away_meanwhile(url: str, beat: Any) -> Any:
 _EXPECTED = '{"expected": [{"id": "kitchen-1", "revision": 1}]}'
 
 
-async def test_a_beat_that_waited_for_a_commit_answers_with_what_that_commit_left(postgres_url: str) -> None:
+async def test_a_heartbeat_that_waited_for_a_commit_replies_with_its_outcome(postgres_url: str) -> None:
     answer = await _taken_away_meanwhile(postgres_url, lambda store, session: store.heartbeat(session, {}, ()))
     assert answer.alive
     assert answer.held == []
 
 
-async def test_within_one_statement_it_would_answer_with_what_was_there_before(postgres_url: str) -> None:
-    """The reason why a heartbeat is a function: a statement sees what was there when it began, however long it waited
-    since."""
+async def test_within_one_statement_it_would_reply_with_the_state_before(postgres_url: str) -> None:
+    """The reason why a heartbeat is a function: a statement sees the state at its beginning, however long it waits."""
 
     async def in_one_statement(store: Any, session: str) -> Any:
         async with store._quick.borrowed() as connection:
@@ -69,7 +68,7 @@ async def test_within_one_statement_it_would_answer_with_what_was_there_before(p
     assert await _taken_away_meanwhile(postgres_url, in_one_statement) == ["r0001"]
 
 
-async def test_a_run_is_not_taken_away_after_a_beat_that_came_in_while_it_was_looked_at(postgres_url: str) -> None:
+async def test_a_run_is_not_taken_away_after_a_heartbeat_that_arrived_meanwhile(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as monitor, looking(postgres_url) as other:
         kitchen = a_session()
         await joined(store, kitchen)
@@ -81,14 +80,14 @@ async def test_a_run_is_not_taken_away_after_a_beat_that_came_in_while_it_was_lo
         take = asyncio.ensure_future(
             monitor.commit([ExpectSession(kitchen.id, 1), PutRun(released(run), run.revision)])
         )
-        await waits_for_a_lock(other)  # for the beat, which is not committed yet
+        await waits_for_a_lock(other)  # for the heartbeat, which is not committed yet
         await transaction.commit()
         with pytest.raises(Conflict, match="session kitchen-1"):
             await take
         assert await store.run(run.id) == run
 
 
-async def test_a_beat_is_stamped_with_the_servers_time(postgres_url: str) -> None:
+async def test_a_heartbeat_has_the_servers_time(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, a_session())
         before = await other.fetchval("SELECT now_in_seconds()")
@@ -98,7 +97,7 @@ async def test_a_beat_is_stamped_with_the_servers_time(postgres_url: str) -> Non
         assert before <= beat_at <= answer.now <= after
 
 
-async def test_output_with_anything_in_it_can_be_reported(postgres_url: str) -> None:
+async def test_any_output_can_be_reported(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         kitchen = a_session()
         await joined(store, kitchen)
@@ -109,7 +108,7 @@ async def test_output_with_anything_in_it_can_be_reported(postgres_url: str) -> 
         assert await store.reports([run.id, "no \0 name"]) == {run.id: told}
 
 
-async def test_what_was_reported_is_forgotten_with_the_grant(postgres_url: str) -> None:
+async def test_a_report_is_deleted_with_the_grant(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         kitchen = a_session()
         await joined(store, kitchen)
@@ -118,7 +117,7 @@ async def test_what_was_reported_is_forgotten_with_the_grant(postgres_url: str) 
         await store.heartbeat(kitchen.id, {}, [ProgressReport(run.id, run.epoch, None, "half-way")])
         await store.commit([PutRun(released(run), run.revision)])
         assert await store.reports([run.id]) == {}
-        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # nobody sees it; the next beat removes it
+        assert await other.fetchval("SELECT count(*) FROM reports") == 1  # hidden; the next heartbeat removes it
         await store.heartbeat(kitchen.id, {}, ())
         assert await other.fetchval("SELECT count(*) FROM reports") == 0
 
@@ -140,7 +139,7 @@ def sample(clock: ServerClock, own: Own, said: float, journey: float) -> None:
     clock.learn(said, asked)
 
 
-def test_the_clock_is_the_servers_give_or_take_half_the_journey() -> None:
+def test_the_clock_is_the_servers_within_half_the_round_trip() -> None:
     own = Own()
     clock = ServerClock(own)
     sample(clock, own, 5000.0, 0.010)
@@ -149,17 +148,17 @@ def test_the_clock_is_the_servers_give_or_take_half_the_journey() -> None:
     assert clock() == pytest.approx(5060.005)
 
 
-def test_a_sharper_sample_replaces_a_blurred_one_and_not_the_other_way_round() -> None:
+def test_only_a_more_precise_sample_replaces_another() -> None:
     own = Own()
     clock = ServerClock(own)
     sample(clock, own, 5000.0, 2.0)
-    sample(clock, own, 5001.5, 0.002)  # consistent with the first: the server was quick to answer and slow to be heard
+    sample(clock, own, 5001.5, 0.002)  # consistent with the first: only the reply was slow
     assert clock() == pytest.approx(5001.501)
     sample(clock, own, 5001.6, 1.0)
     assert clock() == pytest.approx(5001.501 + 1.0)
 
 
-def test_an_old_sample_gives_way_to_a_new_one_for_clocks_drift() -> None:
+def test_an_old_sample_is_replaced_since_clocks_drift() -> None:
     own = Own()
     clock = ServerClock(own)
     sample(clock, own, 5000.0, 0.002)

@@ -1,4 +1,4 @@
-"""Taking runs from among many offers: in short pages, each offer judged once, and never for ever."""
+"""The queue in SQLite: runs are taken in short pages, and each offer is judged once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asterism.core.run.run import Run
 from asterism.store.protocol import PutRun, PutSession, TakeRequest
 from asterism.store.sqlite import SqliteStore, queue
 from asterism.store.store_errors import StoreUnavailable
-from tests.store.sqlite_scenes import FLOW, KITCHEN, ME, held_up, opened, run
+from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, held_up, opened, run
 
 ANY: frozenset[str] = frozenset()
 
@@ -40,7 +40,7 @@ async def offering(store: SqliteStore, *runs: Run) -> None:
     await store.commit([PutSession(KITCHEN, None), *(PutRun(one, None) for one in runs)])
 
 
-async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, pages: list[queue.Page]) -> None:
+async def test_a_run_at_the_head_is_taken_with_the_first_page(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(3000)))
         taken = await store.take(TakeRequest("kitchen", ANY, 10_000.0, 500), take)
@@ -48,7 +48,7 @@ async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, pages: list[
         assert len(pages) == 1
 
 
-async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: Path, pages: list[queue.Page]) -> None:
+async def test_a_picky_device_finds_a_run_behind_thousands(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         rare = {3000: -1, 6000: -1, 8999: 1}
         flows = {one: "rare" if one in rare else "transcode" for one in range(9000)}
@@ -75,7 +75,7 @@ async def test_each_offer_is_judged_once(tmp_path: Path, pages: list[queue.Page]
         assert len(pages) > 2
 
 
-async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, pages: list[queue.Page]) -> None:
+async def test_only_more_urgent_runs_are_read(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one).changed(priority=one // 300) for one in range(900)))
         judged: list[int] = []
@@ -89,7 +89,7 @@ async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, pages: list
         assert len(pages) == 1
 
 
-async def test_others_write_between_two_looks(tmp_path: Path, pages: list[queue.Page]) -> None:
+async def test_others_write_between_two_pages(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(2500)))
         written: list[int] = []
@@ -111,7 +111,7 @@ async def test_others_write_between_two_looks(tmp_path: Path, pages: list[queue.
         assert written[0] < len(pages)
 
 
-async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
+async def test_runs_taken_before_the_store_became_unavailable_are_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path / "fleet.db") as store:
@@ -134,7 +134,7 @@ async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
             await store.take(TakeRequest("kitchen", ANY, 10_000.0, 3), take)
 
 
-async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_path: Path) -> None:
+async def test_two_concurrent_takes_share_a_transaction_and_no_run(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(20)))
         async with held_up(store):
@@ -143,7 +143,7 @@ async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_pat
         assert sorted(taken) == [f"run-{one:05}" for one in range(20)]
 
 
-async def test_who_wants_nothing_is_given_nothing(tmp_path: Path, pages: list[queue.Page]) -> None:
+async def test_a_request_for_no_runs_takes_none(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, run(1))
         assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 0), take) == []

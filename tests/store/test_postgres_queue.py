@@ -1,4 +1,4 @@
-"""Taking: in few transactions, out of each other's way, and not slowed down by what one may not have."""
+"""The queue in PostgreSQL: few transactions, no waiting for each other, no cost for unsuitable runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from tests.store.postgres_scenes import limited, looking, opened
+from tests.store.postgres_fixtures import limited, looking, opened
 
 KITCHEN = a_session()
 GARAGE = a_session("garage-1", "garage")
@@ -34,7 +34,7 @@ OTHER_FLOW = Workflow("bake", argv=("true",), version=1)
 
 
 class Pages:
-    """Notes how many devices each locked page was dealt to."""
+    """Record to how many calls each locked page was dealt."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
@@ -51,9 +51,7 @@ async def _take(store: PostgresStore, session: Any, limit: int = 10, step: Any =
     return ids(await store.take(offer(session.device, limit, **more), step or taking(session)))
 
 
-async def test_devices_that_ask_at_the_same_time_are_served_together(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_concurrent_takes_are_served_together(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url) as store:
         sessions = [a_session(f"s{number}", f"device{number}") for number in range(8)]
         await joined(store, *sessions)
@@ -67,7 +65,7 @@ async def test_devices_that_ask_at_the_same_time_are_served_together(
             assert ids(await store.find(Query(session=session.id))) == sorted(runs)
 
 
-async def test_when_there_is_little_everybody_gets_some(postgres_url: str) -> None:
+async def test_few_runs_are_shared_among_all_takers(postgres_url: str) -> None:
     async with opened(postgres_url, takers=1) as store:
         await joined(store, KITCHEN, GARAGE)
         await added(store, *(a_run(number) for number in range(4)))
@@ -75,7 +73,7 @@ async def test_when_there_is_little_everybody_gets_some(postgres_url: str) -> No
         assert (first, second) == (["r0000", "r0002"], ["r0001", "r0003"])
 
 
-async def test_those_who_are_served_together_still_get_only_what_they_may_have(postgres_url: str) -> None:
+async def test_takers_served_together_get_only_runs_that_suit_them(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN, GARAGE)
         await added(
@@ -93,7 +91,7 @@ async def test_those_who_are_served_together_still_get_only_what_they_may_have(p
         assert ids(await store.find(Query(offered=True))) == ["r0003", "r0005"]
 
 
-async def test_a_step_that_raises_spoils_it_for_nobody_else(postgres_url: str) -> None:
+async def test_a_step_that_raises_fails_only_its_own_take(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN, GARAGE)
         await added(store, *(a_run(number) for number in range(4)))
@@ -114,7 +112,7 @@ def _only(*wanted: str, session: Any = KITCHEN) -> Callable[[Run], Run | None]:
     return lambda run: take(run) if run.id in wanted else None
 
 
-async def test_a_picky_device_finds_what_it_will_have_behind_all_it_refuses(
+async def test_a_picky_device_finds_its_runs_behind_all_that_it_refuses(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LARGEST_PAGE", 50)
@@ -141,7 +139,9 @@ async def test_more_than_a_page_can_be_taken_in_one_call(postgres_url: str, monk
         assert len(kitchen) <= 15
 
 
-async def test_looking_through_a_queue_comes_to_an_end(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_take_goes_through_a_bounded_part_of_the_queue(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MOST_RUNS_JUDGED", 100)
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN)
@@ -152,7 +152,7 @@ async def test_looking_through_a_queue_comes_to_an_end(postgres_url: str, monkey
         assert seen == {f"r{number:04d}" for number in range(len(seen))}
 
 
-async def test_what_one_refuses_far_down_the_queue_is_not_kept_from_others(postgres_url: str) -> None:
+async def test_a_run_refused_far_down_the_queue_stays_available_to_others(postgres_url: str) -> None:
     async with opened(postgres_url) as store, opened(postgres_url) as other:
         await joined(store, KITCHEN, GARAGE)
         await added(store, *(a_run(number) for number in range(100)))
@@ -164,13 +164,13 @@ async def test_what_one_refuses_far_down_the_queue_is_not_kept_from_others(postg
             return None
 
         looking_through = asyncio.ensure_future(_take(store, KITCHEN, 5, refuses))
-        got = await _take(other, GARAGE, 90)  # and not the last, however slowly it is looked for
+        got = await _take(other, GARAGE, 90)  # not the last ones, which may be judged right now
         await looking_through
         assert looked_at
-        assert len(got) == 90  # of all but those at the head, which may have been locked while they were judged
+        assert len(got) == 90  # all but those at the head, which may be locked while they are judged
 
 
-async def test_what_another_is_taking_is_passed_over_and_nobody_waits(postgres_url: str) -> None:
+async def test_runs_that_others_are_taking_are_passed_over_without_waiting(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         await added(store, *(a_run(number, (FLOW, OTHER_FLOW)[number // 20]) for number in range(40)))
@@ -204,7 +204,7 @@ async def test_several_kinds_come_in_one_order(postgres_url: str) -> None:
 
 
 async def test_a_kind_that_a_device_refuses_is_passed_over_as_a_whole(postgres_url: str) -> None:
-    """However many of them wait, what is read of the queue stays the same."""
+    """The part of the queue that is read does not depend on how many of them wait."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         await added(store, a_run("zzz", OTHER_FLOW))
@@ -239,7 +239,7 @@ async def test_a_run_that_cannot_be_read_does_not_stop_the_queue(
         assert [problem.split(" cannot")[0] for problem in await store.check()] == ["run r0000", "run r0002"]
 
 
-async def test_a_caller_that_is_gone_takes_nothing(postgres_url: str) -> None:
+async def test_a_cancelled_take_takes_nothing(postgres_url: str) -> None:
     async with opened(postgres_url, takers=1) as store:
         await joined(store, KITCHEN, GARAGE)
         await added(store, *(a_run(number) for number in range(4)))
@@ -251,8 +251,8 @@ async def test_a_caller_that_is_gone_takes_nothing(postgres_url: str) -> None:
         assert len(await store.find(Query(offered=True))) == 3
 
 
-async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_stated_time(postgres_url: str) -> None:
-    # a sixth of that is how long it may hold a lock and do nothing, and how long the others wait for one
+async def test_a_process_that_freezes_during_a_take_delays_others_for_a_bounded_time(postgres_url: str) -> None:
+    # a sixth of that limits an idle transaction, and the wait for a lock
     async with opened(postgres_url, timeout=600.0) as frozen, opened(postgres_url) as store:
         await joined(store, KITCHEN)
         await added(store, a_run(1), a_run(2))
@@ -262,21 +262,21 @@ async def test_a_process_that_freezes_while_it_takes_holds_the_others_up_for_a_s
             assert await connection.fetchval("SHOW idle_in_transaction_session_timeout") == "100s"
             await connection.execute("BEGIN")
             await connection.fetch("SELECT 1 FROM runs WHERE id = 'r0001' FOR UPDATE")
-            # and now it is stopped, with the lock. Nobody who takes waits for it:
+            # now it is suspended, with the lock. No take waits for it:
             assert await _take(store, KITCHEN) == ["r0002"]
-            # (most of the stated time is over, for nobody can wait that long)
+            # (most of the limit has passed, to keep the test short)
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '500ms'")
-            # who writes that very run does, until the server has had enough of it
+            # a write of that very run does, until the server ends the idle transaction
             run = held_by(a_run(1), KITCHEN)
             await store.commit([PutRun(run, 1)])
             assert (await store.run("r0001")) == run
             await ended.wait()
 
 
-async def test_who_waits_for_a_lock_gives_up_in_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_a_lock_ends_in_time(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url, timeout=60.0) as store, store._quick.borrowed() as connection:
         assert await connection.fetchval("SHOW lock_timeout") == "10s"
-    limited(monkeypatch, lock_timeout=0.5)  # and who waits less, gives up earlier
+    limited(monkeypatch, lock_timeout=0.5)  # a shorter limit ends the wait earlier
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)
         run = held_by(a_run(1), KITCHEN)

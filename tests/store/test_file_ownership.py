@@ -1,4 +1,4 @@
-"""In a folder that others can write, what a stranger has put beside a store is refused."""
+"""File ownership: files that another user has planted beside a store are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asterism.peers.tls_identity import tls_identity
 from asterism.store import file_ownership
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.store_errors import StoreUnwritable
-from tests.store.sqlite_scenes import opened
+from tests.store.sqlite_fixtures import opened
 
 NOBODY = 65534
 Give = Callable[[Path], None]
@@ -21,7 +21,7 @@ Give = Callable[[Path], None]
 
 @pytest.fixture
 def give_away(monkeypatch: pytest.MonkeyPatch) -> Give:
-    """Let a stranger own a file. Only root can; for others it is we who are somebody else."""
+    """Make another user own a file. Only root can; otherwise we pretend to be another user."""
 
     def give(path: Path) -> None:
         if os.geteuid() == 0:
@@ -37,7 +37,7 @@ def blobs(folder: Path) -> Blobs:
     return Blobs(folder / "fleet.db.blobs", lambda: 1000.0)
 
 
-def test_a_planted_folder_for_large_things_is_neither_written_nor_read(tmp_path: Path, give_away: Give) -> None:
+def test_a_planted_folder_of_blobs_is_neither_written_nor_read(tmp_path: Path, give_away: Give) -> None:
     mine = blobs(tmp_path)
     name = mine.keep(b"mine")
     assert mine.read(name) == b"mine"
@@ -67,7 +67,7 @@ def test_a_planted_link_to_a_folder_is_refused_and_a_link_of_ours_is_not(tmp_pat
         mine.keep(b"secret")
 
 
-def test_a_folder_of_somebody_with_whom_the_store_is_shared_is_used(tmp_path: Path, give_away: Give) -> None:
+def test_a_folder_of_a_member_of_the_stores_group_is_used(tmp_path: Path, give_away: Give) -> None:
     mine = blobs(tmp_path)
     name = mine.keep(b"ours")
     give_away(tmp_path / "fleet.db.blobs")
@@ -78,7 +78,7 @@ def test_a_folder_of_somebody_with_whom_the_store_is_shared_is_used(tmp_path: Pa
     assert name
 
 
-def test_a_planted_file_in_place_of_a_large_thing_is_not_followed_and_does_not_hang(tmp_path: Path) -> None:
+def test_a_planted_file_in_place_of_a_blob_is_not_followed_and_does_not_hang(tmp_path: Path) -> None:
     mine = blobs(tmp_path)
     name = mine.keep(b"mine")
     file = tmp_path / "fleet.db.blobs" / name[:2] / name
@@ -117,10 +117,10 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
         read_private(tmp_path / "pipe")
 
 
-def test_without_the_check_a_strangers_folder_would_be_used(
+def test_without_the_check_the_folder_of_another_user_would_be_used(
     tmp_path: Path, give_away: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ablation."""
+    """The ablation of the check."""
     mine = blobs(tmp_path)
     mine.keep(b"mine")
     give_away(tmp_path / "fleet.db.blobs")

@@ -1,4 +1,4 @@
-"""What the tests of the PostgreSQL engine share: a loop, a second look at the server, and a network that breaks."""
+"""Shared by tests of the PostgreSQL engine: stores, connections of the test's own, and a breakable wire."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asterism.store.postgres.connection_pool import ConnectionFactory
 
 @contextlib.asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
-    # a sixth of it is the longest wait for a lock: long enough for a machine that is busy with other things
+    # a sixth of it is the longest wait for a lock: long enough for a busy machine
     store = await PostgresStore.open(url, **{"timeout": 120.0, **options})
     try:
         yield store
@@ -28,8 +28,8 @@ async def opened(url: str, **options: Any) -> AsyncIterator[PostgresStore]:
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
-    """Every store that is opened from now on has such a limit at its server, in seconds, and all other times are as
-    long as ever: a machine that is busy with other things comes near none of those."""
+    """Give every store that is opened from now on a limit at its server, in seconds. All other limits stay long: a busy
+    machine does not reach them."""
     usual = ConnectionFactory._limits
 
     def own(self: ConnectionFactory) -> dict[str, str]:
@@ -39,7 +39,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
 
 
 async def connected(url: str) -> Any:
-    """A connection of the test's own, in the schema of the store."""
+    """Open a connection of the test's own, in the schema of the store."""
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     return await asyncpg.connect(
@@ -60,7 +60,7 @@ async def looking(url: str) -> AsyncIterator[Any]:
 
 
 async def waits_for_a_lock(connection: Any) -> int:
-    """Returns when some statement of a store waits for a lock; the number of the process that does."""
+    """Wait until a statement of a store waits for a lock. Return the id of its server process."""
     while True:
         pid = await connection.fetchval(
             "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'asterism'"
@@ -70,7 +70,7 @@ async def waits_for_a_lock(connection: Any) -> int:
 
 
 class Wire:
-    """Stands between a store and its server, and breaks on demand.
+    """A wire between a store and its server that breaks on demand.
 
     ``lose_request`` and ``lose_answer`` name a piece of a message. The first that is seen with it is cut off on its way
     to the server; or it is delivered, and the connection breaks when the server has answered. With ``hold`` it does not
