@@ -31,7 +31,7 @@ def test_a_run_that_was_given_away_as_often_as_can_be_fails() -> None:
         transitions.decline(last, last.grant, "no", 4.0),
     ):
         assert (after.status, after.epoch, problems_in(after)) == (FAILED, MAX_EPOCHS, [])
-        assert (after.error or "").startswith("given away 10000 times, and the last one ended, too: ")
+        assert (after.error or "").startswith("assigned 10000 times, the last one ended: ")
     done = transitions.complete(last, last.grant, {}, 4.0)
     assert (done.status, problems_in(done)) == (COMPLETED, [])
     first = given_away(MAX_EPOCHS - 1)

@@ -292,9 +292,9 @@ def test_a_device_that_rests_or_has_stopped_taking_work_is_no_candidate_and_is_w
         session("sick", profile={"suspended": "its disk is full", "os": "linux"}),
     )
     view, run = outlook(well, resting, stopped), run_of(work)
-    assert view.objection(well, run, work) is None
-    assert view.objection(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
-    assert view.objection(stopped, run, work) == "it has stopped taking work: its disk is full"
+    assert view.refusal_reason(well, run, work) is None
+    assert view.refusal_reason(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
+    assert view.refusal_reason(stopped, run, work) == "it has stopped taking work: its disk is full"
     assert [view.waits_for(one, run, work) for one in (well, resting, stopped)] == [False, True, True]
     assert not view.waits_for(stopped, run_of(work, pinned="well"), work), "it will never take this one"
     assert stopped.resumed().profile == {"os": "linux"}
