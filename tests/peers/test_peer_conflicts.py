@@ -61,7 +61,7 @@ async def test_a_result_that_lost_is_kept() -> None:
     assert ours == theirs.changed(revision=ours.revision)
     assert (ours.output, [one.output for one in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
     [told] = await kitchen.notices("conflict")
-    assert "is kept, but is not the result of run" in told
+    assert "is kept, but it is not the result of run" in told
 
 
 async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> None:

@@ -44,4 +44,4 @@ def test_a_record_that_waits_after_the_last_epoch_is_none() -> None:
         status=REASSIGNING, device=None, session=None, assigned_at=None,
         previous=(*last.previous, Assignment("kitchen", MAX_EPOCHS, 1.0, 2.0, "released")),
     )  # fmt: skip
-    assert problems_in(waits) == ["it is to be given away again after epoch 10000"]
+    assert problems_in(waits) == ["it is to be assigned again after epoch 10000"]
