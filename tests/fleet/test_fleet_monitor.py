@@ -269,7 +269,7 @@ async def test_what_no_device_can_do_fails_with_every_objection(stage: Stage) ->
     await watch(monitor, 30.0)
     error = (await stage.read(run)).error
     assert error == (
-        "no device could take it for 300 s. kitchen: it cannot gpu; attic: it does no work, it only watches"
+        "no device could take it for 300 s. kitchen: it lacks gpu; attic: it has no slots"
     )
     assert not kitchen.hands.begun
 
