@@ -384,7 +384,7 @@ def test_a_github_that_is_away_for_a_while_is_asked_again(server):
     ("words", "secret", "said"),
     [
         ([], "", "needs a secret"),
-        ([], "short", "at least 16 letters"),
+        ([], "short", "at least 16 characters"),
         (["--listen", "0.0.0.0:0"], SECRET, "--behind-proxy"),
         (["--listen", "nowhere"], SECRET, "not a valid address"),
         (["--every", "0s"], SECRET, "longer than nothing"),
@@ -407,4 +407,4 @@ def test_an_address_that_is_taken_is_told(server):
         done = subprocess.run(
             [*ASTERISM, "series", "serve", *options], capture_output=True, env={**os.environ, **known}, text=True
         )
-    assert (done.returncode, "cannot be listened on" in done.stderr) == (64, True), done.stderr
+    assert (done.returncode, "cannot listen on" in done.stderr) == (64, True), done.stderr
