@@ -1,4 +1,4 @@
-"""``why`` names the actual holder, whatever it is."""
+"""``why`` names what holds a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands as child processes: what they see, what becomes of their output, and that none outlives its orchestrator."""
+"""Commands as child processes: their environment, their output, and their end with the orchestrator."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def output(task: Task) -> Any:
 
 
 def pids(path: Path, count: int = 1) -> list[int]:
-    """The process numbers that a command has written, one per line; empty while they are not all there."""
+    """The pids that a command has written, one per line; empty until all are there."""
     lines = path.read_text().split("\n") if path.exists() else []
     return [int(line) for line in lines[:-1]] if len(lines) > count else []
 
@@ -215,7 +215,7 @@ def test_a_secret_reaches_the_command_and_never_its_error_or_its_story(
         Task("fails", shell='echo "bad $TOKEN" >&2; exit 1', **terms),
     )
     assert result["check"].value == "right"
-    assert result["text"].value == "token: s3cr3t-value"  # what a task returns is data, and never altered
+    assert result["text"].value == "token: s3cr3t-value"  # results are data, and never altered
     assert result["json"].value == {"t": "s3cr3t-value", "l": ["s3cr3t-value"]}
     assert result["argv"].value == "s3cr3t-value"
     error = result["fails"].error
@@ -272,7 +272,7 @@ def test_a_secret_that_is_not_there_fails_the_task_and_is_named() -> None:
 
 
 def cancel_when(path: Path, task: Task, count: int = 1, grace: float = PATIENCE) -> tuple[Any, list[int]]:
-    """Run a task until it has written its process numbers, then cancel the constellation."""
+    """Run a task until it has written its pids, then cancel the plan."""
 
     async def main() -> Any:
         orchestrator = Orchestrator([LocalDevice("device", grace=grace)], grace=PATIENCE)
@@ -352,7 +352,7 @@ def test_cancelling_at_any_moment_of_the_start_leaves_no_process(
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What the guard is told, kept by the test instead."""
+    """Records what the guard receives."""
     reading, writing = os.pipe()
     os.set_inheritable(writing, False)
     monkeypatch.setattr(process_guard.Guard, "pipe", lambda self: writing)
@@ -379,7 +379,7 @@ def test_the_guard_hears_of_the_beginning_and_the_end_of_every_command(ledger: A
 
 
 def test_the_guard_drops_the_pid_of_a_command_that_never_began(ledger: Any) -> None:
-    """A number that it keeps may belong to somebody else by the time it kills."""
+    """A pid that it keeps may belong to another process by the time it kills."""
     execute(Task("a", argv=["no-such-command-anywhere"]))
     begun, ended = ledger()
     assert begun == ended
@@ -433,7 +433,7 @@ def test_a_dead_orchestrator_takes_its_commands_with_it(tmp_path: Path, number: 
         import asyncio
         import signal
         from asterism import Constellation, LocalDevice, Orchestrator, Task
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the test runner may ignore it
         plan = Constellation()
         for n in range(3):
             plan.add(Task(f"t{{n}}", shell="trap '' TERM; sleep 1000 & echo $! >> {noted}; echo $$ >> {noted}; wait"))
