@@ -65,8 +65,8 @@ ALLOWED: tuple[Allowed, ...] = (
         "the same: each lie is a coroutine over stores in memory",
     ),
     Allowed(
-        "tests/(store/test_(conformance|sqlite_taking|postgres)|testing/)",
-        r"the task (test_|as_a_test|\w+\.<locals>\.)",
+        "tests/(store/test_(conformance|sqlite_queue|postgres)|testing/)",
+        r"the task (test_|\w+\.<locals>\.)",
         "the test itself makes megabytes of text or thousands of records, and commits them at once",
     ),
     Allowed(
