@@ -222,15 +222,15 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        ({"priority": "high"}, "priority is a whole number"),
-        ({"priority": True}, "priority is a whole number"),
-        ({"given": [1]}, "is an object with names and values"),
+        ({"priority": "high"}, "priority must be a whole number"),
+        ({"priority": True}, "priority must be a whole number"),
+        ({"given": [1]}, "must be an object of named values"),
         ({"given": {"x": {1, 2}}}, "which is not JSON"),
         ({"given": {"$blob": "x", "size": 1}}, "looks like a reference"),
-        ({"key": ""}, "key is a text"),
-        ({"key": "plan:nightly/a/1"}, "are those of constellations"),
-        ({"series": "a\nb"}, "series is a text"),
-        ({"device": 3}, "device is a text"),
+        ({"key": ""}, "key must be a text"),
+        ({"key": "plan:nightly/a/1"}, "are reserved for plans"),
+        ({"series": "a\nb"}, "series must be a text"),
+        ({"device": 3}, "device must be a text"),
     ],
 )
 async def test_invalid_terms_are_refused_before_any_write(stage: Stage, terms: dict[str, Any], words: str) -> None:

@@ -118,5 +118,5 @@ async def test_a_device_counts_from_before_it_asked_to_join(stage: Stage) -> Non
 
 
 async def test_a_device_that_would_do_nothing_but_beat_is_refused(stage: Stage) -> None:
-    with pytest.raises(AsterismError, match=r"its heartbeat is 0\.1 s at least, not 0\.05 s"):
+    with pytest.raises(AsterismError, match=r"heartbeat must be at least 0\.1 s, not 0\.05 s"):
         await stage.device("laptop", heartbeat=0.05, timeout=90.0)

@@ -52,7 +52,7 @@ def test_a_plain_function_runs_in_a_thread_and_a_coroutine_on_the_loop() -> None
 
 
 def test_a_parameter_that_nothing_fills_is_named() -> None:
-    with pytest.raises(TypeError, match="double needs 'n', and the input of the run has no such name"):
+    with pytest.raises(TypeError, match="double needs 'n', which the input of the run does not have"):
         execute(function("device_jobs:double"), {"m": 1})
 
 
@@ -182,10 +182,10 @@ def stops_iterating() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (exits, "wanted to end the process: SystemExit enough"),
-        (exits_on_the_loop, "wanted to end the process: SystemExit 3"),
-        (interrupts, "wanted to end the process: KeyboardInterrupt"),
-        (cancels_itself, "was cancelled by itself"),
+        (exits, "tried to end the process: SystemExit enough"),
+        (exits_on_the_loop, "tried to end the process: SystemExit 3"),
+        (interrupts, "tried to end the process: KeyboardInterrupt"),
+        (cancels_itself, "cancelled itself"),
         (stops_iterating, "raised StopIteration"),
     ],
 )
