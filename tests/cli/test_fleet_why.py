@@ -59,10 +59,10 @@ def test_each_device_says_why_it_is_none(scene: Scene) -> None:
     assert kinds(scene, run) == [("no_device", ""), *(("objection", name) for name in "abcd")]
     assert reasons(scene, run) == [
         "none of the 4 devices can take it",
-        "a: it cannot gpu",
+        "a: it lacks gpu",
         "b: \"os == 'plan9'\" does not hold",
-        "c: it does no work, it only watches",
-        "d: it is being drained",
+        "c: it has no slots",
+        "d: it is draining",
     ]
 
 
@@ -159,7 +159,9 @@ def test_a_pause_before_the_next_try_says_how_long_and_after_what(scene: Scene) 
     scene.workflow("again", argv=("true",), retries=3, backoff=300)
     run = scene.step(scene.create("again"), taken_by("a"), started, failed("no luck"))
     assert kinds(scene, run) == [("backoff", "")]
-    assert reasons(scene, run)[0].startswith("the next attempt begins in 5 min, after the last one on a (failed: no luck)")
+    assert reasons(scene, run)[0].startswith(
+        "the next attempt begins in 5 min, after the last one on a (failed: no luck)"
+    )
     assert scene.json("runs", "why", run.id)["reasons"][0]["at"] == pytest.approx(run.not_before)
 
 
@@ -260,7 +262,7 @@ def test_an_owner_that_has_gone_is_named(scene: Scene) -> None:
 
 
 def given_up(run: Run, flow: Workflow, now: float) -> Run:
-    return transitions.give_up(run, now, "no device could take it for 300 s. a: it cannot gpu")
+    return transitions.give_up(run, now, "no device could take it for 300 s. a: it lacks gpu")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def given_up(run: Run, flow: Workflow, now: float) -> Run:
     [
         ((taken_by("a"), started, completed(1)), "it completed on a, 0 s ago"),
         ((taken_by("a"), started, failed("no luck")), "it failed 0 s ago: no luck"),
-        ((given_up,), "it failed 0 s ago: no device could take it for 300 s. a: it cannot gpu"),
+        ((given_up,), "it failed 0 s ago: no device could take it for 300 s. a: it lacks gpu"),
     ],
 )
 def test_an_end_is_told(scene: Scene, steps: tuple[Callable[..., Run], ...], words: str) -> None:

@@ -106,7 +106,7 @@ async def test_a_result_twice_is_recorded_once(stage: Stage) -> None:
     kitchen.hands.finish(run, 42)
     ended = await stage.end_of(run)
     assert [entry.what for entry in ended.story].count("completed") == 1
-    with pytest.raises(Exception, match="cannot complete it any more"):
+    with pytest.raises(Exception, match="can no longer complete it"):
         await kitchen.fleet.ledger.change(
             run.id, lambda r, _: transitions.complete(r, transitions.Grant(run.id, kitchen.session, 1), 43, 1.0)
         )

@@ -268,9 +268,7 @@ async def test_a_run_that_no_device_can_execute_fails_with_all_reasons(stage: St
     assert (await stage.read(run)).status == "created"
     await watch(monitor, 30.0)
     error = (await stage.read(run)).error
-    assert error == (
-        "no device could take it for 300 s. kitchen: it cannot gpu; attic: it does no work, it only watches"
-    )
+    assert error == ("no device could take it for 300 s. kitchen: it lacks gpu; attic: it has no slots")
     assert not kitchen.hands.begun
 
 
