@@ -25,7 +25,7 @@ KITCHEN = Owner("kitchen", "kitchen-1")
 
 
 async def known(stage: Stage) -> None:
-    """The owner, as the store knows it. Without slots, it is given nothing but what a test gives it."""
+    """The owner, as the store knows it. It has no slots, so only the test assigns runs to it."""
     await stage.store.commit([PutSession(Session(KITCHEN.session, KITCHEN.device, 0.0, slots=0), None)])
 
 
@@ -283,7 +283,7 @@ async def test_a_series_that_cannot_be_read_is_taken_and_says_so(stage: Stage) -
 
 
 async def test_a_repair_of_a_series_sees_runs_that_ended_meanwhile(stage: Stage) -> None:
-    """The end of a run does not slip in between the reading and the writing of whoever mends it."""
+    """The end of a run does not get lost between the read and the write of a repair."""
     run = await stage.person.create(WORK, series="films")
     await stage.store.commit([PutRegister("series/films", {"broken": True}, 1)])
     broken = await stage.store.register("series/films")

@@ -1,4 +1,4 @@
-"""One living device per name: who is refused, who is replaced, and what a new life inherits."""
+"""Membership: one living device per name; refusals, replacement, and the runs of an earlier session."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_device_joins_although_the_answer_gets_lost_or_the_store_is_out_
 
 
 async def test_a_device_whose_name_is_taken_while_it_joins_gives_way(stage: Stage) -> None:
-    """Its entry was made and nobody told it; before it could look, somebody else took the name."""
+    """The answer to its entry was lost, and another device took the name before it looked again."""
     late = Device(stage, "kitchen", host="one")
     stage.devices.append(late)
     late.line.loses["commit"] = 5

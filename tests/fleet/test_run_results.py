@@ -1,4 +1,4 @@
-"""What a device is wished, what it reports, and how its work ends."""
+"""Requests to stop a run, reports of its execution, and its result."""
 
 from __future__ import annotations
 

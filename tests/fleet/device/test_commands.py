@@ -32,7 +32,7 @@ from tests.process_scenes import PATIENCE, alive, soon, soon_async
 PYTHON = sys.executable
 
 
-# -- what it is told ---------------------------------------------------------------------------------------------------
+# -- variables and inputs ----------------------------------------------------------------------------------------------
 
 
 def test_a_command_gets_its_run_and_the_progress_of_the_attempt_before() -> None:
@@ -105,7 +105,7 @@ def test_a_nul_character_in_a_word_fails_and_says_where() -> None:
         execute(command("echo", "{x}"), {"x": "a\0b"})
 
 
-# -- what it tells -----------------------------------------------------------------------------------------------------
+# -- output and progress -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_secret_reaches_the_command_and_no_text_about_it(monkeypatch: pytest.M
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
     told, given = Told(), {"token": {"secret": "MY_TOKEN"}}
     assert execute(shell('test "$token" = s3cr3t-value && echo "got $token"'), given, told=told) == "got s3cr3t-value"
-    assert execute(command("echo", "{token}"), given, told=told) == "s3cr3t-value"  # what it returns is data
+    assert execute(command("echo", "{token}"), given, told=told) == "s3cr3t-value"  # a result is data
     assert execute(shell('cat "$ASTERISM_INPUT"'), given) == given
     assert execute(shell("echo $T", env={"T": {"secret": "MY_TOKEN"}}), told=told) == "s3cr3t-value"
     assert told.output[-1] == "[secret]\n"
@@ -432,7 +432,7 @@ def test_ended_process_groups_are_removed_from_the_records(state: Path, monkeypa
     life.close()
 
 
-# -- what the device lacks ---------------------------------------------------------------------------------------------
+# -- missing commands --------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_command_is_found_before_the_claim() -> None:

@@ -121,7 +121,7 @@ def test_an_input_named_run_does_not_hide_the_run() -> None:
     assert execute(function(lambda run: run.id), {"run": "an input"}) == "r1"
 
 
-# -- what it may return ------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def deep(levels: int) -> Any:
@@ -156,7 +156,7 @@ def test_a_result_is_json_afterwards() -> None:
     assert execute(function(lambda: {"t": (1, 2), "d": deep(198)})) == {"t": [1, 2], "d": deep(198)}
 
 
-# -- what it may raise -------------------------------------------------------------------------------------------------
+# -- exceptions --------------------------------------------------------------------------------------------------------
 
 
 def exits() -> None:

@@ -93,7 +93,7 @@ def test_without_the_mask_the_secret_is_in_the_store(tmp_path: Path, monkeypatch
     assert b"s3cr3t" in stored(tmp_path)
 
 
-# -- what the work says, and what it returns ---------------------------------------------------------------------------
+# -- output and results ------------------------------------------------------------------------------------------------
 
 
 async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
