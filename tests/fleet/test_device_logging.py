@@ -1,4 +1,4 @@
-"""What a device logs of a store that is out of reach for long: when it begins, once a minute, and when it is over."""
+"""Log of a device during a long outage of the store: at its begin, once a minute, and at its end."""
 
 from __future__ import annotations
 
