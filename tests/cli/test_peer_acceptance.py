@@ -89,7 +89,7 @@ def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
 
 @pytest.mark.parametrize("call", [1, 2], ids=["the secret is written down", "it is exchanged"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_guest_that_is_killed_finishes_what_it_began(house: House, call: int, when: str) -> None:
+def test_a_killed_guest_continues_its_acceptance(house: House, call: int, when: str) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = invitation(kitchen, "laptop", url, "--as", "kitchen")
@@ -101,7 +101,7 @@ def test_a_guest_that_is_killed_finishes_what_it_began(house: House, call: int, 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_host_that_is_killed_is_asked_again(house: House, when: str) -> None:
+def test_a_killed_host_answers_the_repeated_request(house: House, when: str) -> None:
     laptop, kitchen = house.laptop, house.kitchen.made()
     place = lasting_place()
     line = invitation(kitchen, "laptop", f"https://{place}", "--as", "kitchen")
@@ -117,7 +117,7 @@ def test_a_host_that_is_killed_is_asked_again(house: House, when: str) -> None:
 # -- what was used is worth nothing ------------------------------------------------------------------------------------
 
 
-def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: House) -> None:
+def test_a_used_invitation_and_a_store_id_do_not_authenticate(house: House) -> None:
     """The line is in the history of a shell, and every peer is told the id of the store."""
     laptop, kitchen, thief = house.laptop, house.kitchen, house.thief
     kitchen.workflow("cook")
@@ -142,7 +142,7 @@ async def _disguised(fleet: Any, as_whom: Scene) -> None:
     await fleet.store.commit([PutRegister("store/id", {"id": stolen}, None)])
 
 
-def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
+def test_an_invitation_is_read_from_standard_input(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
@@ -164,7 +164,7 @@ def few_descriptors(number: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_device_works_on_and_peers_get_through_whoever_else_connects(house: House) -> None:
+def test_a_device_and_its_peers_survive_a_flood_of_connections(house: House) -> None:
     """It may have 256 file descriptors, and 300 connections are opened on which nothing is ever said."""
     laptop, kitchen = house.laptop, house.kitchen
     kitchen.workflow("cook", shell="echo soup")

@@ -55,7 +55,7 @@ def owner(told: dict[str, Any]) -> tuple[str, str, int]:
 # -- the first meeting -------------------------------------------------------------------------------------------------
 
 
-def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
+def test_two_stores_become_peers_and_sync_their_runs(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     kitchen.workflow("cook", shell="echo soup")
     laptop.workflow("write", shell="echo letter")
@@ -79,7 +79,7 @@ def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
         assert abs(peer["skew"]) < 60
 
 
-def test_who_calls_is_told_what_the_other_side_refused(house: House) -> None:
+def test_the_client_prints_refusals_of_the_other_side(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     kitchen.workflow("cook", shell="echo soup")
     laptop.workflow("cook", shell="echo salad")
@@ -92,7 +92,7 @@ def test_who_calls_is_told_what_the_other_side_refused(house: House) -> None:
         assert why.startswith(f"run {run.id}: cook@1 is one workflow here and another one there")
 
 
-def test_what_is_large_is_brought_along(house: House) -> None:
+def test_blobs_are_synced(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.workflow("count", shell='wc -c < "$ASTERISM_INPUT"')
     text = "x" * 300_000
@@ -147,7 +147,7 @@ def in_thread(server: socketserver.BaseServer) -> Iterator[None]:
         thread.join()
 
 
-def test_a_meeting_that_is_cut_off_anywhere_is_gone_on_with(house: House) -> None:
+def test_a_sync_that_is_cut_off_anywhere_continues(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     for scene in (laptop, kitchen):
         scene.workflow(f"work-{scene.folder.name}")
@@ -198,7 +198,7 @@ def test_a_run_of_one_store_is_executed_by_a_device_of_the_other(house: House) -
                 assert "Traceback" not in errors
 
 
-def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: House) -> None:
+def test_a_peer_that_returns_is_synced_again(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.ok("workflow", "add", "cook", "--shell", "echo soup", "--needs", "stove")
     with serving(kitchen, lasting_place()) as url:
@@ -214,7 +214,7 @@ def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: Hou
 # -- apart -------------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops_and_is_told(house: House) -> None:
+def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     here = sleeper(laptop, *QUICK, "--backoff", "0")
     there = pipe(kitchen)
@@ -276,7 +276,7 @@ def test_a_server_with_another_certificate_is_refused(house: House) -> None:
         refused(laptop.run("peer", "sync", "kitchen"), "is not the one in the invitation")
 
 
-def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House) -> None:
+def test_an_expired_invitation_is_refused_and_leaves_nothing(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         late = invitation(kitchen, "laptop", url, "--valid", "0")
@@ -286,7 +286,7 @@ def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House)
         laptop.ok("peer", "accept", invitation(kitchen, "laptop", url))
 
 
-def test_an_invitation_serves_one_store_and_no_other(house: House) -> None:
+def test_an_invitation_serves_one_store(house: House) -> None:
     laptop, kitchen, attic = house.laptop, house.kitchen, house.attic
     kitchen.workflow("cook")
     kitchen.create("cook")
@@ -315,7 +315,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
         refused(copy.run("peer", "accept", line, "--name", "laptop"), "is a copy of this store")
 
 
-def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:
+def test_an_unreachable_peer_has_its_own_exit_code(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
@@ -323,7 +323,7 @@ def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:
     refused(laptop.run("peer", "sync", "kitchen", "--json"), f"{url} is unreachable", code=75)
 
 
-def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
+def test_invalid_requests_do_not_harm_a_server(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         wanted = parse_invitation(invitation(kitchen, "laptop", url))
@@ -348,7 +348,7 @@ def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
         befriend(kitchen, "laptop", laptop, url, "kitchen")  # invited anew: it never came
 
 
-def test_what_listens_there_and_is_no_peer_is_told(house: House) -> None:
+def test_another_service_at_the_address_is_reported(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     line = invitation(kitchen, "laptop", "https://127.0.0.1:1")
     with plain_server() as port:
@@ -373,7 +373,7 @@ def plain_server() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_leaves_when_it_is_told_to(house: House, number: signal.Signals) -> None:
+def test_a_server_stops_on_a_signal(house: House, number: signal.Signals) -> None:
     kitchen = house.kitchen.made()
     with kitchen.process("peer", "serve", "--listen", "127.0.0.1:0", "--json") as process:
         line = json.loads(heard(process, "listening for peers on ")[-1])
@@ -384,7 +384,7 @@ def test_a_server_leaves_when_it_is_told_to(house: House, number: signal.Signals
     assert (code, json.loads(output)) == (0, {"store": kitchen.url, "url": url}), errors
 
 
-def test_two_do_not_listen_in_one_place(house: House) -> None:
+def test_two_servers_cannot_share_an_address(house: House) -> None:
     with serving(house.kitchen) as url:
         place = url.removeprefix("https://")
         result = house.laptop.made().run("peer", "serve", "--listen", place)

@@ -24,13 +24,13 @@ from asterism.peers.sync_progress import SyncResult
 from asterism.store import row_codec
 from asterism.store.protocol import PutRegister, PutRun
 from asterism.store.sqlite import SqliteStore
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, three, two
 
 # -- what is no text ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\nb", "run-\udfff"])
-async def test_an_id_that_is_no_text_stops_no_meeting(tmp_path: Path, name: str) -> None:
+async def test_an_id_that_is_not_text_does_not_stop_a_sync(tmp_path: Path, name: str) -> None:
     """SQLite keeps no half characters."""
     store = await SqliteStore.open(tmp_path / "laptop.db")
     laptop = await Side("laptop", store).joined()
@@ -43,7 +43,7 @@ async def test_an_id_that_is_no_text_stops_no_meeting(tmp_path: Path, name: str)
     await store.close()
 
 
-async def test_half_a_character_anywhere_in_a_record_stops_no_meeting(tmp_path: Path) -> None:
+async def test_a_lone_surrogate_in_a_record_does_not_stop_a_sync(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "laptop.db")
     laptop = await Side("laptop", store).joined()
     await laptop.exchange.peers.add("kitchen")
@@ -60,7 +60,7 @@ async def test_half_a_character_anywhere_in_a_record_stops_no_meeting(tmp_path: 
 
 
 @pytest.mark.virtual_time
-async def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_and_longer(
+async def test_an_internal_error_is_logged_and_backs_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class LoopClock:
@@ -103,7 +103,7 @@ async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], SyncResult]:
     return [len(json.dumps(one)) for one in transport.said], met
 
 
-async def test_many_large_workflows_do_not_make_a_message_that_nobody_takes() -> None:
+async def test_large_workflows_are_split_over_messages() -> None:
     laptop, kitchen = await two()
     for number in range(60):
         flow = await laptop.fleet.workflows.add(Workflow(f"work-{number}", shell="x" * 50_000))
@@ -114,7 +114,7 @@ async def test_many_large_workflows_do_not_make_a_message_that_nobody_takes() ->
     assert messages.MAX_RECORD_BYTES + messages.MAX_BATCH_BYTES < MAX_MESSAGE_BYTES
 
 
-async def test_what_is_written_longer_than_it_is_counts_as_it_is_written() -> None:
+async def test_the_size_of_a_record_counts_as_encoded() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=32 << 20)
     for _ in range(4):
@@ -124,7 +124,7 @@ async def test_what_is_written_longer_than_it_is_counts_as_it_is_written() -> No
     assert max(sizes) < messages.MAX_BATCH_BYTES + 100_000
 
 
-async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_others_are_told() -> None:
+async def test_a_record_that_is_too_large_is_skipped_with_a_notice() -> None:
     laptop, kitchen = await two()
     first = await laptop.create()
     large = await laptop.create(given={"text": "y" * (messages.MAX_RECORD_CHARS + 1)})
@@ -144,7 +144,7 @@ async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_o
     assert len(await laptop.notices("refused")) == 1
 
 
-async def test_a_run_whose_workflow_is_gone_is_passed_over_with_a_notice_and_the_others_are_told() -> None:
+async def test_a_run_whose_workflow_is_gone_is_skipped_with_a_notice() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     found = await laptop.store.register("workflow-version/transcode@1")
@@ -162,7 +162,7 @@ async def test_a_run_whose_workflow_is_gone_is_passed_over_with_a_notice_and_the
     ]
 
 
-async def test_forgetting_a_constellation_does_not_stop_the_meetings() -> None:
+async def test_forgetting_a_plan_does_not_stop_syncs() -> None:
     laptop, kitchen, garage = await three()
     flow = Workflow("plan:nightly", argv=("true",), version=1)
     await kitchen.fleet.workflows.keep(flow)
@@ -182,7 +182,7 @@ async def test_forgetting_a_constellation_does_not_stop_the_meetings() -> None:
 
 
 @pytest.mark.parametrize("cursor", [None, "to and fro"])
-async def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
+async def test_a_peer_that_always_has_more_does_not_keep_a_sync_open(
     cursor: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", "asterism.peers"):
@@ -208,7 +208,7 @@ async def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
 
 
 @pytest.mark.parametrize("field", ["protocol", "clock", "store", "feed", "cursor", "records"])
-async def test_what_is_refused_does_not_come_back_whole(field: str) -> None:
+async def test_a_refused_message_is_quoted_only_in_part(field: str) -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     with pytest.raises(PeerRefused) as refused:
@@ -219,7 +219,7 @@ async def test_what_is_refused_does_not_come_back_whole(field: str) -> None:
 # -- who is told what was refused --------------------------------------------------------------------------------------
 
 
-async def test_who_calls_learns_what_the_other_side_refused_also_when_it_was_told_before() -> None:
+async def test_the_client_learns_repeated_refusals() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
     run = await laptop.create()
@@ -234,7 +234,7 @@ async def test_who_calls_learns_what_the_other_side_refused_also_when_it_was_tol
     assert (await laptop.meet(kitchen)).refused_there == ()
 
 
-async def test_of_many_refusals_the_first_reasons_are_told_and_how_many_there_are() -> None:
+async def test_the_first_reasons_of_many_refusals_are_sent() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
     for _ in range(12):
@@ -245,7 +245,7 @@ async def test_of_many_refusals_the_first_reasons_are_told_and_how_many_there_ar
     assert all(len(one) <= messages.MAX_REASON_CHARS for one in met.refused_there)
 
 
-async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_was() -> None:
+async def test_a_record_that_is_ingested_later_is_not_reported_as_refused() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     liar = Liar(laptop)
@@ -260,7 +260,7 @@ async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_w
 # -- a store that only syncs -------------------------------------------------------------------------------------------
 
 
-async def test_what_waits_in_a_store_without_devices_is_given_away_when_a_peer_says_which_it_has() -> None:
+async def test_a_sync_assigns_waiting_runs_in_a_store_without_devices() -> None:
     laptop, kitchen = Side("laptop"), await Side("kitchen").joined()
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
@@ -276,7 +276,7 @@ async def test_what_waits_in_a_store_without_devices_is_given_away_when_a_peer_s
     assert (await kitchen.run(run.id)).device == "kitchen"
 
 
-async def test_who_only_answers_gives_away_what_waits_too() -> None:
+async def test_a_server_assigns_waiting_runs_as_well() -> None:
     laptop, kitchen = await Side("laptop").joined(), Side("kitchen")
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
@@ -286,7 +286,7 @@ async def test_who_only_answers_gives_away_what_waits_too() -> None:
     assert (await laptop.run(run.id)).device == "laptop"
 
 
-async def test_while_a_device_is_there_or_somebody_is_elected_a_meeting_gives_nothing_away() -> None:
+async def test_a_sync_assigns_nothing_while_a_device_or_coordinator_is_there() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(FLOW)
     run = await laptop.create()

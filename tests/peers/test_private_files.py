@@ -55,7 +55,7 @@ def test_a_store_gets_one_identity_and_keeps_it(store: SqliteStore) -> None:
     assert datetime.timedelta(days=19 * 365) < left < datetime.timedelta(days=21 * 365)
 
 
-def test_it_is_nobody_elses_whatever_the_umask_allows(store: SqliteStore) -> None:
+def test_the_identity_is_private_whatever_the_umask(store: SqliteStore) -> None:
     before = os.umask(0)
     try:
         identity = tls_identity(store)
@@ -70,7 +70,7 @@ def test_it_is_nobody_elses_whatever_the_umask_allows(store: SqliteStore) -> Non
     assert not list(store.path.parent.glob(".*"))
 
 
-def test_of_several_who_make_one_at_once_all_have_the_same(store: SqliteStore) -> None:
+def test_concurrent_creations_yield_one_identity(store: SqliteStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: tls_identity(store), range(16)))
     assert len(set(made)) == 1
@@ -87,7 +87,7 @@ def test_a_file_that_others_can_read_is_refused(store: SqliteStore, file: str) -
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "binary", "another key"])
-def test_a_damaged_identity_is_told_and_not_replaced(store: SqliteStore, damage: str) -> None:
+def test_a_damaged_identity_is_reported_and_not_replaced(store: SqliteStore, damage: str) -> None:
     identity = tls_identity(store)
     good = identity.path.read_bytes()
     identity.path.unlink()
@@ -110,14 +110,14 @@ def test_a_store_without_a_file_has_no_peers() -> None:
         tls_identity(MemoryStore())
 
 
-def test_what_is_missing_is_said_with_what_to_install(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(AsterismError, match="peers need cryptography: install the extra 'peers'"):
         tls_identity(store)
     assert not list(store.path.parent.glob("*.pem"))
 
 
-def test_an_identity_that_is_there_needs_nothing_installed(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_identity_needs_no_package(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     identity = tls_identity(store)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     assert tls_identity(store) == identity
@@ -138,14 +138,14 @@ def test_tokens_are_kept_by_the_name_of_the_peer(store: SqliteStore) -> None:
     assert json.loads(store.path.with_name("laptop.db-peers.json").read_text()) == {"kitchen": "three"}
 
 
-def test_of_several_who_keep_tokens_at_once_none_is_lost(store: SqliteStore) -> None:
+def test_concurrent_writes_of_tokens_lose_none(store: SqliteStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: TokenFile(store).put(f"peer {number}", Token("token")), range(24)))
     assert all(TokenFile(store).get(f"peer {number}") == Token("token") for number in range(24))
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kitchen": 5}', "{"])
-def test_damaged_tokens_are_told(store: SqliteStore, text: str) -> None:
+def test_damaged_tokens_are_reported(store: SqliteStore, text: str) -> None:
     write_private(store.path.with_name("laptop.db-peers.json"), text.encode(), replace=True)
     with pytest.raises(UnusableSecret, match="is damaged"):
         TokenFile(store).get("kitchen")

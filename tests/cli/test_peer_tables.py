@@ -21,12 +21,12 @@ def lines(met: SyncResult, *refusals: Notice, width: int | None = None) -> list[
     return [str(line) for line in sync_lines("kitchen", met, refusals, width)]
 
 
-def test_a_meeting_is_told_in_numbers() -> None:
+def test_a_sync_is_summarised_in_numbers() -> None:
     assert lines(SyncResult()) == ["Synced with kitchen: 0 records sent, 0 records received."]
     assert lines(SyncResult(1, 1200)) == ["Synced with kitchen: 1 record sent, 1,200 records received."]
 
 
-def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
+def test_refusals_and_losses_are_printed_with_their_reason() -> None:
     assert lines(SyncResult(refused=1, lost=("laptop does not own run 7 any more",)), REFUSED) == [
         "Synced with kitchen: 0 records sent, 0 records received, 1 record refused.",
         "Refused: run 1 of laptop is forged",
@@ -34,7 +34,7 @@ def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
     ]
 
 
-def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
+def test_closed_copies_and_rollbacks_are_printed() -> None:
     assert lines(SyncResult(closed=("run 7: how it ended is not known",), put_back="here"))[1:] == [
         "Closed: run 7: how it ended is not known",
         "This store was restored from an older copy: all records were exchanged again.",
@@ -42,14 +42,14 @@ def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
     assert lines(SyncResult(put_back="there"))[1].startswith("The store of kitchen was restored from an older copy")
 
 
-def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
+def test_refusals_of_the_peer_are_printed_with_their_reasons() -> None:
     assert lines(SyncResult(2, refused_there=("run 7: it is\x1b[2J forged", "1 more, without a reason")))[1:] == [
         "Refused by kitchen: run 7: it is·[2J forged",
         "Refused by kitchen: 1 more, without a reason",
     ]
 
 
-def test_what_was_refused_before_is_not_told_again() -> None:
+def test_refusals_that_were_reported_before_are_not_repeated() -> None:
     assert lines(SyncResult(refused=2))[1:] == [
         "These refusals were reported before: `asterism runs show RUN` shows the reason."
     ]
@@ -70,12 +70,12 @@ def test_long_reasons_are_broken_between_words() -> None:
         (-86_400.0, "the clock of kitchen is 24 h behind"),
     ],
 )
-def test_clocks_that_differ_are_told(skew: float, words: str) -> None:
+def test_clock_differences_are_printed(skew: float, words: str) -> None:
     assert clock_note("kitchen", skew) == words
     assert (lines(SyncResult(skew=skew))[1:] == [f"T{words[1:]}."]) is bool(words)
 
 
-def test_a_meeting_as_json() -> None:
+def test_a_sync_as_json() -> None:
     assert sync_json("kitchen", SyncResult(1, 2, 3, ("lost",), 0.5, ("run 7: no",)), [REFUSED]) == {
         "peer": "kitchen",
         "sent": 1,
@@ -90,7 +90,7 @@ def test_a_meeting_as_json() -> None:
     }
 
 
-async def test_only_what_is_refused_from_now_on_is_told(tmp_path: Path) -> None:
+async def test_only_new_refusals_are_reported(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "kitchen.db")
     await store.commit([Notice(1.0, "refused", "before")])
     refusals = await RefusalLog(store).begin()

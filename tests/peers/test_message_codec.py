@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asterism.core.run import transitions
 from asterism.peers.message_codec import NotStrictJson, UnreadableLine, decode_message, encode_message, parse_strict
 from asterism.peers.messages import encode_record
-from tests.peers.exchange_scenes import FLOW, Direct, Side, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Side, two
 
 BAD = {
     "NaN": b"NaN",
@@ -36,13 +36,13 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b"]), VALUES), st.lists(VALUES), st.lists(VALUES) | st.none())
-def test_what_is_written_is_read(header: dict[str, Any], records: list[Any], devices: list[Any] | None) -> None:
+def test_a_message_round_trips(header: dict[str, Any], records: list[Any], devices: list[Any] | None) -> None:
     message = {**header, "records": records, "workflows": [], "devices": devices}
     assert decode_message(encode_message(message)) == message
 
 
 @given(st.binary())
-def test_no_bytes_do_harm(data: bytes) -> None:
+def test_no_bytes_crash_the_decoder(data: bytes) -> None:
     try:
         message = decode_message(data)
     except NotStrictJson:
@@ -51,7 +51,7 @@ def test_no_bytes_do_harm(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_a_bad_line_is_one_record_and_the_others_are_read(bad: bytes) -> None:
+def test_an_invalid_line_costs_one_record(bad: bytes) -> None:
     lines = [b'{"records": [], "n": 1}', b'{"record": 1}', b'{"record": ' + bad + b"}", b'{"record": 3}']
     message = decode_message(b"\n".join(lines))
     first, unreadable, last = message["records"]
@@ -65,7 +65,7 @@ def test_a_bad_line_is_one_record_and_the_others_are_read(bad: bytes) -> None:
     "data",
     [b"", b"[]", b"NaN", b'{"records": [1]}', b'{"devices": null}\n{"device": 1}', b'{"a": ' + BAD["deep"] + b"}"],
 )
-def test_a_message_that_is_none_is_refused(data: bytes) -> None:
+def test_an_invalid_message_is_refused(data: bytes) -> None:
     with pytest.raises(NotStrictJson):
         decode_message(data)
 
@@ -86,7 +86,7 @@ class Tampered(Direct):
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-async def test_a_meeting_goes_on_past_what_is_not_json(bad: bytes) -> None:
+async def test_a_sync_continues_after_an_invalid_line(bad: bytes) -> None:
     laptop, kitchen = await two()
     ours, theirs = [await laptop.create() for _ in range(2)], [await kitchen.create() for _ in range(2)]
     line = b'{"record":' + bad + b"}"
@@ -98,7 +98,7 @@ async def test_a_meeting_goes_on_past_what_is_not_json(bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("bad", [value for name, value in BAD.items() if name != "no UTF-8"])
-async def test_nor_is_what_stands_inside_of_a_record(bad: bytes) -> None:
+async def test_an_invalid_column_costs_one_record(bad: bytes) -> None:
     """The input and the state of a run are JSON within JSON."""
     laptop, kitchen = await two()
     await kitchen.create()
@@ -121,7 +121,7 @@ def feed_message(store: str, records: list[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def test_a_record_with_a_number_that_is_none_costs_that_record_alone() -> None:
+async def test_a_record_with_an_invalid_number_costs_one_record() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     good = transitions.create("good", FLOW, {}, by="ann", now=5.0)

@@ -19,7 +19,7 @@ from asterism.peers.exchange import Exchange
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import ProgressReport, PutCopy, Write, feed_of
 from asterism.store.sqlite import SqliteStore
-from tests.peers.exchange_scenes import FLOW, Direct, Side, StillClock, three, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Side, StillClock, three, two
 
 # -- conflicts and wishes ----------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ async def contested(**terms: Any) -> tuple[Side, Side, Run]:
     return laptop, kitchen, run
 
 
-async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() -> None:
+async def test_after_a_conflict_one_record_wins_and_the_loser_learns_why() -> None:
     laptop, kitchen, run = await contested()
     met = await kitchen.meet(laptop)
     await kitchen.meet(laptop)
@@ -51,7 +51,7 @@ async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() 
     assert (await kitchen.store.heartbeat("kitchen-1", {}, [])).held == []
 
 
-async def test_a_result_that_lost_is_kept() -> None:
+async def test_a_result_that_loses_is_kept() -> None:
     laptop, kitchen, run = await contested()
     await laptop.complete(run.id, {"by": "laptop"})
     await kitchen.complete(run.id, {"by": "kitchen"})
@@ -64,7 +64,7 @@ async def test_a_result_that_lost_is_kept() -> None:
     assert "is kept, but is not the result of run" in told
 
 
-async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> None:
+async def test_the_furthest_owner_wins_for_good() -> None:
     laptop, kitchen, run = await contested(keep="furthest")
     await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(7, 10), "")])
@@ -77,7 +77,7 @@ async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> 
     assert len(await laptop.notices("conflict")) == 1
 
 
-async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -> None:
+async def test_two_active_owners_do_not_overtake_each_other_forever() -> None:
     laptop, kitchen, run = await contested(keep="furthest")
     for step in range(1, 20):
         for side in (laptop, kitchen):
@@ -88,7 +88,7 @@ async def test_two_who_are_both_going_on_do_not_overtake_each_other_for_ever() -
     assert len(await laptop.notices("conflict")) + len(await kitchen.notices("conflict")) == 1
 
 
-async def test_the_user_of_the_loser_can_insist() -> None:
+async def test_the_user_of_the_loser_can_keep_the_work() -> None:
     laptop, kitchen, run = await contested(given={"file": "a.mov"})
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
     await laptop.meet(kitchen)
@@ -105,7 +105,7 @@ async def test_the_user_of_the_loser_can_insist() -> None:
         await laptop.fleet.keep_mine(run.id)
 
 
-async def test_a_wish_on_a_copy_reaches_the_owner_and_the_copy_is_left_to_it_again() -> None:
+async def test_a_request_on_a_copy_reaches_the_owner() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.take(run.id)
@@ -119,7 +119,7 @@ async def test_a_wish_on_a_copy_reaches_the_owner_and_the_copy_is_left_to_it_aga
     assert await laptop.notices("conflict") == []
 
 
-async def test_a_wish_that_loses_to_a_step_of_the_owner_is_made_anew_once() -> None:
+async def test_a_request_that_loses_to_a_step_of_the_owner_is_repeated_once() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.step(run.id, lambda one: transitions.take(one, laptop.owner, FLOW, laptop.store.clock()))
@@ -140,7 +140,7 @@ async def test_a_wish_that_loses_to_a_step_of_the_owner_is_made_anew_once() -> N
     assert (await kitchen.run(run.id)).stop_request is None
 
 
-async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_given_away_meanwhile() -> None:
+async def test_a_copy_that_was_cancelled_is_cancelled_despite_a_new_assignment() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
@@ -150,7 +150,7 @@ async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_giv
     assert (await laptop.run(run.id)).stop_request == "cancel"
 
 
-async def test_the_end_of_a_run_elsewhere_makes_room_in_its_series_here() -> None:
+async def test_the_end_of_a_run_elsewhere_advances_its_series_here() -> None:
     laptop, kitchen = await two()
     first, second = await laptop.create(series="a"), await laptop.create(series="a")
     assert ((await laptop.run(first.id)).held, (await laptop.run(second.id)).held) == (False, True)
@@ -182,11 +182,11 @@ async def what_a_third_store_did_reaches_the_winner() -> None:
     assert [one.output for one in (*ours.superseded,)] == [{"by": "garage"}]
 
 
-def test_what_a_third_store_did_reaches_the_winner_by_way_of_a_peer() -> None:
+def test_records_of_a_third_store_reach_the_winner_through_a_peer() -> None:
     asyncio.run(what_a_third_store_did_reaches_the_winner())
 
 
-def test_a_peer_that_believes_the_others_know_what_it_knows_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = MemoryStore.commit
 
     async def forgetful(self: MemoryStore, writes: list[Write]) -> None:
@@ -198,7 +198,7 @@ def test_a_peer_that_believes_the_others_know_what_it_knows_is_found_out(monkeyp
         asyncio.run(what_a_third_store_did_reaches_the_winner())
 
 
-async def test_what_is_told_of_a_store_that_we_do_not_hear_of_is_left_to_who_does() -> None:
+async def test_a_run_of_a_store_that_is_not_heard_from_is_left_to_the_sender() -> None:
     laptop, kitchen, garage = await three()
     await laptop.meet(garage)
     laptop.clock.now = kitchen.clock.now = garage.clock.now = 10_000.0
@@ -210,7 +210,7 @@ async def test_what_is_told_of_a_store_that_we_do_not_hear_of_is_left_to_who_doe
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
-async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
+async def test_a_peer_that_forgot_its_request_for_a_blob_asks_again() -> None:
     laptop, kitchen = await two()
     name = await laptop.store.put_blob(b'{"text":"large"}')
     run = await laptop.create(given={"$blob": name, "size": 16})
@@ -230,7 +230,7 @@ async def test_a_peer_that_forgot_what_it_asked_for_asks_again() -> None:
 # -- on a real file ----------------------------------------------------------------------------------------------------
 
 
-async def test_two_files_meet(tmp_path: Path) -> None:
+async def test_two_sqlite_files_sync(tmp_path: Path) -> None:
     clock = StillClock()
     sides = []
     for name in ("laptop", "kitchen"):
@@ -256,7 +256,7 @@ async def test_two_files_meet(tmp_path: Path) -> None:
     await kitchen.store.close()
 
 
-async def test_a_fleet_says_what_is_kept_when_peers_meet() -> None:
+async def test_a_fleet_validates_the_keep_rule() -> None:
     side = await Side("laptop").joined()
     await side.fleet.workflows.add(FLOW)
     assert (await side.fleet.create("transcode", keep="original", device="nobody")).keep == "original"

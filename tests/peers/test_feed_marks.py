@@ -16,7 +16,7 @@ from asterism.peers.registry import marks_key
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator import peer_stores
 from asterism.testing.simulator.peer_stores import copy_of as copied
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, two
 
 LARGE = {"padding": "x" * 200_000}
 """It is kept apart."""
@@ -27,7 +27,7 @@ def put_back(side: Side, what: dict[str, Any]) -> None:
     side.exchange = Exchange(side.fleet)
 
 
-async def test_all_comes_back_although_a_message_is_cut_for_something_large() -> None:
+async def test_everything_returns_although_a_message_is_cut_at_a_blob() -> None:
     laptop, kitchen = await two()
     await kitchen.create()
     await laptop.meet(kitchen)
@@ -42,7 +42,7 @@ async def test_all_comes_back_although_a_message_is_cut_for_something_large() ->
         assert (await laptop.run(run.id)).status is not FAILED
 
 
-async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
+async def test_records_sent_without_whole_are_sent_again() -> None:
     """A message was under way when the store noticed that it was put back."""
     laptop, kitchen = await two()
     await laptop.create()
@@ -62,7 +62,7 @@ async def test_what_was_told_without_what_is_wanted_is_told_again() -> None:
 
 
 @pytest.mark.parametrize("who", ["both sides call", "two processes of one store call"])
-async def test_only_what_changed_is_told_however_often_another_way_was_used(who: str) -> None:
+async def test_only_changes_are_sent_after_syncs_on_another_way(who: str) -> None:
     laptop, kitchen = await two()
     for _ in range(50):
         await laptop.create()
@@ -80,7 +80,7 @@ async def test_only_what_changed_is_told_however_often_another_way_was_used(who:
     assert laptop.sent - before == 1
 
 
-async def test_who_was_removed_and_invited_again_was_not_put_back() -> None:
+async def test_a_peer_that_was_removed_and_invited_again_is_not_a_rollback() -> None:
     """The processes that meet go on meanwhile."""
     laptop, kitchen = await two()
     for _ in range(2):
@@ -97,7 +97,7 @@ async def test_who_was_removed_and_invited_again_was_not_put_back() -> None:
     assert await laptop.store.register(marks_key(None)) is None
 
 
-async def test_nor_was_who_was_removed_by_one_side_alone() -> None:
+async def test_a_removal_on_one_side_is_not_a_rollback() -> None:
     laptop, kitchen = await two()
     await laptop.create()
     await laptop.meet(kitchen)
@@ -146,7 +146,7 @@ LIES: dict[str, Callable[[int, Mapping[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_no_lie_makes_a_meeting_endless(lie: str) -> None:
+async def test_no_lie_makes_a_sync_endless(lie: str) -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     await laptop.create()
@@ -154,7 +154,7 @@ async def test_no_lie_makes_a_meeting_endless(lie: str) -> None:
     assert len(await laptop.notices("restored")) <= 1
 
 
-async def test_a_feed_without_an_end_is_not_heard_in_one_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_feed_is_not_read_in_one_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync_progress, "MAX_ROUNDS", 20)
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
@@ -163,7 +163,7 @@ async def test_a_feed_without_an_end_is_not_heard_in_one_meeting(monkeypatch: py
     assert endless.said == 20
 
 
-async def test_who_says_with_every_message_that_we_were_put_back_is_noted_once_an_hour() -> None:
+async def test_false_reports_of_our_rollback_give_one_notice_an_hour() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     await laptop.create()
@@ -177,7 +177,7 @@ async def test_who_says_with_every_message_that_we_were_put_back_is_noted_once_a
         laptop.clock.now += 3600.0
 
 
-async def test_who_says_with_every_message_that_it_was_put_back_is_noted_once_an_hour() -> None:
+async def test_false_reports_of_its_rollback_give_one_notice_an_hour() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     liar = Liar(laptop)
@@ -186,7 +186,7 @@ async def test_who_says_with_every_message_that_it_was_put_back_is_noted_once_an
     assert len(await laptop.notices("restored")) == 1
 
 
-async def test_turns_do_not_run_out_because_a_peer_says_so() -> None:
+async def test_a_peer_cannot_exhaust_the_turns() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     liar = Liar(laptop)
@@ -199,7 +199,7 @@ async def test_turns_do_not_run_out_because_a_peer_says_so() -> None:
         assert answer.turn < 100
 
 
-async def test_turns_that_ran_out_begin_anew() -> None:
+async def test_exhausted_turns_start_again() -> None:
     laptop, kitchen = await two()
     await laptop.create()
     await laptop.meet(kitchen)

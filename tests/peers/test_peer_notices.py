@@ -13,7 +13,7 @@ from asterism.peers import peer_notices, remote_devices
 from asterism.store import row_codec
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice
-from tests.peers.exchange_scenes import FLOW, Liar, Side, a_device
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device
 
 DAY = 86_400.0
 
@@ -42,7 +42,7 @@ def broken(run: Run, number: int) -> list[Any]:
     return [*row_codec.fixed(lie), *row_codec.moving(lie)]
 
 
-async def test_of_one_run_only_so_many_refusals_are_said() -> None:
+async def test_refusal_notices_of_one_run_are_limited() -> None:
     laptop, liar = await victim()
     run = await laptop.create()
     lies = [broken(run, number) for number in range(2 * peer_notices.MAX_NOTICES_PER_RUN)]
@@ -52,7 +52,7 @@ async def test_of_one_run_only_so_many_refusals_are_said() -> None:
         assert len(await laptop.notices("refused")) == peer_notices.MAX_NOTICES_PER_RUN
 
 
-async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
+async def test_refusal_notices_of_one_peer_are_limited_per_day() -> None:
     laptop, liar = await victim()
     run = await laptop.create()
     for first in (0, 500, 0):
@@ -68,7 +68,7 @@ async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
     assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 3
 
 
-async def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_of_refusals_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(peer_notices, "MAX_RUNS", 10)
     laptop, liar = await victim()
@@ -78,7 +78,7 @@ async def test_what_is_remembered_of_refusals_has_an_end(monkeypatch: pytest.Mon
     assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
 
 
-async def test_a_message_full_of_lies_is_not_looked_up_among_all_notices() -> None:
+async def test_the_search_for_refusal_reasons_is_limited() -> None:
     store = Counted()
     laptop, liar = await victim(store)
     run = await laptop.create()
@@ -94,7 +94,7 @@ async def test_a_message_full_of_lies_is_not_looked_up_among_all_notices() -> No
     assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
 
 
-async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
+async def test_notices_about_invalid_devices_are_limited_per_day() -> None:
     laptop, liar = await victim()
     for first in (0, 300):
         await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
@@ -111,7 +111,7 @@ async def test_what_is_no_device_is_said_only_so_often_in_a_day() -> None:
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-async def test_of_devices_that_a_peer_announces_no_more_only_so_many_are_remembered() -> None:
+async def test_the_memory_of_ended_remote_devices_is_limited() -> None:
     laptop, liar = await victim()
     for number in range(4):
         await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
@@ -120,7 +120,7 @@ async def test_of_devices_that_a_peer_announces_no_more_only_so_many_are_remembe
     assert len(await laptop.store.sessions()) == 701
 
 
-async def test_a_device_that_is_announced_no_more_and_has_a_run_of_ours_is_not_forgotten() -> None:
+async def test_an_unannounced_device_with_an_own_run_is_not_forgotten() -> None:
     laptop, liar = await victim()
     run = await laptop.create()
     await liar.says(devices=[a_device(id="busy-1", device="busy")])

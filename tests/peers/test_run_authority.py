@@ -16,7 +16,7 @@ from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutCopy, PutSession
 from asterism.testing.simulator import peer_stores
 from asterism.testing.simulator.peer_stores import copy_of as copied
-from tests.peers.exchange_scenes import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 
 async def put_back(side: Side, what: dict[str, Any]) -> None:
@@ -51,9 +51,7 @@ async def met(laptop: Side, kitchen: Side) -> None:
 
 @pytest.mark.parametrize("keep", KEEP_RULES)
 @pytest.mark.parametrize("known", [True, False])
-async def test_what_a_device_had_begun_before_its_store_was_put_back_is_given_away_again(
-    keep: str, known: bool
-) -> None:
+async def test_a_run_that_a_device_had_begun_before_a_rollback_is_assigned_again(keep: str, known: bool) -> None:
     """Whether there is a copy of the run in the file that was put back, or not."""
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -75,7 +73,7 @@ async def test_what_a_device_had_begun_before_its_store_was_put_back_is_given_aw
     assert (await kitchen.run(run.id)).status is COMPLETED
 
 
-async def test_also_if_the_peer_is_met_before_the_device_has_joined_again() -> None:
+async def test_it_is_assigned_again_even_if_the_sync_precedes_the_join() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await laptop.meet(kitchen)
@@ -90,7 +88,7 @@ async def test_also_if_the_peer_is_met_before_the_device_has_joined_again() -> N
     assert (await laptop.run(run.id)).status is (await kitchen.run(run.id)).status is REASSIGNING
 
 
-async def test_what_it_is_working_on_again_is_not_taken_from_it() -> None:
+async def test_a_run_that_the_device_works_on_again_stays_with_it() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
@@ -106,7 +104,7 @@ async def test_what_it_is_working_on_again_is_not_taken_from_it() -> None:
     assert (await kitchen.run(run.id)).status is COMPLETED
 
 
-async def test_what_it_had_completed_is_done_again() -> None:
+async def test_a_run_that_was_completed_before_a_rollback_is_done_again() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await laptop.meet(kitchen)
@@ -124,7 +122,7 @@ async def test_what_it_had_completed_is_done_again() -> None:
     assert {told.output, *(one.output for one in told.superseded)} == {"first", "second"}
 
 
-async def test_three_stores_that_leave_a_run_each_to_the_next_agree_on_one_judge() -> None:
+async def test_three_stores_agree_on_one_authority() -> None:
     """Two were its judges while they did not hear of each other, and each heard of the other's record from a third."""
     sides = laptop, kitchen, garage = await three()
     run = await laptop.create()

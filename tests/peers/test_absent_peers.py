@@ -15,7 +15,7 @@ from asterism.fleet.run_explanation import why
 from asterism.peers import remote_devices
 from asterism.peers.registry import Peer, largest_clock_lag
 from asterism.store.protocol import PutRegister, PutRun, PutSession
-from tests.peers.exchange_scenes import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 COOK = Workflow("cook", argv=("true",), device="kitchen")
 DAY = 86_400.0
@@ -33,7 +33,7 @@ async def watches(side: Side, seconds: float, monitor: Monitor | None = None, ev
 # -- a peer that is away -----------------------------------------------------------------------------------------------
 
 
-async def test_a_run_for_a_device_of_a_peer_that_had_stopped_taking_work_waits_for_it() -> None:
+async def test_a_run_for_a_suspended_remote_device_waits() -> None:
     laptop, kitchen = await two()
     [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
     changed = session.changed(profile={**session.profile, "suspended": "its disk is full"})
@@ -46,7 +46,7 @@ async def test_a_run_for_a_device_of_a_peer_that_had_stopped_taking_work_waits_f
     assert (await laptop.run(run.id)).status is CREATED
 
 
-async def test_a_run_for_a_device_of_a_peer_that_is_away_waits_for_it() -> None:
+async def test_a_run_for_an_absent_remote_device_waits() -> None:
     """However long: days, and the device is still known."""
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
@@ -65,7 +65,7 @@ async def test_a_run_for_a_device_of_a_peer_that_is_away_waits_for_it() -> None:
     assert (await laptop.run(run.id)).device == "kitchen"
 
 
-async def test_it_is_given_up_when_the_peer_was_removed() -> None:
+async def test_a_run_for_an_absent_remote_device_is_given_up_after_the_removal() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     laptop.clock.now += 1000
@@ -76,7 +76,7 @@ async def test_it_is_given_up_when_the_peer_was_removed() -> None:
     assert (await laptop.run(run.id)).status is FAILED
 
 
-async def test_what_no_device_of_the_peer_can_do_is_given_up_though_it_is_away() -> None:
+async def test_a_run_that_no_remote_device_can_do_is_given_up() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     laptop.clock.now += 1000
@@ -86,7 +86,7 @@ async def test_what_no_device_of_the_peer_can_do_is_given_up_though_it_is_away()
     assert (await laptop.run(run.id)).status is FAILED
 
 
-async def test_an_assignment_that_a_peer_never_answered_is_no_loss() -> None:
+async def test_an_unanswered_assignment_to_a_peer_is_not_a_loss() -> None:
     """As many as there may be, and the run still waits for the peer."""
     laptop, kitchen = await two()
     await laptop.fleet.configure(peer_timeout=60.0)
@@ -110,7 +110,7 @@ async def test_an_assignment_that_a_peer_never_answered_is_no_loss() -> None:
     assert (found.losses, found.ended) == (0, False)
 
 
-async def test_nor_is_one_whose_device_the_peer_does_not_announce_any_more() -> None:
+async def test_an_assignment_to_a_device_that_is_no_longer_announced_is_not_a_loss() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(COOK)
     await laptop.meet(kitchen)
@@ -121,7 +121,7 @@ async def test_nor_is_one_whose_device_the_peer_does_not_announce_any_more() -> 
     assert (found.status, found.losses) == (REASSIGNING, 0)
 
 
-async def test_a_new_monitor_leaves_a_peer_as_much_time_to_answer_as_the_old_one() -> None:
+async def test_a_new_monitor_keeps_the_answer_time_of_a_peer() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(COOK)
     await laptop.meet(kitchen)
@@ -131,7 +131,7 @@ async def test_a_new_monitor_leaves_a_peer_as_much_time_to_answer_as_the_old_one
     assert (found.status, found.epoch) == (ASSIGNED, 1)
 
 
-async def test_the_device_of_a_peer_that_is_away_for_long_may_have_moved() -> None:
+async def test_a_device_of_a_long_absent_peer_may_move_to_another_store() -> None:
     laptop, kitchen, garage = await three()
     await laptop.meet(kitchen)
     await garage.store.commit([PutSession(Session("kitchen-9", "kitchen", 0.0, host="garage.local"), None)])
@@ -145,7 +145,7 @@ async def test_the_device_of_a_peer_that_is_away_for_long_may_have_moved() -> No
     assert there.state == ABROAD
 
 
-async def test_a_device_of_ours_is_still_ended_when_it_is_gone() -> None:
+async def test_a_gone_own_device_is_still_ended() -> None:
     laptop, _ = await two()
     await laptop.store.commit([PutSession(Session("old-1", "old", 0.0), None)])
     await watches(laptop, 2 * DAY, every=20.0)
@@ -155,7 +155,7 @@ async def test_a_device_of_ours_is_still_ended_when_it_is_gone() -> None:
 # -- slow clocks -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_peer_with_a_slow_clock_did_is_taken_and_kept() -> None:
+async def test_records_of_a_peer_with_a_slow_clock_are_ingested_and_kept() -> None:
     laptop, kitchen = await two(skew=-2 * DAY)
     await laptop.fleet.configure(keep=3600.0)
     run = await kitchen.create()
@@ -169,7 +169,7 @@ async def test_what_a_peer_with_a_slow_clock_did_is_taken_and_kept() -> None:
     assert await laptop.store.run(run.id) is None
 
 
-def test_of_several_clocks_the_slowest_counts() -> None:
+def test_the_slowest_of_several_clocks_counts() -> None:
     assert largest_clock_lag([]) == largest_clock_lag([Peer("a"), Peer("b", skew=DAY)]) == 0.0
     assert largest_clock_lag([Peer("a", skew=-DAY), Peer("b", skew=5.0)]) == DAY
 

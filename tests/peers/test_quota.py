@@ -6,7 +6,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.peers.quota import Quota
 from asterism.store.protocol import Usage, feed_of
-from tests.peers.exchange_scenes import FLOW, Liar, Side, two
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, two
 
 
 async def used(side: Side, other: Side) -> Usage:
@@ -17,7 +17,7 @@ async def known(side: Side, runs: list[Run]) -> list[bool]:
     return [await side.store.run(run.id) is not None for run in runs]
 
 
-async def test_what_does_not_fit_is_refused_once_told_and_comes_when_there_is_room() -> None:
+async def test_records_beyond_the_quota_arrive_when_there_is_room() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=2)
     runs = [await laptop.create() for _ in range(3)]
@@ -33,7 +33,7 @@ async def test_what_does_not_fit_is_refused_once_told_and_comes_when_there_is_ro
     assert (await used(kitchen, laptop)).runs == 3
 
 
-async def test_room_that_was_made_by_forgetting_is_made_use_of() -> None:
+async def test_room_from_forgotten_runs_is_used() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=1, keep=50)
     first, second = [await laptop.create() for _ in range(2)]
@@ -49,7 +49,7 @@ async def test_room_that_was_made_by_forgetting_is_made_use_of() -> None:
     assert await known(kitchen, [second]) == [True]
 
 
-async def test_nothing_else_of_a_meeting_waits_for_what_does_not_fit() -> None:
+async def test_a_full_quota_does_not_delay_the_rest_of_a_sync() -> None:
     """Results of our own runs come, and what is new at the sender is told to us, too."""
     laptop, kitchen = await two()
     mine = await kitchen.create()
@@ -64,7 +64,7 @@ async def test_nothing_else_of_a_meeting_waits_for_what_does_not_fit() -> None:
     assert await used(kitchen, laptop) == Usage()
 
 
-async def test_bytes_of_records_and_of_large_things_have_limits_of_their_own() -> None:
+async def test_records_and_blobs_have_separate_limits() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_bytes=6000, peer_blobs=1000)
     await laptop.fleet.workflows.add(FLOW)
@@ -84,7 +84,7 @@ async def test_bytes_of_records_and_of_large_things_have_limits_of_their_own() -
     assert await kitchen.store.blob(blob) is None
 
 
-async def test_a_peer_that_says_its_records_are_another_s_has_them_counted_all_the_same() -> None:
+async def test_records_of_other_stores_are_charged_to_the_sender() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
     await laptop.fleet.configure(peer_runs=3)
@@ -96,7 +96,7 @@ async def test_a_peer_that_says_its_records_are_another_s_has_them_counted_all_t
     assert sum([await laptop.store.run(f"junk-{number}") is not None for number in range(6)]) == 3
 
 
-async def test_a_record_that_grows_is_counted_too() -> None:
+async def test_the_growth_of_a_record_is_charged() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
     await laptop.fleet.configure(peer_bytes=3000)
@@ -109,7 +109,7 @@ async def test_a_record_that_grows_is_counted_too() -> None:
     assert await laptop.run("grows") == run
 
 
-async def test_without_a_quota_a_peer_stores_what_it_likes() -> None:
+async def test_without_the_quota_a_peer_stores_any_amount() -> None:
     """What the safeguard does."""
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=1)

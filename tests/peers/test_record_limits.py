@@ -24,7 +24,7 @@ from asterism.peers import messages, record_limits
 from asterism.peers.messages import MAX_RECORD_BLOBS, MAX_RECORD_CHARS
 from asterism.store import row_codec
 from asterism.store.dump_format import blobs_of
-from tests.peers.exchange_scenes import FLOW, Liar, Side, a_device
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device
 
 OVEN = Owner("oven", "oven-1")
 Lie = Callable[[Run], Run]
@@ -102,7 +102,7 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_two_honest_stores_agree_about_a_run_whatever_a_third_has_told(lie: str) -> None:
+async def test_two_honest_stores_agree_about_a_run_whatever_a_third_sends(lie: str) -> None:
     laptop, garage, liar, run = await honest_and_liar()
     answer = await liar.says(LIES[lie](run))
     assert answer["refused"] == 0
@@ -115,7 +115,7 @@ async def test_two_honest_stores_agree_about_a_run_whatever_a_third_has_told(lie
     assert (await agree(laptop, garage, run.id)).output == {"ok": 1}
 
 
-async def test_a_loss_is_counted_no_further_than_is_believed() -> None:
+async def test_losses_are_counted_up_to_the_valid_limit() -> None:
     laptop, garage, liar, run = await honest_and_liar()
     await liar.says(hello(run, losses=MAX_ENTRIES))
     await laptop.take(run.id)
@@ -123,7 +123,7 @@ async def test_a_loss_is_counted_no_further_than_is_believed() -> None:
     assert (await agree(laptop, garage, run.id)).status is FAILED
 
 
-async def test_lies_that_are_too_large_together_are_not_both_kept() -> None:
+async def test_two_lies_that_are_too_large_together_are_not_both_kept() -> None:
     laptop, garage, liar, run = await honest_and_liar()
     await garage.exchange.peers.add("kitchen")
     to_garage = Liar(garage)
@@ -139,7 +139,7 @@ async def test_lies_that_are_too_large_together_are_not_both_kept() -> None:
     await agree(laptop, garage, run.id)
 
 
-def test_what_a_liar_has_superseded_leaves_room_for_what_is_large() -> None:
+def test_superseded_results_of_a_liar_leave_room_for_blobs() -> None:
     """More large things than a record may refer to, in two lies."""
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     lies = [
@@ -152,7 +152,7 @@ def test_what_a_liar_has_superseded_leaves_room_for_what_is_large() -> None:
     assert messages.parse_message(_message(sent)).items[0].run is not None
 
 
-def test_a_result_that_lost_is_kept_however_much_noise_comes_with_it() -> None:
+def test_a_superseded_result_is_kept_despite_noise() -> None:
     first = transitions.take(transitions.create("r1", FLOW, {}, by="ann", now=1.0), OVEN, FLOW, 2.0, starts=True)
     mine, theirs = (transitions.complete(first, first.grant, {"from": who}, 3.0) for who in ("here", "there"))
     theirs = theirs.changed(story=(*noise(MAX_ENTRIES - 10), *theirs.story))
@@ -168,14 +168,14 @@ def test_a_result_that_lost_is_kept_however_much_noise_comes_with_it() -> None:
     assert len(again.superseded) == 1
 
 
-def test_of_very_large_results_the_last_ones_are_kept() -> None:
+def test_the_last_of_very_large_results_are_kept() -> None:
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     lost = tuple(Superseded("d", epoch, 1.0, "y" * 400_000) for epoch in range(1, 9))
     mine = run.changed(superseded=lost)
     assert record_limits.limit_merged(mine, run, mine).superseded == lost[-2:]
 
 
-def test_a_record_that_is_within_the_limits_is_taken_and_told_as_it_is() -> None:
+def test_a_record_within_the_limits_is_unchanged() -> None:
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     other = run.changed(story=(Entry(0.5, "resumed", None, "by bob"), *run.story))
     resolved = merge_records(run, other)
@@ -221,7 +221,7 @@ TOO_MUCH: dict[str, Run] = {
 
 
 @pytest.mark.parametrize("what", TOO_MUCH)
-def test_what_is_beyond_a_limit_is_told_so_that_it_is_taken(what: str) -> None:
+def test_a_record_beyond_a_limit_is_sent_shortened(what: str) -> None:
     [item] = messages.parse_message(_message(record_limits.sendable_record(1, "me", TOO_MUCH[what]))).items
     assert item.run is not None, item.why
     assert item.run.story[-1].at == TOO_MUCH[what].story[-1].at

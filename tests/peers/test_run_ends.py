@@ -16,7 +16,7 @@ from asterism.fleet.monitor import PRUNE_EVERY, Monitor
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite.store import SqliteStore
 from tests.async_tests import async_fixture
-from tests.peers.exchange_scenes import FLOW, Liar, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, three, two
 
 TODAY = 1.79e9
 DAY = 86_400.0
@@ -57,7 +57,7 @@ async def given(laptop: Side, kitchen: Side) -> Run:
     return run
 
 
-async def test_what_a_peer_whose_clock_stands_in_1970_has_done_is_kept_as_long_as_anything(laptop: Side) -> None:
+async def test_runs_of_a_peer_whose_clock_is_in_1970_are_kept_as_long_as_others(laptop: Side) -> None:
     kitchen = await Side("kitchen").joined()
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
@@ -78,7 +78,7 @@ async def test_what_a_peer_whose_clock_stands_in_1970_has_done_is_kept_as_long_a
 
 @pytest.mark.parametrize("when", [0.0, TODAY + 1e9])
 @pytest.mark.parametrize("by", ["liar-store", "our own"])
-async def test_an_end_that_a_liar_dates_counts_from_when_it_was_heard_of(laptop: Side, when: float, by: str) -> None:
+async def test_a_false_end_time_counts_from_its_arrival(laptop: Side, when: float, by: str) -> None:
     await laptop.exchange.peers.add("kitchen")
     run = await laptop.create()
     liar = Liar(laptop)
@@ -97,7 +97,7 @@ async def test_an_end_that_a_liar_dates_counts_from_when_it_was_heard_of(laptop:
     assert await laptop.store.run(run.id) is None
 
 
-async def test_what_a_peer_says_of_its_clock_keeps_nothing_longer(laptop: Side) -> None:
+async def test_a_false_clock_keeps_no_run_longer(laptop: Side) -> None:
     await laptop.exchange.peers.add("kitchen")
     run = await laptop.create()
     await laptop.take(run.id)
@@ -108,7 +108,7 @@ async def test_what_a_peer_says_of_its_clock_keeps_nothing_longer(laptop: Side) 
     assert await laptop.store.run(run.id) is None
 
 
-async def test_a_run_that_goes_on_after_all_and_ends_here_counts_from_its_end_here(laptop: Side) -> None:
+async def test_a_run_that_continues_and_ends_here_counts_from_its_end_here(laptop: Side) -> None:
     await laptop.exchange.peers.add("kitchen")
     run = await laptop.create()
     liar = Liar(laptop)
@@ -144,7 +144,7 @@ async def failed_at(side: Side, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("heard_that_it_began", [True, False])
-async def test_whose_run_it_was_is_told_that_it_failed_at_a_peer(heard_that_it_began: bool) -> None:
+async def test_a_failure_at_a_peer_gives_a_notice_in_the_original_store(heard_that_it_began: bool) -> None:
     laptop, kitchen, garage = await three()
     run = await given(laptop, kitchen)
     await begun_at(kitchen, run.id)
@@ -162,7 +162,7 @@ async def test_whose_run_it_was_is_told_that_it_failed_at_a_peer(heard_that_it_b
     assert await laptop.store.registers(retention.HANDED) == []
 
 
-async def test_whose_run_it_was_is_not_told_that_it_was_cancelled_or_completed() -> None:
+async def test_a_cancelled_or_completed_run_at_a_peer_gives_no_notice() -> None:
     laptop, kitchen = await two()
     first, second = await given(laptop, kitchen), await given(laptop, kitchen)
     await begun_at(kitchen, first.id)
@@ -176,7 +176,7 @@ async def test_whose_run_it_was_is_not_told_that_it_was_cancelled_or_completed()
     assert await laptop.store.registers(retention.HANDED) == []
 
 
-async def test_a_run_of_ours_that_a_liar_ends_is_told_with_our_own_time() -> None:
+async def test_the_notice_of_a_run_that_a_liar_ends_has_our_own_time() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     run = await laptop.create()
@@ -187,7 +187,7 @@ async def test_a_run_of_ours_that_a_liar_ends_is_told_with_our_own_time() -> Non
     assert (notice.run, notice.at) == (run.id, laptop.store.clock())
 
 
-async def test_what_was_handed_over_is_forgotten_with_its_run() -> None:
+async def test_the_register_of_a_handover_is_forgotten_with_its_run() -> None:
     laptop, kitchen = await two()
     run = await given(laptop, kitchen)
     await begun_at(kitchen, run.id)

@@ -10,7 +10,7 @@ from asterism.peers import ingest
 from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutSession
-from tests.peers.exchange_scenes import FLOW, Liar, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, three, two
 
 HOUR = 3600.0
 
@@ -40,7 +40,7 @@ async def owners(run_id: str, *sides: Side) -> set[tuple[str, int]]:
     return {(f"{run.device}", run.epoch) for run in [await side.run(run_id) for side in sides]}
 
 
-async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
+async def test_an_owner_that_was_only_unreachable_keeps_its_run() -> None:
     laptop, kitchen, run = await taken_over()
     await laptop.meet(kitchen)
     await laptop.meet(kitchen)
@@ -54,14 +54,14 @@ async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
     assert (await kitchen.run(run.id)).output == "soup"
 
 
-async def test_by_epoch_the_replacement_keeps_it() -> None:
+async def test_with_keep_epoch_the_replacement_keeps_the_run() -> None:
     """The other rule, and what it was without anybody saying that it is still at work."""
     laptop, kitchen, run = await taken_over("epoch")
     await laptop.meet(kitchen)
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
-async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
+async def test_without_a_statement_of_the_owner_its_replacement_wins() -> None:
     """What the step does."""
     most, ingest.MAX_OWNER_KEEPS = ingest.MAX_OWNER_KEEPS, 0
     try:
@@ -72,7 +72,7 @@ async def test_without_a_word_of_the_owner_its_replacement_wins() -> None:
         ingest.MAX_OWNER_KEEPS = most
 
 
-async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
+async def test_the_record_of_a_dead_owner_does_not_win() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create(keep="original")
     await laptop.take(run.id)
@@ -86,7 +86,7 @@ async def test_a_copy_of_a_dead_owner_does_not_win() -> None:
     assert (await kitchen.run(run.id)).device == "kitchen"
 
 
-async def test_an_owner_whose_device_has_gone_does_not_insist() -> None:
+async def test_an_owner_whose_device_is_gone_does_not_keep_the_run() -> None:
     laptop, kitchen, run = await taken_over()
     [session] = [one for one in await laptop.store.sessions() if one.id == laptop.session.id]
     await laptop.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
@@ -95,7 +95,7 @@ async def test_an_owner_whose_device_has_gone_does_not_insist() -> None:
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
-async def test_who_kept_it_and_died_then_is_replaced_all_the_same() -> None:
+async def test_an_owner_that_kept_a_run_and_died_is_replaced() -> None:
     laptop, kitchen, run = await taken_over()
     await laptop.meet(kitchen)
     await laptop.meet(kitchen)
@@ -116,7 +116,7 @@ async def _told(side: Side, run: Run) -> dict[str, object]:
     }  # fmt: skip
 
 
-async def test_a_result_counts_more_than_who_was_first() -> None:
+async def test_a_result_outranks_the_original_owner() -> None:
     laptop, kitchen, run = await taken_over()
     await kitchen.complete(run.id, "stew")
     await laptop.meet(kitchen)
@@ -124,7 +124,7 @@ async def test_a_result_counts_more_than_who_was_first() -> None:
     assert (await laptop.run(run.id)).output == "stew"
 
 
-async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
+async def test_a_peer_cannot_claim_that_our_device_kept_a_run() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
     run = await laptop.create(keep="original")
@@ -136,7 +136,7 @@ async def test_a_peer_cannot_say_that_our_device_kept_it() -> None:
     assert await laptop.run(run.id) == mine
 
 
-async def test_a_peer_that_takes_a_run_for_lost_again_and_again_makes_no_story_without_end() -> None:
+async def test_repeated_loss_claims_do_not_grow_the_story_without_limit() -> None:
     laptop = await Side("laptop").joined()
     await laptop.knows(Side("kitchen"))
     run = await laptop.create(keep="original")

@@ -20,12 +20,12 @@ from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.registry import PeerRefused, PeerRegistry
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
-from tests.cli.peer_desk import MOST, Said, connected, sentence, serving_peer, trusting
+from tests.cli.peer_server_fixtures import MOST, Said, connected, sentence, serving_peer, trusting
 
 # -- who is listened to ------------------------------------------------------------------------------------------------
 
 
-async def test_a_peer_is_who_its_token_says(tmp_path: Path) -> None:
+async def test_the_token_identifies_the_peer(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         for name in ("laptop", "attic"):
             async with scene.caller(await scene.token(name)) as caller:
@@ -50,7 +50,7 @@ async def test_a_wrong_token_is_refused_before_anything_is_read(
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Basic YTpi", "bearer\tx"])
-async def test_without_a_token_nobody_is_listened_to(tmp_path: Path, header: str | None) -> None:
+async def test_a_request_without_a_token_is_refused(tmp_path: Path, header: str | None) -> None:
     async with serving_peer(tmp_path) as scene:
         await scene.token()
         async with scene.client() as client:
@@ -62,7 +62,7 @@ async def test_without_a_token_nobody_is_listened_to(tmp_path: Path, header: str
         assert scene.hearer.heard == 0
 
 
-async def test_the_scheme_is_spelt_as_one_likes(tmp_path: Path) -> None:
+async def test_the_bearer_scheme_is_case_insensitive(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         headers = {"authorization": f"bearer  {await scene.token()}"}
         async with scene.client() as client:
@@ -79,7 +79,7 @@ async def test_wrong_tokens_do_not_lock_out_a_good_one_from_the_same_address(tmp
         assert scene.hearer.heard == 1
 
 
-async def test_too_many_wrong_tokens_are_not_listened_to_for_a_while(tmp_path: Path) -> None:
+async def test_too_many_wrong_tokens_have_to_wait(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         right = await scene.token()
         async with scene.caller("wrong") as wrong, scene.caller(right) as good:
@@ -97,7 +97,7 @@ async def test_too_many_wrong_tokens_are_not_listened_to_for_a_while(tmp_path: P
             await good.send({})
 
 
-async def test_only_so_many_addresses_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_remembered_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "MAX_ADDRESSES", 3)
     store = await SqliteStore.open(tmp_path / "kitchen.db")
     guard = Authenticator(store, PeerRegistry(store), lambda: 0.0)
@@ -111,7 +111,7 @@ async def test_only_so_many_addresses_are_remembered(tmp_path: Path, monkeypatch
 # -- invitations -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_path: Path) -> None:
+async def test_an_invitation_can_be_exchanged_once(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         invitation = await scene.invitation()
         async with scene.caller(invitation) as caller:
@@ -131,7 +131,7 @@ async def test_an_invitation_is_exchanged_once_and_good_for_nothing_else(tmp_pat
         assert scene.hearer.heard == 3
 
 
-async def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None:
+async def test_an_unused_invitation_expires(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         used, unused = await scene.invitation("used", valid_for=60), await scene.invitation("unused", valid_for=60)
         async with scene.caller("a", used) as caller, scene.caller("b", unused) as other:
@@ -142,7 +142,7 @@ async def test_an_invitation_runs_out_unless_it_was_used(tmp_path: Path) -> None
                 await other.send({})
 
 
-async def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothing(tmp_path: Path) -> None:
+async def test_a_new_invitation_replaces_an_unused_one(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         first = await scene.invitation(valid_for=60)
         scene.clock[0] += 61
@@ -156,7 +156,7 @@ async def test_who_never_came_is_invited_anew_and_the_line_before_is_worth_nothi
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"secret_sha256": 5}', b'{"secret_sha256": "xy"}', b'{"secret_sha256": NaN}']
 )
-async def test_an_invitation_is_not_exchanged_for_nonsense(tmp_path: Path, body: bytes) -> None:
+async def test_an_invalid_secret_hash_is_refused(tmp_path: Path, body: bytes) -> None:
     async with serving_peer(tmp_path) as scene:
         invitation = await scene.invitation()
         async with scene.client(invitation) as client:
@@ -164,7 +164,7 @@ async def test_an_invitation_is_not_exchanged_for_nonsense(tmp_path: Path, body:
         assert (await scene.hearer.peers.get("laptop")).token_sha256 is None
 
 
-async def test_a_peer_that_is_removed_is_not_listened_to_any_more(tmp_path: Path) -> None:
+async def test_a_removed_peer_is_refused(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene, scene.caller(await scene.token()) as caller:
         await caller.send({})
         await scene.hearer.peers.remove("laptop")
@@ -191,14 +191,14 @@ async def test_a_peer_that_is_removed_is_not_listened_to_any_more(tmp_path: Path
         (b'{"n": ' + b"9" * 10_000 + b"}", "not JSON"),
     ],
 )
-async def test_garbage_is_refused_with_a_sentence(tmp_path: Path, body: bytes, why: str) -> None:
+async def test_an_invalid_body_is_refused_with_a_message(tmp_path: Path, body: bytes, why: str) -> None:
     async with serving_peer(tmp_path) as scene, scene.client(await scene.token()) as client:
         answer = await client.post("/v1/meet", content=body)
         assert answer.status_code == 400
         assert why in sentence(answer)
 
 
-async def test_a_body_that_is_too_large_is_refused_before_it_has_come(
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_server, "MAX_MESSAGE_BYTES", 1000)
@@ -225,7 +225,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_has_come(
         assert scene.hearer.heard == 0
 
 
-async def test_who_hangs_up_half_way_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_hangs_up_is_not_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving_peer(tmp_path) as scene:
         token = await scene.token()
         _, writer = await connected(scene.url, trusting())
@@ -241,7 +241,7 @@ async def test_who_hangs_up_half_way_is_no_error(tmp_path: Path, caplog: pytest.
 
 
 @pytest.mark.parametrize("limits", [Limits(gap=0.05), Limits(head=0.05, rate=10_000_000)], ids=["pause", "pace"])
-async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, limits: Limits) -> None:
+async def test_a_missing_body_times_out(tmp_path: Path, limits: Limits) -> None:
     async with serving_peer(tmp_path, limits) as scene:
         reader, writer = await connected(scene.url, trusting())
         head = f"POST /v1/meet HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {await scene.token()}\r\n"
@@ -261,7 +261,7 @@ async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, limits: Lim
         (Said("a secret of the house"), 500, "internal error; see the log of this peer"),
     ],
 )
-async def test_what_goes_wrong_is_answered_with_what_a_peer_may_know(
+async def test_errors_are_answered_without_internal_details(
     tmp_path: Path, error: Exception, status: int, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
 
@@ -274,7 +274,7 @@ async def test_what_goes_wrong_is_answered_with_what_a_peer_may_know(
         assert str(error) in caplog.text
 
 
-async def test_other_paths_and_methods_are_told_apart(tmp_path: Path) -> None:
+async def test_unknown_paths_and_methods_are_refused(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene, scene.client(await scene.token()) as client:
         for method, path, status in (("GET", "/", 404), ("GET", "/v1/meet", 405), ("DELETE", "/v1/blobs/x", 405)):
             answer = await client.request(method, path)
@@ -295,7 +295,7 @@ async def test_answers_are_json(tmp_path: Path) -> None:
 # -- blobs -------------------------------------------------------------------------------------------------------------
 
 
-async def test_blobs_go_both_ways_and_are_what_they_are_called(tmp_path: Path) -> None:
+async def test_blobs_are_sent_in_both_directions(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         data = bytes(range(256)) * 10
         name = hashlib.sha256(data).hexdigest()
@@ -315,7 +315,7 @@ async def test_blobs_go_both_ways_and_are_what_they_are_called(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("store", ["", "store of attic"])
-async def test_blobs_are_for_the_store_that_was_met_and_no_other(tmp_path: Path, store: str) -> None:
+async def test_blobs_are_exchanged_only_with_the_bound_store(tmp_path: Path, store: str) -> None:
     async with serving_peer(tmp_path) as scene:
         scene.hearer.blobs, scene.hearer.wanted = {"ab" * 32: b"secret"}, {"ab" * 32: 6}
         await scene.token("attic")
@@ -326,7 +326,7 @@ async def test_blobs_are_for_the_store_that_was_met_and_no_other(tmp_path: Path,
                 assert (answer.status_code, b"secret" in answer.content) == (403, False)
 
 
-async def test_what_nobody_has_asked_for_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+async def test_an_unrequested_blob_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """By its head alone: 59 MB would be read otherwise, as often as somebody likes."""
     async with serving_peer(tmp_path, most=60_000_000) as scene:
         token = await scene.token()

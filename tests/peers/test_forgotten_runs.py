@@ -15,7 +15,7 @@ from asterism.peers.registry import unknown_runs_key
 from asterism.peers.sync_progress import SyncResult
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator.peer_stores import copy_of, put_back
-from tests.peers.exchange_scenes import FLOW, Direct, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two
 
 DAY = 86_400.0
 
@@ -36,7 +36,7 @@ async def asked_twice(one: Side, other: Side) -> SyncResult:
     return met
 
 
-async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_is_told() -> None:
+async def test_a_copy_of_a_forgotten_run_is_closed_with_a_notice() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await laptop.meet(kitchen)
@@ -50,7 +50,7 @@ async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_i
     assert (await laptop.notices("failed"))[0].endswith(why)
 
 
-async def test_the_side_that_is_called_asks_too() -> None:
+async def test_the_server_asks_about_forgotten_runs_as_well() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
@@ -59,7 +59,7 @@ async def test_the_side_that_is_called_asks_too() -> None:
     assert (await kitchen.run(run.id)).status is FAILED
 
 
-async def test_what_was_closed_does_not_come_back_to_who_has_forgotten_it() -> None:
+async def test_a_closed_copy_does_not_return_to_the_store_that_forgot_it() -> None:
     laptop, kitchen, garage = await three()
     await kitchen.meet(garage)
     run = await kitchen.create()
@@ -77,7 +77,7 @@ async def test_what_was_closed_does_not_come_back_to_who_has_forgotten_it() -> N
     assert not [one for side in (laptop, kitchen, garage) for one in await side.notices("refused")]
 
 
-async def test_who_knows_better_how_it_ended_is_believed() -> None:
+async def test_a_known_end_outranks_a_closed_copy() -> None:
     laptop, kitchen, garage = await three()
     run = await kitchen.create()
     for other in (laptop, garage):
@@ -97,7 +97,7 @@ async def test_who_knows_better_how_it_ended_is_believed() -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-async def test_who_knows_that_it_failed_or_was_cancelled_is_believed(how: str) -> None:
+async def test_a_known_failure_or_cancellation_outranks_a_closed_copy(how: str) -> None:
     laptop, kitchen, garage = await three()
     await kitchen.meet(garage)
     run = await kitchen.create()
@@ -122,7 +122,7 @@ async def test_who_knows_that_it_failed_or_was_cancelled_is_believed(how: str) -
 
 
 @pytest.mark.parametrize("order", ["its owner last", "its owner first"])
-async def test_a_run_that_is_worked_on_is_not_closed_because_a_store_between_was_put_back(order: str) -> None:
+async def test_a_running_run_is_not_closed_after_a_rollback_of_a_store_between(order: str) -> None:
     """The laptop knows the garage's run through the kitchen, which is put back and meets the laptop at once."""
     laptop, kitchen, garage = [await Side(name).joined() for name in ("laptop", "kitchen", "garage")]
     for one, other in ((laptop, kitchen), (kitchen, laptop), (kitchen, garage), (garage, kitchen)):
@@ -149,7 +149,7 @@ async def test_a_run_that_is_worked_on_is_not_closed_because_a_store_between_was
     assert {(await side.run(run.id)).status for side in (laptop, kitchen, garage)} == {PROCESSING}
 
 
-async def test_what_was_put_back_says_again_what_it_does_not_know_when_it_has_met_all() -> None:
+async def test_a_rolled_back_store_answers_after_it_has_synced_with_all_peers() -> None:
     laptop, kitchen = await two()
     await kitchen.create()
     await laptop.meet(kitchen)
@@ -167,7 +167,7 @@ async def test_what_was_put_back_says_again_what_it_does_not_know_when_it_has_me
     assert (await laptop.run(run.id)).status is FAILED
 
 
-async def test_once_is_not_enough_and_a_put_back_in_between_begins_it_anew() -> None:
+async def test_a_copy_is_closed_after_two_answers_without_a_rollback_between() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await laptop.meet(kitchen)
@@ -184,7 +184,7 @@ async def test_once_is_not_enough_and_a_put_back_in_between_begins_it_anew() -> 
 
 
 @pytest.mark.parametrize("who", ["laptop", "kitchen"])
-async def test_what_was_not_known_before_a_put_back_says_nothing_to_either_side(who: str) -> None:
+async def test_an_answer_before_a_rollback_does_not_count(who: str) -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     old = copy_of((kitchen if who == "laptop" else laptop).store)
@@ -202,7 +202,7 @@ async def test_what_was_not_known_before_a_put_back_says_nothing_to_either_side(
     assert (await side.store.register(unknown_runs_key(other.name))).value == {}
 
 
-async def test_the_next_of_its_series_is_up() -> None:
+async def test_the_series_of_a_closed_copy_advances() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create(series="alpha")
     await laptop.meet(kitchen)
@@ -215,7 +215,7 @@ async def test_the_next_of_its_series_is_up() -> None:
     assert not (await laptop.run(waits.id)).held
 
 
-async def test_what_is_still_known_stays_open() -> None:
+async def test_a_copy_of_a_known_run_stays_open() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     for _ in range(2):
@@ -225,7 +225,7 @@ async def test_what_is_still_known_stays_open() -> None:
     assert (await laptop.run(run.id)).status is CREATED
 
 
-async def test_it_is_asked_now_and_then_and_not_with_every_meeting() -> None:
+async def test_forgotten_runs_are_checked_at_an_interval() -> None:
     laptop, kitchen = await two()
     await kitchen.create()
 
@@ -240,7 +240,7 @@ async def test_it_is_asked_now_and_then_and_not_with_every_meeting() -> None:
     assert await asked() == 2
 
 
-async def test_a_meeting_ends_at_once_if_the_last_changes_are_of_a_run_that_is_forgotten() -> None:
+async def test_a_sync_ends_if_the_last_changes_are_of_a_forgotten_run() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
@@ -251,7 +251,7 @@ async def test_a_meeting_ends_at_once_if_the_last_changes_are_of_a_run_that_is_f
     assert sum("asks" not in one for one in line.said) == 1
 
 
-async def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_number_of_copies_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forgotten_runs, "MAX_RUNS_ASKED", 2)
     laptop, kitchen = await two()
     mine = [await kitchen.create() for _ in range(5)]
@@ -266,7 +266,7 @@ async def test_all_are_asked_about_however_many_there_are(monkeypatch: pytest.Mo
     assert [(await kitchen.run(run.id)).status for run in theirs] == [FAILED] * 7
 
 
-async def test_an_assignment_that_was_never_answered_is_closed_too() -> None:
+async def test_an_unanswered_assignment_is_closed_as_well() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     run = await kitchen.create()
@@ -282,7 +282,7 @@ async def test_an_assignment_that_was_never_answered_is_closed_too() -> None:
     assert await laptop.store.check() == []
 
 
-async def test_a_peer_can_close_only_what_is_left_to_it() -> None:
+async def test_a_peer_can_close_only_copies_left_to_it() -> None:
     laptop, kitchen, garage = await three()
     await garage.meet(laptop)
     own, others = await laptop.create(), await garage.create()

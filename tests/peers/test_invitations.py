@@ -28,7 +28,7 @@ def test_an_invitation_is_one_line() -> None:
 
 
 @given(name=st.text(st.characters(codec="utf-8"), min_size=1, max_size=40))
-def test_it_is_read_back_as_it_was_written_whatever_the_name(name: str) -> None:
+def test_an_invitation_round_trips_with_any_name(name: str) -> None:
     invitation = Invitation("https://[::1]:7420", name, TOKEN, FINGERPRINT)
     line = invitation.line()
     assert parse_invitation(line) == invitation
@@ -37,13 +37,13 @@ def test_it_is_read_back_as_it_was_written_whatever_the_name(name: str) -> None:
     assert " " not in line
 
 
-def test_a_token_is_never_the_same_twice_and_is_not_in_its_hash() -> None:
+def test_tokens_are_unique_and_not_in_their_hash() -> None:
     assert len({new_token() for _ in range(100)}) == 100
     assert token_hash(TOKEN) == token_hash(TOKEN) != token_hash(new_token())
     assert TOKEN not in token_hash(TOKEN)
 
 
-def test_a_token_is_not_shown_by_accident() -> None:
+def test_a_token_is_hidden_in_repr() -> None:
     assert TOKEN not in repr(parse_invitation(LINE))
 
 
@@ -69,7 +69,7 @@ def test_a_token_is_not_shown_by_accident() -> None:
         (LINE.replace("kitchen-pc:7420/", "ann:secret@kitchen-pc:7420/"), "a host and a port only"),
     ],
 )
-def test_what_is_no_invitation_is_refused_without_its_secret(line: str, why: str) -> None:
+def test_an_invalid_invitation_is_refused_without_its_secret(line: str, why: str) -> None:
     with pytest.raises(InvalidInvitation, match=why) as error:
         parse_invitation(line)
     assert TOKEN not in str(error.value)
@@ -86,11 +86,11 @@ def test_what_is_no_invitation_is_refused_without_its_secret(line: str, why: str
         ("https://[fe80::1]:7420", "https://[fe80::1]:7420"),
     ],
 )
-def test_an_address_is_the_same_however_it_is_written(text: str, address: str) -> None:
+def test_addresses_are_normalised(text: str, address: str) -> None:
     assert peer_url(text) == address
 
 
 @pytest.mark.parametrize("text", ["kitchen-pc", "http://kitchen-pc:7420", "ftp://x", "https://", "https://[::1", "://"])
-def test_what_is_no_address_of_a_peer_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidInvitation):
         peer_url(text)

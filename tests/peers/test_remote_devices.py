@@ -12,7 +12,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutSession, Store
 from asterism.store.sqlite import SqliteStore
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, StillClock, a_device, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, StillClock, a_device, two
 
 DAY = 86400.0
 
@@ -27,7 +27,7 @@ async def abroad(side: Side) -> list[Session]:
     return [one for one in await side.store.sessions() if one.state == ABROAD]
 
 
-async def test_the_rule_of_a_peers_device_is_not_evaluated_here() -> None:
+async def test_the_rule_of_a_remote_device_is_not_evaluated() -> None:
     """Nested four times like this it would take hours, in the store of somebody else."""
     laptop, liar = await lied_to()
     numbers = "[" + ",".join(["1"] * 40) + "]"
@@ -38,7 +38,7 @@ async def test_the_rule_of_a_peers_device_is_not_evaluated_here() -> None:
     assert (await laptop.fleet.create("cook", {})).device == "oven"
 
 
-async def test_a_device_that_says_that_it_may_be_silent_for_years_gets_no_work_when_its_peer_is_gone() -> None:
+async def test_the_timeout_of_a_remote_device_is_capped() -> None:
     laptop, liar = await lied_to()
     await liar.says(devices=[a_device(timeout=1e9)])
     assert [one.timeout for one in await abroad(laptop)] == [3600.0]
@@ -47,14 +47,14 @@ async def test_a_device_that_says_that_it_may_be_silent_for_years_gets_no_work_w
     assert (await laptop.fleet.create("cook", {})).status is CREATED
 
 
-async def test_a_device_may_be_silent_for_as_long_as_its_peer_may() -> None:
+async def test_a_remote_device_is_reachable_for_the_peer_timeout() -> None:
     laptop, liar = await lied_to()
     await laptop.fleet.configure(peer_timeout=100.0)
     await liar.says(devices=[a_device(timeout=1000.0), a_device(id="hob-1", device="hob", timeout=20.0)])
     assert {one.device: one.timeout for one in await abroad(laptop)} == {"oven": 100.0, "hob": 20.0}
 
 
-async def test_a_device_of_ours_that_is_off_keeps_its_name() -> None:
+async def test_an_own_device_that_is_off_keeps_its_name() -> None:
     laptop, liar = await lied_to()
     [session] = await laptop.store.sessions()
     await laptop.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
@@ -67,7 +67,7 @@ async def test_a_device_of_ours_that_is_off_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_peer_that_is_invited_anew_under_another_name_is_no_impostor(kind: str, tmp_path: Path) -> None:
+async def test_a_peer_invited_again_under_another_name_keeps_its_devices(kind: str, tmp_path: Path) -> None:
     clock = StillClock()
 
     def time() -> float:
@@ -89,7 +89,7 @@ async def test_a_peer_that_is_invited_anew_under_another_name_is_no_impostor(kin
     await store.close()
 
 
-async def test_the_devices_of_another_peer_are_not_to_be_had() -> None:
+async def test_a_peer_cannot_announce_devices_of_another_peer() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     await laptop.exchange.peers.add("garage")

@@ -15,7 +15,7 @@ from asterism.peers.registry import UnknownPeer
 from asterism.peers.removal import held_runs, remove_peer
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import Query
-from tests.peers.exchange_scenes import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 
 async def offered(side: Side) -> list[str]:
@@ -39,7 +39,7 @@ async def assigned_here(laptop: Side, kitchen: Side) -> Run:
     return found
 
 
-async def test_what_waits_in_the_store_of_a_removed_peer_is_held_and_named() -> None:
+async def test_waiting_runs_of_a_removed_peer_are_held_and_listed() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
@@ -52,7 +52,7 @@ async def test_what_waits_in_the_store_of_a_removed_peer_is_held_and_named() -> 
     assert reason.text == "it is held: peer laptop managed it and was removed"
 
 
-async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> None:
+async def test_held_runs_run_only_after_adoption() -> None:
     for later in (False, True):
         laptop, kitchen = await two()
         run = await laptop.create()
@@ -67,7 +67,7 @@ async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> No
         assert await held_runs(kitchen.store, [run.id]) == {}
 
 
-async def test_what_was_given_to_a_device_of_ours_is_taken_back_before_it_answers() -> None:
+async def test_an_unanswered_assignment_to_an_own_device_is_taken_back() -> None:
     laptop, kitchen = await two()
     run = await assigned_here(laptop, kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
@@ -91,7 +91,7 @@ async def start(side: Side, run: Run, grant: Grant) -> Run:
     return await side.fleet.ledger.change(run, lambda one, _: transitions.start(one, grant, side.store.clock()))
 
 
-async def test_what_a_device_of_ours_has_started_goes_on_and_is_listed() -> None:
+async def test_a_run_that_an_own_device_has_started_goes_on() -> None:
     for adopt in (False, True):
         laptop, kitchen = await two()
         run, grant = await claimed_here(laptop, kitchen)
@@ -101,7 +101,7 @@ async def test_what_a_device_of_ours_has_started_goes_on_and_is_listed() -> None
         assert (await kitchen.run(run.id)).status is PROCESSING
 
 
-async def test_what_a_device_of_ours_has_claimed_and_not_started_is_withdrawn_and_its_start_is_fenced() -> None:
+async def test_a_claimed_run_is_withdrawn_and_its_start_fenced() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
@@ -114,7 +114,7 @@ async def test_what_a_device_of_ours_has_claimed_and_not_started_is_withdrawn_an
     assert await offered(kitchen) == [run.id]
 
 
-async def test_a_start_just_before_it_is_withdrawn_counts() -> None:
+async def test_a_start_just_before_the_withdrawal_counts() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
     wish = kitchen.fleet.ledger.request
@@ -128,7 +128,7 @@ async def test_a_start_just_before_it_is_withdrawn_counts() -> None:
     assert (removed.held, [one.id for one in removed.running]) == ([], [run.id])
 
 
-async def test_what_was_claimed_and_is_to_be_cancelled_ends_with_the_removal() -> None:
+async def test_a_claimed_run_with_a_cancel_request_ends_with_the_removal() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
     await kitchen.fleet.cancel(run.id)
@@ -139,7 +139,7 @@ async def test_what_was_claimed_and_is_to_be_cancelled_ends_with_the_removal() -
         await start(kitchen, run, grant)
 
 
-async def test_a_run_of_the_peer_that_is_ours_to_judge_and_waits_is_paused() -> None:
+async def test_a_waiting_run_of_the_peer_that_is_ours_is_paused() -> None:
     laptop, kitchen = await two()
     run = await assigned_here(laptop, kitchen)
     grant = run.grant
@@ -157,7 +157,7 @@ async def test_a_run_of_the_peer_that_is_ours_to_judge_and_waits_is_paused() -> 
     assert await offered(kitchen) == [run.id]
 
 
-async def test_our_own_run_in_the_hands_of_the_peer_is_held_and_one_that_it_was_offered_is_not() -> None:
+async def test_an_own_run_that_the_peer_claimed_is_held_and_an_offered_one_is_not() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     taken = await kitchen.create()
@@ -170,7 +170,7 @@ async def test_our_own_run_in_the_hands_of_the_peer_is_held_and_one_that_it_was_
     assert {one.state for one in await kitchen.store.sessions(ended=True) if one.device == "laptop"} <= {ENDED}
 
 
-async def test_a_peer_that_comes_back_judges_its_runs_as_before() -> None:
+async def test_a_peer_that_comes_back_decides_about_its_runs_again() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
@@ -185,7 +185,7 @@ async def test_a_peer_that_comes_back_judges_its_runs_as_before() -> None:
     assert (await kitchen.run(run.id)).ended
 
 
-async def test_what_is_held_here_is_not_held_elsewhere() -> None:
+async def test_a_run_held_here_is_not_held_elsewhere() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create()
     for side in (kitchen, garage):
@@ -198,7 +198,7 @@ async def test_what_is_held_here_is_not_held_elsewhere() -> None:
     assert await garage.left_to(run.id) == await laptop.id()
 
 
-async def test_nobody_is_adopted_who_never_was_a_peer() -> None:
+async def test_adopting_an_unknown_peer_is_refused() -> None:
     laptop, _ = await two()
     for adopt in (False, True):
         with pytest.raises(UnknownPeer, match="there is no peer 'nobody'"):

@@ -18,7 +18,7 @@ from asterism.peers import messages
 from asterism.peers.messages import encode_record
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register
-from tests.peers.exchange_scenes import FLOW, Liar, Side, two
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, two
 
 
 async def victim() -> tuple[Side, Liar]:
@@ -62,7 +62,7 @@ class Offering:
 # -- large things ------------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_fetched_for_a_record_that_is_refused() -> None:
+async def test_no_blob_is_fetched_for_a_refused_record() -> None:
     laptop, _ = await victim()
     mine = await laptop.create()
     forged = transitions.take(mine, laptop.owner, FLOW, 5.0, starts=True)
@@ -75,7 +75,7 @@ async def test_nothing_is_fetched_for_a_record_that_is_refused() -> None:
     assert (await laptop.run("good")).superseded
 
 
-async def test_nothing_is_wanted_for_a_record_that_is_refused() -> None:
+async def test_no_blob_is_wanted_for_a_refused_record() -> None:
     """The side that is called."""
     laptop, liar = await victim()
     mine = await laptop.create()
@@ -87,7 +87,7 @@ async def test_nothing_is_wanted_for_a_record_that_is_refused() -> None:
     assert len(answer["wants"]) == 2
 
 
-async def test_a_record_that_refers_to_a_great_many_large_things_is_refused() -> None:
+async def test_a_record_with_too_many_blobs_is_refused() -> None:
     laptop, _ = await victim()
     fat = with_large(transitions.create("fat", FLOW, {}, by="liar", now=5.0), messages.MAX_RECORD_BLOBS + 1)
     transport = Offering(fat)
@@ -107,14 +107,14 @@ async def kept(side: Side) -> list[str]:
     return [one.key for one in await side.store.registers("workflow-version/")]
 
 
-async def test_a_workflow_that_no_run_needs_is_not_kept() -> None:
+async def test_a_workflow_without_a_run_is_not_stored() -> None:
     laptop, liar = await victim()
     run = transitions.create("good", FLOW, {}, by="liar", now=5.0)
     await liar.says(run, workflows=[FLOW.to_json(), *(junk(one).to_json() for one in range(50))])
     assert await kept(laptop) == ["workflow-version/transcode@1"]
 
 
-async def test_a_workflow_whose_only_run_is_refused_is_not_kept() -> None:
+async def test_a_workflow_whose_only_run_is_refused_is_not_stored() -> None:
     laptop, liar = await victim()
     mine = await laptop.create()
     forged = transitions.take(mine, laptop.owner, FLOW, 5.0, starts=True)
@@ -124,7 +124,7 @@ async def test_a_workflow_whose_only_run_is_refused_is_not_kept() -> None:
     assert await kept(laptop) == ["workflow-version/transcode@1"]
 
 
-async def test_what_a_peer_sent_is_forgotten_with_the_last_run_that_needs_it() -> None:
+async def test_a_workflow_of_a_peer_is_forgotten_with_its_last_run() -> None:
     laptop, liar = await victim()
     run = transitions.create("theirs", junk(1), {}, by="liar", now=5.0)
     await liar.says(run, workflows=[junk(1).to_json()])
@@ -139,7 +139,7 @@ async def test_what_a_peer_sent_is_forgotten_with_the_last_run_that_needs_it() -
     assert await laptop.store.registers(workflows.OF_PEERS) == []
 
 
-async def test_what_came_a_moment_ago_is_not_forgotten_since_its_run_is_on_its_way() -> None:
+async def test_a_workflow_that_has_just_arrived_is_not_forgotten() -> None:
     laptop, _ = await victim()
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(junk(1))
@@ -155,7 +155,7 @@ async def test_what_came_a_moment_ago_is_not_forgotten_since_its_run_is_on_its_w
     assert await kept(laptop) == []
 
 
-async def test_what_somebody_here_adds_too_is_ours_and_not_forgotten() -> None:
+async def test_a_workflow_that_is_also_added_here_is_not_forgotten() -> None:
     laptop, _ = await victim()
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(junk(1))
@@ -165,7 +165,7 @@ async def test_what_somebody_here_adds_too_is_ours_and_not_forgotten() -> None:
     assert (await Fleet(laptop.store).workflows.latest("junk-1")).version == 1
 
 
-async def test_a_workflow_with_the_name_of_a_constellation_of_ours_is_left_to_that() -> None:
+async def test_a_workflow_with_the_name_of_an_own_plan_is_kept() -> None:
     laptop, _ = await victim()
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(Workflow("plan:nightly", shell="true", version=1))
@@ -175,7 +175,7 @@ async def test_a_workflow_with_the_name_of_a_constellation_of_ours_is_left_to_th
     assert len(await kept(laptop)) == 1
 
 
-async def test_a_run_whose_workflow_was_forgotten_meanwhile_brings_it_again() -> None:
+async def test_a_run_brings_a_forgotten_workflow_again() -> None:
     """Though this process remembers it."""
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -191,7 +191,7 @@ async def test_a_run_whose_workflow_was_forgotten_meanwhile_brings_it_again() ->
     assert await kept(laptop) == ["workflow-version/transcode@1"]
 
 
-async def test_a_run_whose_workflow_is_only_remembered_is_not_taken() -> None:
+async def test_a_run_whose_workflow_is_only_cached_is_refused() -> None:
     laptop, liar = await victim()
     flow = await laptop.fleet.workflows.add(junk(1))
     del laptop.store._registers["workflow-version/junk-1@1"]
@@ -199,7 +199,7 @@ async def test_a_run_whose_workflow_is_only_remembered_is_not_taken() -> None:
     assert answer["reasons"] == ["run x: its workflow junk-1@1 is missing"]
 
 
-async def test_thousands_of_versions_that_a_peer_has_taken_are_passed_over_at_once() -> None:
+async def test_thousands_of_versions_of_a_peer_are_skipped_at_once() -> None:
     class Counting(MemoryStore):
         asked = 0
 
@@ -226,7 +226,7 @@ async def test_thousands_of_versions_that_a_peer_has_taken_are_passed_over_at_on
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_peer_says_does_nothing_to_a_log_or_a_notice(caplog: pytest.LogCaptureFixture) -> None:
+async def test_text_of_a_peer_is_safe_in_logs_and_notices(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> list[str]:
         laptop, liar = await victim()
         run = await laptop.create()
@@ -243,7 +243,7 @@ async def test_what_a_peer_says_does_nothing_to_a_log_or_a_notice(caplog: pytest
         assert len(text) < 1500
 
 
-async def test_why_a_run_failed_is_a_notice_that_does_nothing_to_a_terminal() -> None:
+async def test_the_notice_of_a_failed_run_is_safe_for_a_terminal() -> None:
     laptop, _ = await victim()
     run = await laptop.create()
     after = transitions.give_up(run, 6.0, "first\n\tthen \x1b[31mred\x1b[0m")
@@ -265,14 +265,14 @@ async def lost_to_the_kitchen() -> tuple[Side, Run]:
     return laptop, await laptop.run(run.id)
 
 
-async def test_who_insists_twice_gets_one_run() -> None:
+async def test_keep_mine_twice_creates_one_run() -> None:
     laptop, run = await lost_to_the_kitchen()
     first, second = await laptop.fleet.keep_mine(run.id), await laptop.fleet.keep_mine(run.id)
     assert first.id == second.id != run.id
     assert (first.retry_of, first.pinned) == (run.id, "laptop")
 
 
-async def test_what_was_lost_is_forgotten_with_its_run() -> None:
+async def test_the_register_of_a_loss_is_forgotten_with_its_run() -> None:
     laptop, run = await lost_to_the_kitchen()
     await retention.prune(laptop.store, 0.0, 100)
     assert await laptop.store.register(f"{retention.LOST}{run.id}") is not None

@@ -7,10 +7,10 @@ from asterism.core.series.machine import Series
 from asterism.peers.exchange import Exchange
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator import peer_stores
-from tests.peers.exchange_scenes import Liar, two
+from tests.peers.exchange_fixtures import Liar, two
 
 
-async def test_what_another_store_held_and_is_ours_to_judge_is_let_go_by_our_own_series() -> None:
+async def test_a_run_held_elsewhere_that_became_ours_is_released_by_our_series() -> None:
     """The kitchen had adopted it while it was cut off, and held it behind a run of its own."""
     laptop, _ = await two()
     run = await laptop.create(series="alpha")
@@ -22,7 +22,7 @@ async def test_what_another_store_held_and_is_ours_to_judge_is_let_go_by_our_own
     assert (found.held, await laptop.left_to(run.id)) == (False, None)
 
 
-async def test_it_waits_for_its_turn_in_our_own_series() -> None:
+async def test_it_waits_in_our_own_series() -> None:
     laptop, _ = await two()
     first = await laptop.create(series="alpha")
     second = await laptop.create(series="alpha")
@@ -35,7 +35,7 @@ async def test_it_waits_for_its_turn_in_our_own_series() -> None:
     assert (await laptop.fleet.ledger.series("alpha")).position(second.id) == 1
 
 
-async def test_what_comes_back_to_a_store_that_was_put_back_finds_its_place() -> None:
+async def test_a_run_that_returns_after_a_rollback_joins_its_series() -> None:
     laptop, kitchen = await two()
     await laptop.create()
     await laptop.meet(kitchen)
@@ -52,7 +52,7 @@ async def test_what_comes_back_to_a_store_that_was_put_back_finds_its_place() ->
     assert {series.active, *series.queue} == set(held)
 
 
-async def test_a_series_that_cannot_be_read_stops_no_meeting() -> None:
+async def test_an_unreadable_series_does_not_stop_a_sync() -> None:
     laptop, _ = await two()
     run = await laptop.create(series="alpha")
     series = await laptop.store.register("series/alpha")

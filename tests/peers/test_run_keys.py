@@ -5,10 +5,10 @@ from __future__ import annotations
 from asterism.core.run import transitions
 from asterism.core.run.workflow import Workflow
 from asterism.store.protocol import Query
-from tests.peers.exchange_scenes import FLOW, Liar, Side, two
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, two
 
 
-async def test_the_same_key_in_two_stores_is_that_of_two_runs() -> None:
+async def test_one_key_in_two_stores_belongs_to_two_runs() -> None:
     laptop, kitchen = await two()
     mine, theirs = await kitchen.create(key="nightly"), await laptop.create(key="nightly")
     assert (await kitchen.meet(laptop)).refused == 0
@@ -16,7 +16,7 @@ async def test_the_same_key_in_two_stores_is_that_of_two_runs() -> None:
     assert (await kitchen.run(theirs.id)).key is None
 
 
-async def test_a_run_that_comes_back_from_a_peer_has_its_key_still() -> None:
+async def test_a_run_that_returns_from_a_peer_keeps_its_key() -> None:
     laptop, kitchen = await two()
     run = await laptop.create(key="nightly")
     await laptop.meet(kitchen)
@@ -28,7 +28,7 @@ async def test_a_run_that_comes_back_from_a_peer_has_its_key_still() -> None:
     assert (await laptop.meet(kitchen)).sent == 0
 
 
-async def test_what_a_peer_calls_a_run_does_not_decide_what_is_created_here() -> None:
+async def test_the_key_of_a_remote_run_does_not_matter_here() -> None:
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     other = Workflow("other", shell="true", version=1)
@@ -39,7 +39,7 @@ async def test_what_a_peer_calls_a_run_does_not_decide_what_is_created_here() ->
     assert (await laptop.fleet.create("transcode", {}, key="backup-today")).workflow == "transcode"
 
 
-async def test_a_device_of_a_peer_has_until_the_stores_meet_to_answer() -> None:
+async def test_a_remote_device_has_the_peer_timeout_to_answer() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen", assignment_timeout=30.0))

@@ -15,7 +15,7 @@ from asterism.peers.takeover import MIN_OBSERVED_SILENCE, Takeover
 from asterism.peers.trust import Trust
 from asterism.store.protocol import PutRegister, Write
 from asterism.store.store_errors import Conflict
-from tests.peers.exchange_scenes import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
 
@@ -59,7 +59,7 @@ async def passed_over() -> tuple[Side, Side, Run]:
     return laptop, kitchen, run
 
 
-async def test_what_was_passed_over_is_heard_when_the_peer_is_gone_although_nothing_is_left_to_it() -> None:
+async def test_ignored_records_are_requested_again_after_a_silence() -> None:
     laptop, kitchen, run = await passed_over()
     takeover = Takeover(laptop.fleet)
     for _ in range(3):
@@ -71,14 +71,14 @@ async def test_what_was_passed_over_is_heard_when_the_peer_is_gone_although_noth
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
-async def test_what_was_passed_over_is_heard_when_the_peer_is_removed_although_nothing_is_left_to_it() -> None:
+async def test_ignored_records_are_requested_again_after_a_removal() -> None:
     laptop, kitchen, run = await passed_over()
     await laptop.exchange.peers.remove("garage")
     await laptop.meet(kitchen)
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
-async def test_each_peer_that_is_removed_makes_us_ask_the_others_again() -> None:
+async def test_every_removal_requests_a_replay_of_the_others() -> None:
     laptop, kitchen, garage = await three()
     attic = await Side("attic").joined()
     await laptop.knows(attic)
@@ -95,7 +95,7 @@ async def test_each_peer_that_is_removed_makes_us_ask_the_others_again() -> None
         await laptop.meet(attic)
 
 
-async def test_who_could_not_be_asked_again_is_asked_in_the_next_pass() -> None:
+async def test_a_failed_replay_request_is_repeated_in_the_next_pass() -> None:
     laptop, kitchen, run = await passed_over()
     takeover = Takeover(laptop.fleet)
     await a_pass(laptop, takeover)
@@ -119,7 +119,7 @@ async def test_who_could_not_be_asked_again_is_asked_in_the_next_pass() -> None:
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
-async def test_the_others_are_asked_again_once_however_many_monitors_there_are() -> None:
+async def test_several_monitors_request_one_replay() -> None:
     laptop, kitchen, _ = await passed_over()
     asked = []
     for _ in range(4):
@@ -135,7 +135,7 @@ async def test_the_others_are_asked_again_once_however_many_monitors_there_are()
     assert asked == [True, False, False, False]
 
 
-async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often() -> None:
+async def test_replay_requests_because_of_one_peer_are_limited() -> None:
     laptop, kitchen, garage = await three()
     await laptop.fleet.configure(peer_timeout=60.0)
     await kitchen.create()
@@ -155,7 +155,7 @@ async def test_a_peer_that_comes_and_goes_makes_us_ask_the_others_only_so_often(
     assert asked[-1] >= 138  # what was passed over before it was gone for good is asked for
 
 
-async def test_a_machine_that_is_on_for_less_than_the_timeout_each_day_adopts_what_was_left() -> None:
+async def test_a_machine_that_is_on_for_a_short_time_each_day_adopts_runs() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await laptop.meet(kitchen)
@@ -169,7 +169,7 @@ async def test_a_machine_that_is_on_for_less_than_the_timeout_each_day_adopts_wh
     assert await laptop.left_to(run.id) is None
 
 
-async def test_a_monitor_that_has_just_begun_adopts_nothing() -> None:
+async def test_a_new_monitor_adopts_nothing() -> None:
     """The peer may be there: nobody was here to hear it."""
     laptop, kitchen = await two()
     run = await kitchen.create()
@@ -186,7 +186,7 @@ async def test_a_monitor_that_has_just_begun_adopts_nothing() -> None:
     assert await laptop.left_to(run.id) is None
 
 
-async def test_a_peer_that_seems_to_be_heard_of_in_the_future_is_gone_some_day() -> None:
+async def test_a_peer_with_a_contact_in_the_future_becomes_silent() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await meet_with_a_clock_far_ahead(laptop, kitchen)
@@ -201,7 +201,7 @@ async def test_a_peer_that_seems_to_be_heard_of_in_the_future_is_gone_some_day()
     assert (await laptop.run(run.id)).story[-1].why == "peer kitchen has been silent for 3610 s"
 
 
-async def test_the_device_of_a_peer_that_seems_to_be_heard_of_in_the_future_gets_no_work() -> None:
+async def test_a_remote_device_with_a_contact_in_the_future_gets_no_work() -> None:
     laptop, kitchen = await two()
     await meet_with_a_clock_far_ahead(laptop, kitchen)
     await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen"))
@@ -217,7 +217,7 @@ async def test_the_device_of_a_peer_that_seems_to_be_heard_of_in_the_future_gets
     assert again.device == "kitchen"
 
 
-async def test_what_such_a_device_works_on_is_not_taken_from_it_at_once() -> None:
+async def test_a_remote_device_with_a_contact_in_the_future_keeps_its_work() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await kitchen.take(run.id)
@@ -232,7 +232,7 @@ async def test_what_such_a_device_works_on_is_not_taken_from_it_at_once() -> Non
     assert not known.reachable(laptop.store.clock())
 
 
-def test_who_seems_to_be_heard_of_in_the_future_keeps_nobody_from_being_believed() -> None:
+def test_a_contact_in_the_future_does_not_count_for_trust() -> None:
     def heard(at: float | None) -> bool:
         garage = Peer("garage", store="garage-store", heard_at=at)
         return Trust(Peer("kitchen"), [garage], [], 1_000_000.0, HOUR).is_heard("garage-store")

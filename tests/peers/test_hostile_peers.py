@@ -21,7 +21,7 @@ from asterism.peers.registry import PeerRefused
 from asterism.peers.trust import Trust
 from asterism.store import row_codec
 from asterism.store.protocol import Query
-from tests.peers.exchange_scenes import FLOW, Liar, Side, a_device, three
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device, three
 
 OVEN = Owner("oven", "oven-1")
 Scene = Callable[[], Awaitable[None]]
@@ -429,7 +429,7 @@ async def what_a_peer_may_do_it_can_do() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SCENES))
-def test_nothing_comes_of_a_lie(name: str) -> None:
+def test_a_lie_has_no_effect(name: str) -> None:
     asyncio.run(SCENES[name]())  # type: ignore[arg-type]
 
 
@@ -456,7 +456,7 @@ ABLATIONS: list[tuple[str, object, str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "where", "what", "instead"), ABLATIONS)
-def test_a_missing_safeguard_is_found_out(
+def test_a_missing_safeguard_is_detected(
     name: str, where: object, what: str, instead: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, what, instead)

@@ -145,7 +145,7 @@ def test_a_message_is_sent_with_the_token_and_answered(kitchen: tuple[Path, str]
     )
 
 
-def test_blobs_are_fetched_and_given(kitchen: tuple[Path, str]) -> None:
+def test_blobs_are_fetched_and_sent(kitchen: tuple[Path, str]) -> None:
     async def both(caller: PeerClient) -> Any:
         await caller.send_blob(BLOB, b"\x00\x01")
         return await caller.fetch_blob(BLOB, "r1")
@@ -165,7 +165,7 @@ def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, days: tuple[in
 # -- who is told nothing -----------------------------------------------------------------------------------------------
 
 
-async def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
+async def test_a_server_with_another_certificate_receives_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
     async def main() -> list[Any]:
         async with desk(http("{}"), certificate(tmp_path, "impostor")[0]) as (url, there):
             async with PeerClient(url, kitchen[1], Token(TOKEN)) as caller:
@@ -176,7 +176,7 @@ async def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path,
     assert await main() == []
 
 
-async def test_a_server_that_changes_its_certificate_later_is_told_nothing(
+async def test_a_server_that_changes_its_certificate_receives_nothing(
     tmp_path: Path, kitchen: tuple[Path, str]
 ) -> None:
     """The look at the certificate is one connection and the request another: the second is held to the pin, too."""
@@ -195,7 +195,7 @@ async def test_a_server_that_changes_its_certificate_later_is_told_nothing(
     assert len(await main()) == 1
 
 
-async def test_without_the_pinned_connection_the_token_would_go_to_anybody(
+async def test_without_the_pin_the_token_would_go_to_any_server(
     tmp_path: Path, kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ablation: with a context that trusts everybody, the certificate that changes later is not noticed."""
@@ -203,7 +203,7 @@ async def test_without_the_pinned_connection_the_token_would_go_to_anybody(
     open_to_all.check_hostname, open_to_all.verify_mode = False, ssl.CERT_NONE
     monkeypatch.setattr(peer_client, "_pinned_context", lambda certificate: open_to_all)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        await test_a_server_that_changes_its_certificate_later_is_told_nothing(tmp_path, kitchen)
+        await test_a_server_that_changes_its_certificate_receives_nothing(tmp_path, kitchen)
 
 
 def test_a_redirect_is_not_followed(kitchen: tuple[Path, str]) -> None:
@@ -211,9 +211,7 @@ def test_a_redirect_is_not_followed(kitchen: tuple[Path, str]) -> None:
     assert "answered 307" in told
 
 
-def test_what_the_environment_says_of_proxies_is_not_heeded(
-    kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxies_of_the_environment_are_ignored(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     said, _ = called(http("{}"), *kitchen, lambda caller: caller.send({}))
@@ -223,7 +221,7 @@ def test_what_the_environment_says_of_proxies_is_not_heeded(
 # -- what else may be there --------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_there(kitchen: tuple[Path, str]) -> None:
+def test_a_closed_port_is_unreachable(kitchen: tuple[Path, str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"https://127.0.0.1:{closed.getsockname()[1]}"
@@ -236,7 +234,7 @@ def test_nobody_is_there(kitchen: tuple[Path, str]) -> None:
             asyncio.run(main())
 
 
-async def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_host_is_unreachable(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -250,7 +248,7 @@ async def test_a_name_that_no_machine_has(kitchen: tuple[Path, str], monkeypatch
         await main()
 
 
-def test_a_machine_with_several_addresses_where_nobody_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_with_several_closed_addresses_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nowhere(*_: object, **__: object) -> Any:
         raise OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] …")
 
@@ -259,7 +257,7 @@ def test_a_machine_with_several_addresses_where_nobody_is(monkeypatch: pytest.Mo
         asyncio.run(PeerClient("https://localhost:1", "ab" * 32, Token(TOKEN)).send({}))
 
 
-async def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> None:
+async def test_a_server_without_tls_is_reported(kitchen: tuple[Path, str]) -> None:
     async def answers_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(http("hello", "400 Bad Request"))
         await writer.drain()
@@ -283,7 +281,7 @@ async def test_what_does_not_speak_tls_is_said_so(kitchen: tuple[Path, str]) -> 
     ["<html>", "", "[1]", '"text"', "[" * 100_000, "\x00"],
     ids=["html", "nothing", "list", "text", "deep", "nul"],
 )
-def test_an_answer_that_is_no_message_is_refused(kitchen: tuple[Path, str], body: str) -> None:
+def test_an_invalid_answer_is_refused(kitchen: tuple[Path, str], body: str) -> None:
     assert "it is not a peer" in refusal(http(body), *kitchen)
 
 
@@ -305,7 +303,7 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
     assert sent < 100_000_000
 
 
-async def test_of_something_large_no_more_is_read_than_the_fleet_keeps(kitchen: tuple[Path, str]) -> None:
+async def test_a_blob_is_read_up_to_the_limit_of_the_fleet(kitchen: tuple[Path, str]) -> None:
     async def main() -> None:
         async with (
             desk(http(b"x" * 101), kitchen[0]) as (url, _),
@@ -331,18 +329,18 @@ async def test_of_something_large_no_more_is_read_than_the_fleet_keeps(kitchen: 
         ("503 Busy", PeerUnreachable),
     ],
 )
-def test_a_refusal_is_passed_on_in_its_own_words(kitchen: tuple[Path, str], status: str, kind: type[Exception]) -> None:
+def test_the_message_of_a_refusal_is_quoted(kitchen: tuple[Path, str], status: str, kind: type[Exception]) -> None:
     told = refusal(http(json.dumps({"error": "not\x1b[31m today\n"}), status), *kitchen, kind)
     assert told.endswith(f"answered {status[:3]}: not [31m today ")
 
 
 @pytest.mark.parametrize("body", ["no", "[]", '{"error": 5}', '{"error": ""}', "{}"])
-def test_a_refusal_without_words_is_passed_on_as_a_number(kitchen: tuple[Path, str], body: str) -> None:
+def test_a_refusal_without_a_message_shows_its_status(kitchen: tuple[Path, str], body: str) -> None:
     assert refusal(http(body, "403 Forbidden"), *kitchen).endswith("answered 403")
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"], ids=["at once", "half-way"])
-def test_a_server_that_hangs_up_is_out_of_reach(kitchen: tuple[Path, str], said: bytes) -> None:
+def test_a_server_that_hangs_up_is_unreachable(kitchen: tuple[Path, str], said: bytes) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         writer.close()
@@ -350,7 +348,7 @@ def test_a_server_that_hangs_up_is_out_of_reach(kitchen: tuple[Path, str], said:
     assert "is unreachable" in refusal(hang_up, *kitchen, PeerUnreachable)
 
 
-def test_a_server_that_says_nothing_is_given_up(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_times_out(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_client, "READ_TIMEOUT", 0.05)
 
     async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -359,9 +357,7 @@ def test_a_server_that_says_nothing_is_given_up(kitchen: tuple[Path, str], monke
     assert "does not answer" in refusal(silence, *kitchen, PeerUnreachable)
 
 
-def test_a_server_that_says_a_letter_now_and_then_is_given_up(
-    kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_very_slow_server_times_out(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_client, "MESSAGE_TIMEOUT", 0.2)
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -377,7 +373,7 @@ def test_a_server_that_says_a_letter_now_and_then_is_given_up(
 # -- again and again ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_way_is_kept_for_as_long_as_what_is_known_of_a_peer(tmp_path: Path) -> None:
+async def test_a_client_is_reused_until_the_peer_changes(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "laptop.db")
     TokenFile(store).put("kitchen", Token(TOKEN))
     peer = Peer("kitchen", url="https://127.0.0.1:1", pin="ab" * 32)
@@ -395,7 +391,7 @@ async def test_a_way_is_kept_for_as_long_as_what_is_known_of_a_peer(tmp_path: Pa
     await store.close()
 
 
-def test_what_is_missing_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
 
     def ask() -> Coroutine[Any, Any, Any]:

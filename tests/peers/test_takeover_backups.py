@@ -13,7 +13,7 @@ from asterism.core.series.machine import Series
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Query, Store
 from asterism.store.sqlite import SqliteStore
-from tests.peers.exchange_scenes import Direct, Side, StillClock
+from tests.peers.exchange_fixtures import Direct, Side, StillClock
 
 KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
@@ -59,7 +59,7 @@ class Scene:
 
 
 @KINDS
-async def test_a_restored_store_does_not_give_away_what_is_left_to_its_peers(kind: str, tmp_path: Path) -> None:
+async def test_a_restored_store_does_not_assign_runs_left_to_its_peers(kind: str, tmp_path: Path) -> None:
     scenery = Scene(kind, tmp_path)
     laptop, kitchen = await scenery.met()
     waits, owned, ended = [await kitchen.create() for _ in range(3)]
@@ -85,7 +85,7 @@ async def test_a_restored_store_does_not_give_away_what_is_left_to_its_peers(kin
 
 
 @KINDS
-async def test_what_is_not_restored_holds_up_no_series(kind: str, tmp_path: Path) -> None:
+async def test_runs_that_are_not_restored_do_not_block_a_series(kind: str, tmp_path: Path) -> None:
     """The kitchen has taken the active one and the next, so both are left to it."""
     scenery = Scene(kind, tmp_path)
     laptop, kitchen = await scenery.met()

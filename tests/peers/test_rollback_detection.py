@@ -16,7 +16,7 @@ from asterism.store.protocol import PutRegister
 from asterism.store.sqlite import SqliteStore
 from asterism.testing.simulator import peer_stores
 from asterism.testing.simulator.peer_stores import copy_of as copied
-from tests.peers.exchange_scenes import FLOW, Direct, Liar, Side, StillClock, three, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, StillClock, three, two
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ async def has(side: Side, run_ids: list[str]) -> bool:
     return all([await side.store.run(run_id) is not None for run_id in run_ids])
 
 
-async def test_what_a_store_does_after_it_was_put_back_is_told() -> None:
+async def test_changes_after_a_rollback_are_sent() -> None:
     """Its numbers have passed those that the peer has heard of before."""
     laptop, kitchen = await two()
     await runs(laptop, 5)
@@ -48,7 +48,7 @@ async def test_what_a_store_does_after_it_was_put_back_is_told() -> None:
     assert met.put_back == "here"
 
 
-async def test_it_is_noticed_by_the_side_that_is_called_too() -> None:
+async def test_the_server_detects_a_rollback_as_well() -> None:
     laptop, kitchen = await two()
     await runs(kitchen, 5)
     await laptop.meet(kitchen)
@@ -64,7 +64,7 @@ async def test_it_is_noticed_by_the_side_that_is_called_too() -> None:
     assert (await kitchen.notices("restored"))[0].startswith("this store was restored from an older copy")
 
 
-async def test_what_it_created_since_comes_back_to_it_and_is_its_own() -> None:
+async def test_runs_created_before_a_rollback_come_back() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
     lost = await runs(laptop, 3)
@@ -76,7 +76,7 @@ async def test_what_it_created_since_comes_back_to_it_and_is_its_own() -> None:
     assert (await laptop.run(lost[0])).status is CREATED
 
 
-async def test_also_if_more_has_to_be_told_than_goes_into_one_message() -> None:
+async def test_they_come_back_even_in_several_messages() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
     lost = await runs(laptop, messages.MAX_BATCH_RECORDS + 50)
@@ -86,7 +86,7 @@ async def test_also_if_more_has_to_be_told_than_goes_into_one_message() -> None:
     assert await has(laptop, lost)
 
 
-async def test_also_if_nothing_is_in_the_copy() -> None:
+async def test_they_come_back_even_to_an_empty_copy() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
     lost = await runs(laptop, 3)
@@ -99,7 +99,7 @@ async def test_also_if_nothing_is_in_the_copy() -> None:
     assert (met.sent, met.taken, met.put_back) == (0, 0, None)
 
 
-async def test_it_is_said_once_and_all_is_quiet_afterwards() -> None:
+async def test_a_rollback_gives_one_notice() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 2)
     await laptop.meet(kitchen)
@@ -117,7 +117,7 @@ async def test_it_is_said_once_and_all_is_quiet_afterwards() -> None:
     assert (met.sent, met.taken, met.put_back) == (0, 0, None)
 
 
-async def test_it_is_noticed_a_second_time() -> None:
+async def test_a_second_rollback_is_detected() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 2)
     await laptop.meet(kitchen)
@@ -133,7 +133,7 @@ async def test_it_is_noticed_a_second_time() -> None:
         kitchen.clock.now += 3600.0
 
 
-async def test_a_copy_that_was_made_in_the_middle_of_a_meeting_is_noticed() -> None:
+async def test_a_copy_made_during_a_sync_is_detected() -> None:
     """What was told by then is known, and what was told after that is not."""
     laptop, kitchen = await two()
     await runs(laptop, messages.MAX_BATCH_RECORDS + 5)
@@ -149,7 +149,7 @@ async def test_a_copy_that_was_made_in_the_middle_of_a_meeting_is_noticed() -> N
     assert await has(kitchen, new)
 
 
-async def test_nobody_is_said_to_be_put_back_who_was_only_broken_off() -> None:
+async def test_an_interrupted_sync_is_not_a_rollback() -> None:
     laptop, kitchen = await two()
     for number in range(3 * rollback_detection.MARKS_KEPT):
         await runs(laptop, 1)
@@ -161,7 +161,7 @@ async def test_nobody_is_said_to_be_put_back_who_was_only_broken_off() -> None:
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
 
 
-async def test_a_message_that_never_arrives_does_not_make_the_peers_mark_forgotten() -> None:
+async def test_lost_messages_do_not_drop_the_mark_of_a_peer() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 1)
     await laptop.meet(kitchen)
@@ -174,7 +174,7 @@ async def test_a_message_that_never_arrives_does_not_make_the_peers_mark_forgott
         assert not part.anew
 
 
-async def test_a_mark_of_long_ago_is_told_everything_and_accuses_nobody() -> None:
+async def test_an_old_mark_gets_everything_without_a_rollback_notice() -> None:
     """The kitchen was put back: the laptop has forgotten the marks of that time."""
     laptop, kitchen = await two()
     first = await runs(laptop, 1)
@@ -209,7 +209,7 @@ async def test_each_peer_has_marks_of_its_own() -> None:
     assert await garage.notices("restored") == []
 
 
-async def test_a_result_that_the_store_has_forgotten_is_not_believed_and_that_is_said() -> None:
+async def test_a_result_that_the_store_has_forgotten_is_refused_with_a_notice() -> None:
     """Its own device said it, and only its own store would know."""
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
@@ -224,7 +224,7 @@ async def test_a_result_that_the_store_has_forgotten_is_not_believed_and_that_is
     assert "laptop is a device of this store, and did not report" in (await laptop.notices("refused"))[0]
 
 
-async def test_a_peer_of_an_earlier_version_goes_on_where_it_was() -> None:
+async def test_a_peer_of_an_earlier_version_continues_where_it_was() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 3)
     await laptop.meet(kitchen)
@@ -236,7 +236,7 @@ async def test_a_peer_of_an_earlier_version_goes_on_where_it_was() -> None:
     assert (laptop.sent, met.put_back) == (0, None)
 
 
-async def test_a_peer_that_says_so_of_us_costs_one_telling() -> None:
+async def test_a_false_rollback_claim_costs_one_replay() -> None:
     """It may lie: then it is told everything, as if it had asked for it."""
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
@@ -252,7 +252,7 @@ async def test_a_peer_that_says_so_of_us_costs_one_telling() -> None:
     assert len(await laptop.notices("restored")) == 1
 
 
-async def test_a_file_that_is_copied_back_is_noticed(tmp_path: Path) -> None:
+async def test_a_file_that_is_copied_back_is_detected(tmp_path: Path) -> None:
     """As with ``cp``: nobody has it open."""
     clock = StillClock()
 
@@ -290,7 +290,7 @@ async def first_met(laptop: Side, kitchen: Side) -> Side:
     return laptop
 
 
-async def test_the_line_is_dead_when_it_is_said_to_be() -> None:
+async def test_the_test_transport_breaks_when_told() -> None:
     """What these scenes rely on."""
     laptop, kitchen = await two()
     with pytest.raises(PeerUnreachable):

@@ -12,7 +12,7 @@ from asterism.core.run import transitions
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
 from tests.base.cel.cel_bombs import CONSTANT, over
-from tests.peers.exchange_scenes import FLOW, Liar, Side, two
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, two
 
 RULED = replace(FLOW, requires="has(labels.room)", prefers="labels.room == 'kitchen'")
 
@@ -23,7 +23,7 @@ async def _created(side: Side, flow: Workflow) -> Any:
     return await side.fleet.ledger.add(run, lambda one: one)
 
 
-async def test_rules_of_a_peer_are_dropped_and_its_runs_go_back_and_forth() -> None:
+async def test_rules_of_remote_workflows_are_dropped() -> None:
     laptop, kitchen = await two()
     run = await _created(laptop, RULED)
     await laptop.meet(kitchen)
@@ -39,7 +39,7 @@ async def test_rules_of_a_peer_are_dropped_and_its_runs_go_back_and_forth() -> N
     assert await laptop.notices("refused") == await kitchen.notices("refused") == []
 
 
-async def test_a_workflow_that_differs_in_more_than_its_rules_is_still_another_one() -> None:
+async def test_a_workflow_that_differs_in_more_than_its_rules_is_refused() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(replace(FLOW, argv=("false",)))
     await _created(laptop, RULED)
@@ -50,7 +50,7 @@ async def test_a_workflow_that_differs_in_more_than_its_rules_is_still_another_o
 
 @pytest.mark.parametrize("bomb", [*CONSTANT.values(), *over("name").values()])
 @pytest.mark.parametrize("rule", ["requires", "prefers"])
-async def test_a_bomb_in_a_rule_of_a_peer_is_never_evaluated(
+async def test_a_costly_rule_of_a_peer_is_never_evaluated(
     rule: str, bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []

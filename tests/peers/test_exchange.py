@@ -18,7 +18,7 @@ from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.registry import PeerExists, PeerRefused, PeerRegistry, UnknownPeer
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import ProgressReport, PutSession, Query, feed_of
-from tests.peers.exchange_scenes import FLOW, Direct, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two
 
 # -- what is told ------------------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ async def test_a_run_arrives_as_a_copy_that_is_left_to_its_store() -> None:
     assert await laptop.left_to(run.id) is None
 
 
-async def test_only_what_changed_is_told() -> None:
+async def test_only_changes_are_sent() -> None:
     laptop, kitchen = await two()
     runs = [await laptop.create() for _ in range(5)]
     assert (await laptop.meet(kitchen)).sent == 5
@@ -47,7 +47,7 @@ async def test_only_what_changed_is_told() -> None:
     assert (await kitchen.run(runs[2].id)).status is PROCESSING
 
 
-async def test_it_does_not_matter_who_calls() -> None:
+async def test_either_side_can_be_the_client() -> None:
     laptop, kitchen = await two()
     ours, theirs = await laptop.create(), await kitchen.create()
     met = await kitchen.meet(laptop)
@@ -56,7 +56,7 @@ async def test_it_does_not_matter_who_calls() -> None:
     assert await kitchen.run(ours.id) == ours
 
 
-async def test_a_meeting_that_is_broken_off_goes_on_where_it_was() -> None:
+async def test_an_interrupted_sync_continues_where_it_was() -> None:
     laptop, kitchen = await two()
     for _ in range(1200):
         await laptop.create()
@@ -69,7 +69,7 @@ async def test_a_meeting_that_is_broken_off_goes_on_where_it_was() -> None:
     assert len(await kitchen.store.find(Query())) == 1200
 
 
-async def test_a_message_that_comes_twice_changes_nothing() -> None:
+async def test_a_repeated_message_changes_nothing() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.meet(kitchen)
@@ -82,7 +82,7 @@ async def test_a_message_that_comes_twice_changes_nothing() -> None:
     assert (await kitchen.run(run.id)) == found
 
 
-async def test_a_message_after_one_that_was_lost_is_passed_over() -> None:
+async def test_a_message_after_a_lost_one_is_ignored() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     await laptop.create()
@@ -94,7 +94,7 @@ async def test_a_message_after_one_that_was_lost_is_passed_over() -> None:
     assert answer["cursor"]["number"] < 10
 
 
-async def test_a_store_that_was_restored_is_told_everything_again() -> None:
+async def test_a_restored_store_receives_everything_again() -> None:
     laptop, kitchen = await two()
     await laptop.create()
     await laptop.meet(kitchen)
@@ -120,7 +120,7 @@ async def test_a_store_that_was_restored_is_told_everything_again() -> None:
     assert len(answer["records"]) == 1
 
 
-async def test_progress_under_way_is_told() -> None:
+async def test_reported_progress_is_sent() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.take(run.id)
@@ -143,7 +143,7 @@ async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> N
         assert await kitchen.exchange.read_blob("laptop", name, run) is None
 
 
-async def test_what_is_large_comes_before_the_record_in_both_directions() -> None:
+async def test_blobs_arrive_before_their_record_in_both_directions() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.configure(large=10)
     await kitchen.fleet.configure(large=10)
@@ -154,7 +154,7 @@ async def test_what_is_large_comes_before_the_record_in_both_directions() -> Non
     assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
 
 
-async def test_a_record_whose_large_part_cannot_be_had_is_refused_and_the_others_are_not() -> None:
+async def test_only_the_record_with_an_unavailable_blob_is_refused() -> None:
     laptop, kitchen = await two()
     gone = await laptop.create(given={"$blob": "0" * 64, "size": 3})
     there = await laptop.create()
@@ -170,7 +170,7 @@ async def test_a_record_whose_large_part_cannot_be_had_is_refused_and_the_others
 # -- workflows, keys, devices ------------------------------------------------------------------------------------------
 
 
-async def test_an_imported_workflow_is_never_what_a_name_means_here() -> None:
+async def test_an_imported_workflow_never_becomes_the_latest_version() -> None:
     laptop, kitchen = await two()
     await laptop.create()
     await kitchen.fleet.workflows.add(Workflow("other", argv=("true",)))
@@ -192,7 +192,7 @@ async def test_the_same_workflow_added_here_is_the_imported_one() -> None:
     assert (await kitchen.fleet.workflows.latest("transcode")).version == 1
 
 
-async def test_runs_of_a_workflow_that_is_another_one_here_are_refused_by_name() -> None:
+async def test_runs_of_a_workflow_that_differs_here_are_refused() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
     run = await laptop.create()
@@ -206,7 +206,7 @@ async def test_runs_of_a_workflow_that_is_another_one_here_are_refused_by_name()
     assert len(await kitchen.notices("refused")) == 1
 
 
-async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
+async def test_remote_devices_are_assigned_work_and_take_it() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     devices = {one.device: one for one in await laptop.fleet.devices()}
@@ -227,7 +227,7 @@ async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
-async def test_a_device_that_is_no_longer_announced_has_ended() -> None:
+async def test_a_device_that_is_no_longer_announced_is_ended() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
@@ -244,14 +244,14 @@ async def test_devices_of_third_stores_are_not_announced() -> None:
     assert {one.device for one in await laptop.fleet.devices()} == {"laptop", "kitchen"}
 
 
-async def test_a_peers_device_is_not_drained_here() -> None:
+async def test_a_remote_device_cannot_be_drained_here() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     with pytest.raises(AsterismError, match=r"is one of a peer \(via kitchen\): drain it there"):
         await laptop.fleet.drain("kitchen")
 
 
-async def test_clocks_that_differ_are_said_once() -> None:
+async def test_a_clock_difference_gives_one_notice() -> None:
     laptop, kitchen = await two(skew=86_400.0)
     met = await laptop.meet(kitchen)
     await laptop.meet(kitchen)
@@ -277,7 +277,7 @@ async def test_a_store_is_bound_at_the_first_contact() -> None:
         await laptop.exchange.peers.bind("den", await kitchen.id())
 
 
-async def test_two_copies_of_one_store_do_not_talk() -> None:
+async def test_two_copies_of_one_store_do_not_sync() -> None:
     laptop = await Side("laptop").joined()
     copy = Side("copy", laptop.store)
     await laptop.knows(copy)
@@ -306,7 +306,7 @@ async def test_peers_are_known_by_name_and_token() -> None:
     assert (await peers.add("kitchen")).store is None
 
 
-async def test_a_peer_that_was_removed_leaves_no_devices() -> None:
+async def test_a_removed_peer_leaves_no_devices() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
     await laptop.meet(kitchen)
@@ -317,7 +317,7 @@ async def test_a_peer_that_was_removed_leaves_no_devices() -> None:
     assert await laptop.run(run.id) == run
 
 
-async def test_a_name_that_a_peer_has_for_a_device_is_not_taken_here() -> None:
+async def test_the_name_of_a_remote_device_is_taken() -> None:
     laptop, kitchen = await two()
     await laptop.meet(kitchen)
     new = Session("kitchen-9", "kitchen", 0.0, host="laptop.local")
@@ -342,7 +342,7 @@ class Present:
         """Nothing is held."""
 
 
-async def test_a_meeting_ends_although_something_happens_all_the_time_on_both_sides() -> None:
+async def test_a_sync_ends_despite_constant_changes_on_both_sides() -> None:
     laptop, kitchen = await two()
     await laptop.create()
 
@@ -358,7 +358,7 @@ async def test_a_meeting_ends_although_something_happens_all_the_time_on_both_si
     assert met.taken
 
 
-async def test_who_is_called_says_what_was_lost_too(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_server_logs_its_losses(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", "asterism.peers"):
         laptop, kitchen = await two()
         run = await laptop.create()

@@ -13,7 +13,7 @@ from asterism.fleet.run_explanation import why
 from asterism.peers import ingest
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
-from tests.peers.exchange_scenes import FLOW, Side, three, two
+from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 HOUR = 3600.0
 
@@ -33,7 +33,7 @@ async def left(**terms: object) -> tuple[Side, Side, Run]:
     return laptop, kitchen, run
 
 
-async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
+async def test_waiting_runs_of_a_silent_peer_are_offered_here() -> None:
     laptop, kitchen, run = await left()
     takeover = Takeover(kitchen.fleet)
     await passes(kitchen, takeover, HOUR - 10.0)
@@ -49,7 +49,7 @@ async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
-async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
+async def test_owned_runs_of_a_silent_peer_are_lost_and_assigned_again() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
     await laptop.meet(kitchen)
@@ -64,7 +64,7 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     assert "it was given away again since, and the later assignment counts" in met.lost[0]
 
 
-async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
+async def test_a_clock_jump_adopts_nothing() -> None:
     _, kitchen, run = await left()
     takeover = Takeover(kitchen.fleet)
     await takeover.run_pass(await kitchen.store.sessions())
@@ -74,7 +74,7 @@ async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:
     assert await kitchen.left_to(run.id) is not None
 
 
-async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
+async def test_a_peer_that_is_heard_from_keeps_its_runs() -> None:
     laptop, kitchen, run = await left()
     takeover = Takeover(kitchen.fleet)
     for _ in range(5):
@@ -83,7 +83,7 @@ async def test_a_peer_that_is_heard_of_keeps_what_is_left_to_it() -> None:
     assert await kitchen.left_to(run.id) == await laptop.id()
 
 
-async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -> None:
+async def test_a_request_on_a_run_of_a_silent_peer_does_not_block_its_adoption() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
     await laptop.meet(kitchen)
@@ -94,7 +94,7 @@ async def test_a_wish_for_a_run_whose_peer_is_gone_does_not_keep_it_for_ever() -
     assert (found.ended, found.cancelled) == (True, True)
 
 
-async def test_held_runs_that_are_adopted_have_a_place_in_the_series_here() -> None:
+async def test_adopted_held_runs_join_the_series_here() -> None:
     laptop, kitchen = await two()
     first, second = await laptop.create(series="a"), await laptop.create(series="a")
     await laptop.meet(kitchen)
@@ -109,7 +109,7 @@ async def test_held_runs_that_are_adopted_have_a_place_in_the_series_here() -> N
     assert await kitchen.store.check() == []
 
 
-async def test_what_others_said_of_a_peer_is_asked_for_again_when_it_is_gone() -> None:
+async def test_ignored_records_about_a_silent_peer_are_requested_again() -> None:
     """The garage's word was passed over when the kitchen told it, since it was for the garage to say."""
     laptop, kitchen, garage = await three()
     run = await garage.create()
@@ -128,7 +128,7 @@ async def test_what_others_said_of_a_peer_is_asked_for_again_when_it_is_gone() -
     assert (found.status, found.output) == (COMPLETED, {"done": True})
 
 
-async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
+async def test_a_monitor_adopts_copies_only_after_the_timeout() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
     await laptop.meet(kitchen)
@@ -146,7 +146,7 @@ async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
     assert (await kitchen.run(run.id)).device != "laptop"
 
 
-async def test_a_store_without_peers_is_asked_nothing() -> None:
+async def test_a_takeover_pass_reads_nothing_in_a_store_without_peers() -> None:
     side = await Side("laptop").joined()
     asked: list[str] = []
 
@@ -168,7 +168,7 @@ async def test_a_store_without_peers_is_asked_nothing() -> None:
     assert asked
 
 
-async def test_a_copy_says_why_it_does_not_run() -> None:
+async def test_why_explains_a_copy() -> None:
     laptop, kitchen, run = await left()
     told = await why(kitchen.fleet, run.id)
     assert [reason.kind for reason in told.reasons] == ["left"]
@@ -180,7 +180,7 @@ async def test_a_copy_says_why_it_does_not_run() -> None:
     assert [reason.kind for reason in (await why(laptop.fleet, run.id)).reasons] == ["running"]
 
 
-async def test_a_series_that_cannot_be_read_keeps_its_runs_from_being_adopted() -> None:
+async def test_an_unreadable_series_blocks_the_adoption_of_its_runs() -> None:
     laptop, kitchen = await two()
     run = await laptop.create(series="a")
     await laptop.meet(kitchen)
@@ -212,11 +212,11 @@ async def each_waits_for_the_other() -> None:
         assert await side.store.check() == []
 
 
-def test_series_do_not_wait_for_each_other() -> None:
+def test_series_of_two_stores_do_not_wait_for_each_other() -> None:
     asyncio.run(each_waits_for_the_other())
 
 
-def test_series_that_wait_for_each_other_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     leaving = ingest._Batch._leave_series
 
     async def only_at_the_end(self: ingest._Batch, run: Run, left_to: str | None) -> list[Write]:

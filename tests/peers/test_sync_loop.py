@@ -13,7 +13,7 @@ from asterism.peers.exchange import PeerUnreachable, Transport
 from asterism.peers.registry import Peer
 from asterism.peers.sync_loop import SyncLoop
 from asterism.peers.sync_progress import SyncResult
-from tests.peers.exchange_scenes import Direct, Side, two
+from tests.peers.exchange_fixtures import Direct, Side, two
 
 pytestmark = pytest.mark.virtual_time
 
@@ -50,7 +50,7 @@ async def called() -> tuple[Side, Side, list[tuple[float, SyncResult]]]:
     return laptop, kitchen, []
 
 
-async def test_they_meet_when_something_happens_and_after_a_while_in_any_case() -> None:
+async def test_peers_sync_after_a_change_and_at_the_interval() -> None:
     laptop, kitchen, met = await called()
     now = asyncio.get_running_loop().time
 
@@ -71,7 +71,7 @@ async def test_they_meet_when_something_happens_and_after_a_while_in_any_case() 
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_peer_is_called_less_often(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "asterism.peers"):
         laptop, kitchen, met = await called()
         dead = Dead()

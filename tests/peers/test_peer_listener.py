@@ -16,7 +16,7 @@ from asterism.core.errors import AsterismError
 from asterism.peers import peer_server
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.peer_server import CannotListen, open_socket, socket_url
-from tests.cli.peer_desk import connected, serving_peer, trusting
+from tests.cli.peer_server_fixtures import connected, serving_peer, trusting
 
 # -- the connection ----------------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-async def test_who_does_not_speak_tls_is_not_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_without_tls_is_not_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving_peer(tmp_path) as scene:
         reader, writer = await connected(scene.url)
         writer.write(b"GET /v1/meet HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -54,7 +54,7 @@ async def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
             await connected(scene.url, context)
 
 
-async def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path) -> None:
+async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async with serving_peer(tmp_path, Limits(head=0.05)) as scene:
         for said in (b"", b"POST /v1/meet HTTP/1.1\r\nhost: x\r\n"):
             reader, writer = await connected(scene.url, trusting())
@@ -63,14 +63,14 @@ async def test_a_connection_on_which_nothing_is_asked_is_closed(tmp_path: Path) 
             await close(writer)
 
 
-async def test_who_does_not_come_to_terms_on_tls_is_hung_up_on(tmp_path: Path) -> None:
+async def test_an_unfinished_tls_handshake_is_closed(tmp_path: Path) -> None:
     async with serving_peer(tmp_path, Limits(handshake=0.05)) as scene:
         reader, writer = await connected(scene.url)
         await hung_up(reader)
         await close(writer)
 
 
-async def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(tmp_path: Path) -> None:
+async def test_the_server_stops_despite_an_open_connection(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as there:
         caller = there.caller(await there.token())
         await caller.send({})
@@ -82,7 +82,7 @@ async def test_the_server_leaves_when_it_is_told_to_even_with_a_connection_open(
 # -- where to listen ---------------------------------------------------------------------------------------------------
 
 
-def test_a_port_alone_is_one_of_this_machine(tmp_path: Path) -> None:
+def test_a_port_alone_listens_on_loopback(tmp_path: Path) -> None:
     with open_socket("0") as sock:
         assert socket_url(sock).startswith("https://127.0.0.1:")
     with open_socket("[::1]:0") as sock:
@@ -94,25 +94,25 @@ def test_a_port_alone_is_one_of_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["", "kitchen", "kitchen:", ":7420", "1:2:3", "0.0.0.0:99999", "https://x:1", "::1:7"]
 )
-def test_what_is_no_place_is_refused(place: str) -> None:
+def test_an_invalid_listen_address_is_refused(place: str) -> None:
     with pytest.raises(CannotListen, match=r"is not a valid HOST:PORT \(examples: 127\.0\.0\.1:7420"):
         open_socket(place)
 
 
-def test_a_place_that_is_taken_is_told() -> None:
+def test_a_listen_address_in_use_is_reported() -> None:
     with open_socket("0") as sock:
         port = sock.getsockname()[1]
         with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             open_socket(f"127.0.0.1:{port}")
 
 
-def test_a_machine_that_is_not_this_one_is_told() -> None:
+def test_a_foreign_listen_address_is_reported() -> None:
     with pytest.raises(CannotListen, match=r"cannot listen on nobody\.invalid:7420: "):
         open_socket("nobody.invalid:7420")
 
 
 @pytest.mark.parametrize("module", ["starlette.applications", "uvicorn"])
-async def test_what_is_missing_is_said_with_what_to_install(
+async def test_a_missing_package_is_named_with_its_extra(
     tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "asterism.base.http_server", raising=False)
@@ -123,5 +123,5 @@ async def test_what_is_missing_is_said_with_what_to_install(
             pass
 
 
-def test_the_default_is_this_machine_alone() -> None:
+def test_the_default_listen_address_is_loopback() -> None:
     assert peer_server.DEFAULT_ADDRESS == "127.0.0.1:7420"
