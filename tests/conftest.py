@@ -17,8 +17,8 @@ from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import NoServer, RunningServer, Server
 
 # How fast an example is made and tried depends on the machine, not on what is tested. The examples of a test are the
-# same in every run: no test passes or fails by luck. `--hypothesis-profile=random` draws new ones. Hypothesis also mixes
-# in constants from the modules that are loaded so far, so that examples depend on the order of the tests: not here.
+# same in every run: no test passes or fails by luck (`--hypothesis-profile=random` draws new ones). By default,
+# Hypothesis mixes in constants from all modules loaded so far, so that examples depend on the order of the tests.
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("asterism", settings.get_profile("random"), derandomize=True)
 settings.load_profile("asterism")

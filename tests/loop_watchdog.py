@@ -76,12 +76,12 @@ ALLOWED: tuple[Allowed, ...] = (
         "or nothing, in one step",
     ),
     Allowed(
-        "tests/durable/test_durable_(shortening|report|keeping)",
+        "tests/durable/test_(compaction|durable_report|journal_store)",
         r"the task test_",
         "a long journal is read back when a constellation is taken up, before anything of it runs",
     ),
     Allowed(
-        "tests/fleet/device/test_device_commands.py::test_a_large_input",
+        "tests/fleet/device/test_commands.py::test_a_large_input",
         r"execute\.<locals>\.main",
         "an input of megabytes is written as JSON for its command",
     ),

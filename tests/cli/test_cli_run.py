@@ -51,7 +51,7 @@ def test_a_bad_plan_is_not_run(tmp_path: Path) -> None:
     assert result.exit_code == 64
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"{path}:4: task 'b': waits for 'c', and there is no such task",
+        f"{path}:4: task 'b': comes after 'c', but there is no such task",
         f"1 mistake in {path}; nothing was done.",
     ]
     assert not trace.exists()
@@ -71,9 +71,9 @@ tasks:
         "plan started with 3 tasks",
         "fetch started on laptop",
         "build started on laptop",
-        "build: attempt 1 failed and another one follows: the command exited with 3: no luck",
+        "build: attempt 1 failed and will be retried: the command exited with 3: no luck",
         "build started on laptop, attempt 2",
-        "pack cancelled: unreachable: it waits for success of 'build', which is failed",
+        "pack cancelled: unreachable: it needs 'build' to succeed, but 'build' failed",
         "plan ended: partially failed, version 0",
     ]
     assert any(line.startswith("fetch completed after ") for line in lines)
@@ -84,7 +84,7 @@ def test_the_summary_names_what_did_not_complete_and_why(tmp_path: Path) -> None
     text = "tasks:\n  a: {shell: exit 3}\n  b: {shell: x, after: a}\n  c: {shell: echo 1}\n"
     output = asterism("run", write(tmp_path, text)).stdout
     assert "\na failed: the command exited with 3\n" in output
-    assert "\nb cancelled: unreachable: it waits for success of 'a', which is failed\n" in output
+    assert "\nb cancelled: unreachable: it needs 'a' to succeed, but 'a' failed\n" in output
     for name in ("Makespan", "Lower bound", "Critical path L", "Total work W", "Parallelism W/L", "Time under hold"):
         assert f"\n{name}" in output
     assert "Tasks                1 completed, 1 failed, 1 cancelled\n" in output
@@ -172,7 +172,7 @@ def test_an_editor_repairs_a_plan(tmp_path: Path) -> None:
     assert result.exit_code == 2
     lines = [line[10:] for line in result.stdout.splitlines()]
     assert "cycle 1 opened for build" in lines
-    assert "edit applied by repair: add task 'rebuild'; add dependency 'build' -> 'rebuild' on failure" in lines
+    assert "edit by repair applied: add task 'rebuild'; add dependency 'build' -> 'rebuild' on failure" in lines
     assert "cycle 1 closed" in lines
     assert "Edits accepted       1\n" in result.stdout
     assert "add task &#x27;rebuild&#x27;" in page.read_text("utf-8")
@@ -183,7 +183,7 @@ def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_pat
     path = write(tmp_path, "tasks:\n  a: {shell: echo 1}\n  b: {shell: echo 2, after: a}\n")
     clumsy = asterism("run", path, "--editor", "editor_beside:clumsy")
     assert clumsy.exit_code == 0
-    assert "edit rejected, by clumsy: there is no task 'no-such-task' in the plan" in clumsy.stdout
+    assert "edit by clumsy rejected: there is no task 'no-such-task' in the plan" in clumsy.stdout
     assert "too many edits were rejected" in clumsy.stdout
     broken = asterism("run", path, "--editor", "editor_beside:broken")
     assert broken.exit_code == 0
@@ -229,7 +229,7 @@ def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tm
     path = write(tmp_path, "devices: {laptop: {}}\ntasks:\n  a: {shell: x, device: {needs: [gpu]}}\n")
     result = asterism("run", path, "--no-device-timeout", "0")
     assert result.exit_code == 1
-    assert "warning: task 'a': needs a device that can gpu" in result.stderr
+    assert "warning: task 'a': needs a device with gpu" in result.stderr
     assert "no device with 'gpu' has joined" in result.stdout
 
 

@@ -119,7 +119,7 @@ def test_a_request_is_written_with_its_parts(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["x"], "it executes nothing: give one of call, argv, shell, http"),
-        (["x", "--argv", "a", "--shell", "b"], "give one of call, argv, shell, http, not several"),
+        (["x", "--argv", "a", "--shell", "b"], "only one of call, argv, shell, http may be set"),
         (["x", "--argv", "say 'hello"], "'--argv': the command line cannot be split into words: No closing quotation"),
         (["x", "--argv", ""], "argv is a non-empty list of strings"),
         (["x", "--shell", "a", "--requires", "load <"], "Invalid value for --requires: the expression is not valid"),
@@ -133,7 +133,7 @@ def test_a_request_is_written_with_its_parts(tmp_path: Path) -> None:
         (["x", "--file", "a.yaml"], "--file excludes NAME and all other options"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path: Path, words: list[str], told: str) -> None:
+def test_invalid_terms_are_refused_before_any_write(tmp_path: Path, words: list[str], told: str) -> None:
     scene = Scene(tmp_path)
     result = scene.run("workflow", "add", *words)
     assert result.exit_code == 64
@@ -161,13 +161,13 @@ def test_one_workflow_is_a_file_with_a_name() -> None:
 @pytest.mark.parametrize(
     ("text", "mistakes"),
     [
-        ("", [(1, "a workflow is a mapping with a name")]),
-        ("[1]", [(1, "a workflow is a mapping with a name")]),
-        ("shell: x", [(1, "there is no 'name'; several workflows stand under 'workflows'")]),
-        ("workflows: []", [(1, "workflows is a mapping of names to workflows, and not empty")]),
-        ("workflows:\n  a: 5\nother: 1", [(2, "workflow 'a' is a mapping"), (3, "there is no key 'other' beside")]),
-        ("name: a\nshel: x", [(1, "it executes nothing"), (2, "there is no key 'shel'; did you mean 'shell'?")]),
-        ("name: a\nshell: x\nversion: 3", [(3, "there is no key 'version'")]),
+        ("", [(1, "a workflow must be a mapping with a name")]),
+        ("[1]", [(1, "a workflow must be a mapping with a name")]),
+        ("shell: x", [(1, "the key 'name' is missing; to define several workflows")]),
+        ("workflows: []", [(1, "workflows must be a mapping of names to workflows, and not empty")]),
+        ("workflows:\n  a: 5\nother: 1", [(2, "workflow 'a' must be a mapping"), (3, "unknown key 'other' beside")]),
+        ("name: a\nshel: x", [(1, "it executes nothing"), (2, "unknown key 'shel'; did you mean 'shell'?")]),
+        ("name: a\nshell: x\nversion: 3", [(3, "unknown key 'version'")]),
         (
             "name: a\nshell: x\nheartbeat: soon",
             [(3, "heartbeat: 'soon' is not a valid duration (examples: 30s, 5m, 2h)")],

@@ -246,7 +246,7 @@ def test_what_is_wrong_is_said_once_and_what_is_not_known_is_not_said(server):
     server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", '{"version": 2}', "series.json"))
     result = asterism(server, "series", "sync")
     assert (result.exit_code, result.stdout) == (65, "series RFC-093: left as it is\n")
-    assert result.stderr == "series RFC-093: this is version 2 of a series; 1 is known here\n"
+    assert result.stderr == "series RFC-093: the state has version 2, and this version of Asterism reads version 1\n"
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "x"])

@@ -211,7 +211,7 @@ async def test_remote_devices_are_assigned_work_and_take_it() -> None:
     await laptop.meet(kitchen)
     devices = {one.device: one for one in await laptop.fleet.devices()}
     assert (devices["kitchen"].state, devices["kitchen"].host) == (ABROAD, "via kitchen")
-    outlook = await laptop.fleet.outlook(fresh=True)
+    outlook = await laptop.fleet.placer(fresh=True)
     assert set(outlook.sessions) == {"laptop", "kitchen"}
     assert outlook.ranks["kitchen"] == 0.0
     run = await laptop.create(device="kitchen")
@@ -366,4 +366,4 @@ async def test_the_server_logs_its_losses(caplog: pytest.LogCaptureFixture) -> N
         await laptop.take(run.id)
         await kitchen.take(run.id)
         assert (await kitchen.meet(laptop)).lost == ()  # whose clock is behind
-    assert "does not own run" in caplog.text
+    assert "no longer owns run" in caplog.text

@@ -129,7 +129,7 @@ async def test_a_workflow_of_a_peer_is_forgotten_with_its_last_run() -> None:
     run = transitions.create("theirs", junk(1), {}, by="liar", now=5.0)
     await liar.says(run, workflows=[junk(1).to_json()])
     mine = await laptop.fleet.workflows.add(junk(2))
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, 0.0, 100)
     assert len(await kept(laptop)) == 2
     await laptop.step("theirs", lambda one: transitions.cancel(one, 6.0, "ann"))
@@ -145,12 +145,12 @@ async def test_a_workflow_that_has_just_arrived_is_not_forgotten() -> None:
     await laptop.fleet.workflows.keep(junk(1))
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
-    laptop.clock.now += 0.8 * workflows.AGE
+    laptop.clock.now += 0.8 * workflows.UNUSED_AGE
     await laptop.fleet.workflows.keep(junk(1))  # it is needed again
-    laptop.clock.now += 0.8 * workflows.AGE
+    laptop.clock.now += 0.8 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
-    laptop.clock.now += workflows.AGE
+    laptop.clock.now += workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert await kept(laptop) == []
 
@@ -160,7 +160,7 @@ async def test_a_workflow_that_is_also_added_here_is_not_forgotten() -> None:
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(junk(1))
     await laptop.fleet.workflows.add(junk(1))
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert (await Fleet(laptop.store).workflows.latest("junk-1")).version == 1
 
@@ -170,7 +170,7 @@ async def test_a_workflow_with_the_name_of_an_own_plan_is_kept() -> None:
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(Workflow("plan:nightly", shell="true", version=1))
     await laptop.store.commit([PutRegister("plan/nightly", {"state": "running"}, None)])
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
 
@@ -182,7 +182,7 @@ async def test_a_run_brings_a_forgotten_workflow_again() -> None:
     await laptop.meet(kitchen)
     await laptop.fleet.workflows.get("transcode", 1)
     await laptop.step(run.id, lambda one: transitions.cancel(one, 6.0, "ann"))
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     while await retention.prune(laptop.store, laptop.store.clock(), 100):
         pass
     assert await kept(laptop) == []

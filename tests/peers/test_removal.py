@@ -10,7 +10,7 @@ from asterism.core.errors import Fenced
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, PROCESSING, REASSIGNING, Grant, Run
 from asterism.core.run.session import ENDED
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from asterism.peers.registry import UnknownPeer
 from asterism.peers.removal import held_runs, remove_peer
 from asterism.peers.takeover import Takeover
@@ -47,7 +47,7 @@ async def test_waiting_runs_of_a_removed_peer_are_held_and_listed() -> None:
     assert [one.id for one in removed.held] == [run.id]
     assert await offered(kitchen) == []
     assert await held_runs(kitchen.store, [run.id, "another"]) == {run.id: "laptop"}
-    [reason] = (await why(kitchen.fleet, run.id)).reasons
+    [reason] = (await explain_run(kitchen.fleet, run.id)).reasons
     assert (reason.kind, reason.name) == ("removed", "laptop")
     assert reason.text == "it is held: peer laptop managed it and was removed"
 
@@ -106,7 +106,7 @@ async def test_a_claimed_run_is_withdrawn_and_its_start_fenced() -> None:
     run, grant = await claimed_here(laptop, kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
     assert ([one.id for one in removed.held], removed.running) == ([run.id], [])
-    with pytest.raises(Fenced, match="cannot start it any more"):
+    with pytest.raises(Fenced, match="can no longer start it"):
         await start(kitchen, run, grant)
     assert (await kitchen.run(run.id)).paused == "by the removal of peer laptop"
     assert await offered(kitchen) == []

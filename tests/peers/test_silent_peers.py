@@ -165,7 +165,7 @@ async def test_a_machine_that_is_on_for_a_short_time_each_day_adopts_runs() -> N
         for _ in range(60):
             laptop.clock.now += 10.0
             await laptop.beat()
-            await monitor.watch()
+            await monitor.run_pass()
     assert await laptop.left_to(run.id) is None
 
 
@@ -225,7 +225,7 @@ async def test_a_remote_device_with_a_contact_in_the_future_keeps_its_work() -> 
     monitor = Monitor(laptop.fleet, "laptop")
     for _ in range(20):
         await laptop.beat()
-        await monitor.watch()
+        await monitor.run_pass()
         laptop.clock.now += 10.0
     assert (await laptop.run(run.id)).status is PROCESSING
     [known] = [one for one in await laptop.store.sessions() if one.state == ABROAD]

@@ -43,7 +43,7 @@ async def test_after_a_conflict_one_record_wins_and_the_loser_learns_why() -> No
     assert ours == theirs.changed(revision=ours.revision)
     assert ours.device == "laptop"
     [lost] = met.lost
-    assert lost.startswith(f"kitchen does not own run {run.id} any more (epoch 1): laptop was given it")
+    assert lost.startswith(f"kitchen no longer owns run {run.id} (epoch 1): it was assigned to laptop")
     assert await kitchen.notices("conflict") == [lost]
     assert await laptop.notices("conflict") == []
     assert await kitchen.left_to(run.id) == await laptop.id()
@@ -61,7 +61,7 @@ async def test_a_result_that_loses_is_kept() -> None:
     assert ours == theirs.changed(revision=ours.revision)
     assert (ours.output, [one.output for one in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
     [told] = await kitchen.notices("conflict")
-    assert "is kept, but is not the result of run" in told
+    assert "is kept, but it is not the result of run" in told
 
 
 async def test_the_furthest_owner_wins_for_good() -> None:

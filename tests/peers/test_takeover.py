@@ -9,7 +9,7 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from asterism.peers import ingest
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
@@ -61,7 +61,7 @@ async def test_owned_runs_of_a_silent_peer_are_lost_and_assigned_again() -> None
     await kitchen.take(run.id)
     met = await laptop.meet(kitchen)
     assert (await laptop.run(run.id)).device == "kitchen"
-    assert "it was given away again since, and the later assignment counts" in met.lost[0]
+    assert "it was assigned again since, and the later assignment wins" in met.lost[0]
 
 
 async def test_a_clock_jump_adopts_nothing() -> None:
@@ -135,14 +135,14 @@ async def test_a_monitor_adopts_copies_only_after_the_timeout() -> None:
     monitor = Monitor(kitchen.fleet, "kitchen")
     for _ in range(10):
         await kitchen.beat()
-        await monitor.watch()
+        await monitor.run_pass()
         kitchen.clock.now += 25.0
     assert (await kitchen.run(run.id)).status is PROCESSING
     await kitchen.fleet.configure(peer_timeout=100.0)
     for _ in range(10):
         kitchen.clock.now += 25.0
         await kitchen.beat()
-        await monitor.watch()
+        await monitor.run_pass()
     assert (await kitchen.run(run.id)).device != "laptop"
 
 
@@ -170,14 +170,14 @@ async def test_a_takeover_pass_reads_nothing_in_a_store_without_peers() -> None:
 
 async def test_why_explains_a_copy() -> None:
     laptop, kitchen, run = await left()
-    told = await why(kitchen.fleet, run.id)
+    told = await explain_run(kitchen.fleet, run.id)
     assert [reason.kind for reason in told.reasons] == ["left"]
     assert "peer laptop manages it" in str(told)
     await laptop.take(run.id)
     await laptop.meet(kitchen)
-    kinds = [reason.kind for reason in (await why(kitchen.fleet, run.id)).reasons]
+    kinds = [reason.kind for reason in (await explain_run(kitchen.fleet, run.id)).reasons]
     assert kinds == ["running", "left"]
-    assert [reason.kind for reason in (await why(laptop.fleet, run.id)).reasons] == ["running"]
+    assert [reason.kind for reason in (await explain_run(laptop.fleet, run.id)).reasons] == ["running"]
 
 
 async def test_an_unreadable_series_blocks_the_adoption_of_its_runs() -> None:

@@ -27,46 +27,50 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
 @pytest.mark.parametrize(
     ("body", "line", "text"),
     [
-        ("shel: make", 5, "no key 'shel'; did you mean 'shell'?"),
-        ("shell: make\nqqq: 1", 6, "no key 'qqq'; the keys are argv, shell, call, http"),
+        ("shel: make", 5, "unknown key 'shel'; did you mean 'shell'?"),
+        ("shell: make\nqqq: 1", 6, "unknown key 'qqq'; the keys are argv, shell, call, http"),
         ("shell: make\nshell: test", 6, "the key 'shell' is here twice; the first is in line 5"),
-        ("argv: [make]\nshell: make", 6, "has argv and shell; a task does one thing"),
-        ("retries: 1", 4, "does nothing; give it one of argv, shell, call, http"),
-        ("shell:", 4, "does nothing"),
+        ("argv: [make]\nshell: make", 6, "has argv and shell; a task has one action"),
+        ("retries: 1", 4, "has no action; give it one of argv, shell, call, http"),
+        ("shell:", 4, "has no action"),
         ("shell: ''", 5, "shell is empty"),
-        ("argv: make", 5, "argv is a list, such as [one, two], not 'make'"),
+        ("argv: make", 5, "argv must be a list, such as [one, two], not 'make'"),
         ("argv: []", 5, "argv is empty"),
-        ("argv:\n  - sleep\n  - 5", 7, 'argv[1] is text; write it in quotes: "5"'),
-        ("call: nothing", 5, "call is package.module:function, not 'nothing'"),
-        ("shell: x\nretries: many", 6, "retries is a whole number, not 'many'"),
-        ("shell: x\nretries: -1", 6, "retries is 0 or more, not -1"),
-        ("shell: x\nretries: true", 6, "retries is a whole number, not true"),
+        ("argv:\n  - sleep\n  - 5", 7, 'argv[1] must be text; write it in quotes: "5"'),
+        ("call: nothing", 5, "call must be package.module:function, not 'nothing'"),
+        ("shell: x\nretries: many", 6, "retries must be a whole number, not 'many'"),
+        ("shell: x\nretries: -1", 6, "retries must be 0 or more, not -1"),
+        ("shell: x\nretries: true", 6, "retries must be a whole number, not true"),
         ("shell: x\ntimeout: 5x", 6, "timeout: '5x' is not a valid duration (examples: 30s, 5m, 2h)"),
         ("shell: x\ntimeout: [1]", 6, "timeout: a list is not a valid duration"),
-        ("shell: x\ntimeout: 0", 6, "timeout is above 0"),
-        ("shell: x\nbackoff: -1", 6, "backoff is 0 or more"),
-        ("shell: x\npriority: urgent", 6, "priority is 'low', 'normal', 'high' or 'critical', not 'urgent'"),
-        ("shell: x\nrevocable: maybe", 6, "revocable is true or false, not 'maybe'"),
-        ("shell: x\ndevice: 5", 6, "device is the id of a device, or {id: …, needs: […]}, not 5"),
-        ("shell: x\ndevice: {need: [gpu]}", 6, "device has no key 'need'; did you mean 'needs'?"),
-        ("shell: x\ndevice: {needs: gpu}", 6, "device.needs is a list"),
-        ("shell: x\ninputs: [1]", 6, "inputs is a mapping, not a list"),
+        ("shell: x\ntimeout: 0", 6, "timeout must be above 0"),
+        ("shell: x\nbackoff: -1", 6, "backoff must be 0 or more"),
+        ("shell: x\npriority: urgent", 6, "priority must be 'low', 'normal', 'high' or 'critical', not 'urgent'"),
+        ("shell: x\nrevocable: maybe", 6, "revocable must be true or false, not 'maybe'"),
+        ("shell: x\ndevice: 5", 6, "device must be the id of a device, or {id: …, needs: […]}, not 5"),
+        ("shell: x\ndevice: {need: [gpu]}", 6, "unknown key 'device.need'; did you mean 'needs'?"),
+        ("shell: x\ndevice: {needs: gpu}", 6, "device.needs must be a list"),
+        ("shell: x\ninputs: [1]", 6, "inputs must be a mapping, not a list"),
         ("shell: x\ninputs: {'': 1}", 6, "inputs. is empty"),
-        ("shell: x\nenv: {A: [1]}", 6, "env.A is text, a number, true or false, {secret: NAME}"),
-        ("shell: x\nenv: {A: {secret: PATH, mre: 1}}", 6, "env.A has no key 'mre'; the keys are secret, from, select"),
-        ("shell: x\nafter: 5", 6, "after is the id of a task, a list of ids, or a mapping"),
-        ("shell: x\nafter:\n  - other\n  - 5", 8, 'after[1] is text; write it in quotes: "5"'),
-        ("shell: x\nafter:\n  other: sucess", 7, "after.other is 'success', 'failure' or 'completion', not 'sucess'"),
-        ("shell: x\nafter:\n  other: [1]", 7, "after.other is success, failure, completion or {on: …, when: …}"),
-        ("shell: x\nafter: {other: {if: x}}", 6, "after.other has no key 'if'; the keys are on, when"),
-        ("shell: x\nafter: othr", 6, "waits for 'othr', and there is no such task; did you mean 'other'?"),
-        ("shell: x\nafter:\n  - other\n  - qqq", 8, "waits for 'qqq', and there is no such task"),
-        ("shell: x\nafter: it", 6, "waits for itself"),
-        ("shell: x\nafter: [other, other]", 6, "waits for 'other' twice"),
+        ("shell: x\nenv: {A: [1]}", 6, "env.A must be text, a number, true or false, {secret: NAME}"),
+        ("shell: x\nenv: {A: {secret: PATH, mre: 1}}", 6, "unknown key 'env.A.mre'; the keys are secret, from, select"),
+        ("shell: x\nafter: 5", 6, "after must be an id, a list of ids, or a mapping"),
+        ("shell: x\nafter:\n  - other\n  - 5", 8, 'after[1] must be text; write it in quotes: "5"'),
+        (
+            "shell: x\nafter:\n  other: sucess",
+            7,
+            "after.other must be 'success', 'failure' or 'completion', not 'sucess'",
+        ),
+        ("shell: x\nafter:\n  other: [1]", 7, "after.other must be success, failure, completion or {on: …, when: …}"),
+        ("shell: x\nafter: {other: {if: x}}", 6, "unknown key 'after.other.if'; the keys are on, when"),
+        ("shell: x\nafter: othr", 6, "comes after 'othr', but there is no such task; did you mean 'other'?"),
+        ("shell: x\nafter:\n  - other\n  - qqq", 8, "comes after 'qqq', but there is no such task"),
+        ("shell: x\nafter: it", 6, "comes after itself"),
+        ("shell: x\nafter: [other, other]", 6, "names 'other' twice in after"),
         ("shell: x\nafter:\n  other:\n    when: 'result =='", 8, "the condition 'result ==' is not valid"),
-        ("shell: x\ninputs: {a: {from: other}}", 6, "inputs.a is from 'other', which is not in its after"),
-        ("shell: x\nafter: other\ninputs: {a: {from: [x]}}", 7, "inputs.a is from a list, which is not in its after"),
-        ("shell: x\nenv: {A: {from: other}}", 6, "env.A is from 'other', which is not in its after"),
+        ("shell: x\ninputs: {a: {from: other}}", 6, "inputs.a refers to 'other', which is not in its after"),
+        ("shell: x\nafter: other\ninputs: {a: {from: [x]}}", 7, "inputs.a refers to a list, which is not in its after"),
+        ("shell: x\nenv: {A: {from: other}}", 6, "env.A refers to 'other', which is not in its after"),
         (
             "shell: x\nafter: other\ninputs:\n  a:\n    from: other\n    select: 'result.'",
             10,
@@ -74,13 +78,13 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         ),
         ("argv:\n  - echo\n  - 'x {name}'", 7, "'x {name}' names {name}, and there is no such input"),
         ("http: {url: 'http://x/{name}'}", 5, "names {name}, and there is no such input"),
-        ("http: GET", 5, "http is a mapping, not 'GET'"),
-        ("http: {method: GET}", 5, "http has no 'url'"),
-        ("http:\n  url: http://x\n  method: get", 7, "http.method is a word in capitals, such as POST, not 'get'"),
-        ("http: {url: http://x, expect: [99]}", 5, "http.expect[0] is 100 or more, not 99"),
+        ("http: GET", 5, "http must be a mapping, not 'GET'"),
+        ("http: {method: GET}", 5, "the key 'http.url' is missing"),
+        ("http:\n  url: http://x\n  method: get", 7, "http.method must be a word in capitals, such as POST, not 'get'"),
+        ("http: {url: http://x, expect: [99]}", 5, "http.expect[0] must be 100 or more, not 99"),
         ("http:\n  url: http://x\n  json: 1\n  body: x", 8, "http has json and body"),
-        ("http:\n  url: http://x\n  json:\n    - {from: other}", 8, "http.json[0] is from 'other'"),
-        ("http:\n  url: http://x\n  json:\n    a: {secret: 5}", 8, "http.json.a names a secret by a text"),
+        ("http:\n  url: http://x\n  json:\n    - {from: other}", 8, "http.json[0] refers to 'other'"),
+        ("http:\n  url: http://x\n  json:\n    a: {secret: 5}", 8, "http.json.a: the name of a secret must be text"),
     ],
 )
 def test_a_mistake_in_a_task_is_told_with_its_line(body: str, line: int, text: str) -> None:
@@ -94,21 +98,25 @@ def test_a_mistake_in_a_task_is_told_with_its_line(body: str, line: int, text: s
     ("text", "line", "told"),
     [
         ("", 1, "the file is empty"),
-        ("- a\n", 1, "a plan is a mapping"),
-        ("asterism: 1\n", 1, "there are no 'tasks'"),
-        ("asterism: 1\ntasks: {}\n", 2, "the plan is empty"),
-        ("asterism: 1\ntasks:\n", 2, "tasks is a mapping of ids to tasks"),
-        ("asterism: 1\ntasks: [a]\n", 2, "tasks is a mapping of ids to tasks"),
-        ("tasks: {a: {shell: x}}\n", 1, "there is no 'asterism'; a plan begins with 'asterism: 1'"),
-        ("asterism: 2\ntasks: {a: {shell: x}}\n", 1, "asterism is 1, not 2"),
-        ("asterism: 1\nid: 5\ntasks: {a: {shell: x}}\n", 2, 'id is text; write it in quotes: "5"'),
-        ("asterism: 1\npolice: x\ntasks: {a: {shell: x}}\n", 2, "no key 'police'; did you mean 'policy'?"),
-        ("asterism: 1\npolicy: lax\ntasks: {a: {shell: x}}\n", 2, "policy is 'global', 'scoped' or 'speculative'"),
+        ("- a\n", 1, "a plan must be a mapping"),
+        ("asterism: 1\n", 1, "the key 'tasks' is missing"),
+        ("asterism: 1\ntasks: {}\n", 2, "the plan has no tasks"),
+        ("asterism: 1\ntasks:\n", 2, "tasks must be a mapping of ids to tasks"),
+        ("asterism: 1\ntasks: [a]\n", 2, "tasks must be a mapping of ids to tasks"),
+        ("tasks: {a: {shell: x}}\n", 1, "the key 'asterism' is missing; a plan begins with 'asterism: 1'"),
+        ("asterism: 2\ntasks: {a: {shell: x}}\n", 1, "asterism must be 1, not 2"),
+        ("asterism: 1\nid: 5\ntasks: {a: {shell: x}}\n", 2, 'id must be text; write it in quotes: "5"'),
+        ("asterism: 1\npolice: x\ntasks: {a: {shell: x}}\n", 2, "unknown key 'police'; did you mean 'policy'?"),
+        ("asterism: 1\npolicy: lax\ntasks: {a: {shell: x}}\n", 2, "policy must be 'global', 'scoped' or 'speculative'"),
         ("asterism: 1\ndevices: {}\ntasks: {a: {shell: x}}\n", 2, "devices is empty"),
-        ("asterism: 1\ndevices:\n  d: {slots: 0}\ntasks: {a: {shell: x}}\n", 3, "devices.d.slots is 1 or more, not 0"),
-        ("asterism: 1\ndevices:\n  d: {slot: 1}\ntasks: {a: {shell: x}}\n", 3, "devices.d has no key 'slot'"),
-        ("asterism: 1\ntasks:\n  a: 5\n", 3, "task 'a': is a mapping, not 5"),
-        ("asterism: 1\ntasks:\n  a:\n", 3, "task 'a': is a mapping, not nothing"),
+        (
+            "asterism: 1\ndevices:\n  d: {slots: 0}\ntasks: {a: {shell: x}}\n",
+            3,
+            "devices.d.slots must be 1 or more, not 0",
+        ),
+        ("asterism: 1\ndevices:\n  d: {slot: 1}\ntasks: {a: {shell: x}}\n", 3, "unknown key 'devices.d.slot'"),
+        ("asterism: 1\ntasks:\n  a: 5\n", 3, "task 'a': must be a mapping, not 5"),
+        ("asterism: 1\ntasks:\n  a:\n", 3, "task 'a': must be a mapping, not nothing"),
         ("asterism: 1\ntasks:\n  '': {shell: x}\n", 3, "its name is empty"),
         ('asterism: 1\ntasks:\n  "a\\tb": {shell: x}\n', 3, "control character"),
     ],
@@ -143,8 +151,8 @@ def test_a_cycle_is_told_with_its_path_where_it_closes() -> None:
         """
     )
     assert [(mistake.line, mistake.text) for mistake in told] == [
-        (4, "task 'b': waits for 'a', which closes a cycle: b -> c -> a -> b"),
-        (12, "task 'f': waits for 'e', which closes a cycle: f -> e -> f"),
+        (4, "task 'b': comes after 'a', which closes a cycle: b -> c -> a -> b"),
+        (12, "task 'f': comes after 'e', which closes a cycle: f -> e -> f"),
     ]
 
 
@@ -160,12 +168,12 @@ def test_a_long_cycle_is_cut_in_the_middle() -> None:
 @pytest.mark.parametrize(
     ("body", "devices", "text"),
     [
-        ("shell: x\ndevice: moon", "devices: {earth: {}}", "asks for the device 'moon', which is not listed"),
-        ("shell: x\ndevice: {needs: [gpu]}", "devices: {a: {can: [x]}}", "can gpu, and no listed device can"),
+        ("shell: x\ndevice: moon", "devices: {earth: {}}", "needs the device 'moon', which is not listed"),
+        ("shell: x\ndevice: {needs: [gpu]}", "devices: {a: {can: [x]}}", "with gpu, but no listed device has that"),
         ("shell: x\ndevice: {id: a, needs: [y]}", "devices: {a: {can: [x]}, b: {can: [y]}}", "the device 'a' does not"),
-        ("shell: x\ndevice: {needs: [gpu]}", "", "no listed device can"),
-        ("call: no_such_module_here:f", "", "there is no module to import it from"),
-        ("shell: x\nenv: {A: {secret: NO_SUCH_SECRET}}", "", "needs 'NO_SUCH_SECRET', which the environment does not"),
+        ("shell: x\ndevice: {needs: [gpu]}", "", "no listed device has that"),
+        ("call: no_such_module_here:f", "", "but there is no module"),
+        ("shell: x\nenv: {A: {secret: NO_SUCH_SECRET}}", "", "needs 'NO_SUCH_SECRET', which is not in the environment"),
         ("shell: x\nafter: other\ninputs: {a: {from: other, selct: x}}", "", "inputs.a is a constant, not a reference"),
     ],
 )
@@ -186,7 +194,7 @@ def test_devices_that_are_wrong_themselves_are_not_held_against_tasks() -> None:
         ("call: no_such_module_here:f", "cannot be imported: ModuleNotFoundError"),
         ("call: os:no_such_function", "has no 'no_such_function'"),
         ("call: os:sep", "is not callable"),
-        ("call: statistics:mean", "nothing fills the parameter 'data' of 'statistics:mean'"),
+        ("call: statistics:mean", "no input or dependency fills the parameter 'data' of 'statistics:mean'"),
     ],
 )
 def test_imports_are_tried_when_asked_for(body: str, text: str) -> None:
@@ -209,7 +217,7 @@ def test_parameters_are_filled_by_inputs_dependencies_and_defaults() -> None:
     assert in_task("call: textwrap:indent\nafter: other\ninputs: {text: a, prefix: b}", imports=True) == []
     [only] = in_task("call: statistics:mean\ninputs: {data: [1], more: 2}", imports=True)
     assert only.warning
-    assert "the input 'more' is no parameter of 'statistics:mean'" in only.text
+    assert "the input 'more' is not a parameter of 'statistics:mean'" in only.text
 
 
 def test_nothing_is_imported_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,4 +265,4 @@ def test_load_raises_with_all_mistakes(tmp_path: Path) -> None:
     with pytest.raises(BadPlan) as caught:
         load(str(path))
     assert [mistake.line for mistake in caught.value.mistakes] == [3, 4]
-    assert str(caught.value).startswith(f"{path}:3: task 'a': does nothing")
+    assert str(caught.value).startswith(f"{path}:3: task 'a': has no action")

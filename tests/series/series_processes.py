@@ -123,8 +123,8 @@ def _claim_each(url: str, name: str, *numbers: str) -> None:
         try:
             for number in map(int, numbers):
                 # as many as there are, and no longer pauses than what is asked for takes
-                patience = RetryOptions(tries=0, jitter=(0.005, 0.1))
-                after = (await claim(register, name, Claim(number), retry=patience)).after
+                retry = RetryOptions(tries=0, jitter=(0.005, 0.1))
+                after = (await claim(register, name, Claim(number), retry=retry)).after
                 told.append((number, 0 if after.active == number else 75))
         finally:
             await register.close()

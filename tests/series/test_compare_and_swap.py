@@ -38,7 +38,7 @@ class Clocked(StoreRegister):
         return 1000.0 + asyncio.get_running_loop().time()
 
 
-def patience(**terms: Any) -> RetryOptions:
+def retry_options(**terms: Any) -> RetryOptions:
     return RetryOptions(chance=random.Random(7), clock=lambda: asyncio.get_running_loop().time(), **terms)
 
 
@@ -68,8 +68,8 @@ async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
 ) -> None:
     faulty.swaps += moved(100)
     counts = UpdateCounts()
-    with pytest.raises(Contended, match="others were first at each of 5 tries") as caught:
-        await claim(faulty, NAME, Claim(1), retry=patience(), counts=counts)
+    with pytest.raises(Contended, match="other writers won all 5 tries") as caught:
+        await claim(faulty, NAME, Claim(1), retry=retry_options(), counts=counts)
     assert (DEFAULT_TRIES, RETRY_PAUSE) == (5, (0.2, 0.8))
     assert caught.value.tries == 5
     assert 4 * 0.2 <= asyncio.get_running_loop().time() <= 4 * 0.8
@@ -79,14 +79,14 @@ async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
 
 async def test_without_a_limit_it_is_tried_until_it_is_done(faulty: FaultyRegister) -> None:
     faulty.swaps += moved(2000)
-    outcome = await claim(faulty, NAME, Claim(1), retry=patience(tries=0))
+    outcome = await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0))
     assert (outcome.tries, outcome.after.active, outcome.changed) == (2001, 1, True)
 
 
 async def test_a_deadline_ends_it_and_is_never_overstepped(faulty: FaultyRegister) -> None:
     faulty.swaps += moved(10_000)
     with pytest.raises(Contended):
-        await claim(faulty, NAME, Claim(1), retry=patience(tries=0, deadline=60.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0, deadline=60.0))
     assert 40.0 < asyncio.get_running_loop().time() < 60.0
 
 
@@ -96,7 +96,7 @@ async def test_each_try_sees_the_newest_state(faulty: FaultyRegister, register: 
         await claim(register, NAME, Claim(number))
 
     faulty.swaps += [another, another, None]
-    outcome = await claim(faulty, NAME, Claim(1), retry=patience())
+    outcome = await claim(faulty, NAME, Claim(1), retry=retry_options())
     assert (outcome.after.active, outcome.after.queue, outcome.tries) == (10, (11, 1), 3)
 
 
@@ -113,12 +113,12 @@ async def test_who_was_never_forestalled_is_not_told_that_others_were_first(
 ) -> None:
     faulty.reads += [error] * 5
     with pytest.raises(type(error)) as caught:
-        await claim(faulty, NAME, Claim(1), retry=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
     assert caught.value is error
     faulty.reads += [error] * 4
     faulty.swaps += moved(1)
-    with pytest.raises(Contended, match="others were first at 1 of 5 tries"):
-        await claim(faulty, NAME, Claim(1), retry=patience())
+    with pytest.raises(Contended, match="other writers won 1 of 5 tries"):
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_who_finds_it_busy_and_then_changed_by_others_each_time_is_told_that_they_were_first(
@@ -133,8 +133,8 @@ async def test_who_finds_it_busy_and_then_changed_by_others_each_time_is_told_th
         raise RegisterBusy("locked")
 
     register.swap = forestalled  # type: ignore[method-assign]
-    with pytest.raises(Contended, match="others were first at 4 of 5 tries"):
-        await claim(register, NAME, Claim(1), retry=patience())
+    with pytest.raises(Contended, match="other writers won 4 of 5 tries"):
+        await claim(register, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_store_that_is_busy_is_tried_again(register: Clocked) -> None:
@@ -150,7 +150,7 @@ async def test_a_store_that_is_busy_is_tried_again(register: Clocked) -> None:
 
     store.commit = lambda *words: busy("commit", commit, *words)  # type: ignore[method-assign, assignment]
     store.register = lambda *words: busy("read", read, *words)  # type: ignore[method-assign, assignment]
-    outcome = await claim(register, NAME, Claim(1), retry=patience())
+    outcome = await claim(register, NAME, Claim(1), retry=retry_options())
     assert (outcome.after.active, outcome.tries) == (1, 3)
     assert calls == ["read", "read", "commit", "read", "commit"]
 
@@ -165,7 +165,7 @@ async def for_ever() -> None:
 async def test_a_deadline_ends_a_reading_that_hangs(faulty: FaultyRegister) -> None:
     faulty.reads += [for_ever]
     with pytest.raises(RegisterUnavailable, match="did not answer within the deadline of 20 s"):
-        await claim(faulty, NAME, Claim(1), retry=patience(deadline=20.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0))
     assert asyncio.get_running_loop().time() == 20.0
 
 
@@ -173,7 +173,7 @@ async def test_who_was_writing_when_the_deadline_came_does_not_know(faulty: Faul
     faulty.swaps += [for_ever]
     counts = UpdateCounts()
     with pytest.raises(OutcomeUnknown, match=r"unknown whether series RFC-093 was changed: .* deadline of 20 s"):
-        await claim(faulty, NAME, Claim(1), retry=patience(deadline=20.0), counts=counts)
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0), counts=counts)
     assert (asyncio.get_running_loop().time(), counts.unsure) == (20.0, 1)
 
 
@@ -181,7 +181,7 @@ async def test_a_write_that_was_in_doubt_is_not_forgotten_when_the_deadline_come
     faulty.swaps += ["before"]
     faulty.reads += [None, for_ever]
     with pytest.raises(OutcomeUnknown, match="the reply was lost"):
-        await claim(faulty, NAME, Claim(1), retry=patience(deadline=20.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0))
 
 
 async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: FaultyRegister) -> None:
@@ -190,14 +190,14 @@ async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: Faulty
 
     faulty.reads += [slowly] * 9
     faulty.swaps += moved(9)
-    with pytest.raises(Contended, match="at each of 2 tries"):
-        await claim(faulty, NAME, Claim(1), retry=patience(tries=0, deadline=20.0))
+    with pytest.raises(Contended, match="won all 2 tries"):
+        await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0, deadline=20.0))
 
 
 async def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline(faulty: FaultyRegister) -> None:
     faulty.reads += [TimeoutError("its own")]
     with pytest.raises(TimeoutError, match="its own"):
-        await claim(faulty, NAME, Claim(1), retry=patience(deadline=20.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0))
 
 
 # -- lost replies ------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ async def test_a_reply_that_was_lost_at_the_last_try_is_no_contention(faulty: Fa
     """It may still come true, so nobody is told that nothing was written."""
     faulty.swaps += [*moved(4), "before"]
     with pytest.raises(OutcomeUnknown):
-        await claim(faulty, NAME, Claim(1), retry=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_reply_that_was_lost_before_the_register_went_away_is_not_forgotten(
@@ -216,7 +216,7 @@ async def test_a_reply_that_was_lost_before_the_register_went_away_is_not_forgot
     faulty.swaps += ["after"]
     faulty.reads += [None, RegisterUnavailable("out of reach")]
     with pytest.raises(OutcomeUnknown):
-        await claim(faulty, NAME, Claim(1), retry=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
     assert (await state(register)).active == 1, "it did happen"
 
 
@@ -229,21 +229,21 @@ async def test_once_the_state_has_moved_on_a_lost_write_is_no_doubt_any_more(
     faulty.reads += [None, another]
     faulty.swaps += ["before", *moved(4)]
     with pytest.raises(Contended):
-        await claim(faulty, NAME, Claim(1), retry=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_reading_whose_reply_was_lost_is_no_doubt(faulty: FaultyRegister) -> None:
     faulty.reads += [OutcomeUnknown("the reply was lost")] * 5
     with pytest.raises(RegisterUnavailable, match="the reply was lost"):
-        await claim(faulty, NAME, Claim(1), retry=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
     faulty.reads += [OutcomeUnknown("the reply was lost")]
-    assert (await claim(faulty, NAME, Claim(1), retry=patience())).after.active == 1
+    assert (await claim(faulty, NAME, Claim(1), retry=retry_options())).after.active == 1
 
 
 async def test_a_register_that_is_out_of_reach_is_told_at_once(faulty: FaultyRegister) -> None:
     faulty.reads += [RegisterUnavailable("out of reach")]
     with pytest.raises(RegisterUnavailable, match="out of reach"):
-        await claim(faulty, NAME, Claim(1), retry=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of_the_same_issue(
@@ -257,7 +257,7 @@ async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of
     faulty.swaps += ["after"]
     faulty.reads += [None, claimed_anew]
     step = Release(1)
-    await update(faulty, NAME, step, step.message, retry=patience())
+    await update(faulty, NAME, step, step.message, retry=retry_options())
     found = await state(register)
     assert (found.active, found.by) == (1, "bob")
 
@@ -268,7 +268,7 @@ async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of
 async def test_a_register_that_asks_for_patience_gets_it(faulty: FaultyRegister) -> None:
     faulty.reads += [RateLimited("too often", 30.0)]
     counts = UpdateCounts()
-    await claim(faulty, NAME, Claim(1), retry=patience(), counts=counts)
+    await claim(faulty, NAME, Claim(1), retry=retry_options(), counts=counts)
     assert 30.0 < asyncio.get_running_loop().time() < 31.0
     assert counts.rate_limited == 1
 
@@ -279,7 +279,7 @@ async def test_a_wait_beyond_the_deadline_or_all_reason_is_not_waited_for(
 ) -> None:
     faulty.reads += [RateLimited("too often", asked)]
     with pytest.raises(RateLimited):
-        await claim(faulty, NAME, Claim(1), retry=patience(deadline=deadline))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=deadline))
     assert asyncio.get_running_loop().time() == 0.0
 
 
@@ -318,7 +318,7 @@ async def test_who_is_first_in_the_queue_takes_over_from_a_lease_that_has_run_ou
     await asyncio.sleep(61.0)
     wanted = Claim(2, "bob", lease=5.0)
     after = (await claim(register, NAME, wanted)).after
-    assert (after.active, after.claim_id, after.by, after.lease_until) == (2, wanted.id.hex, "bob", 1066.0)
+    assert (after.active, after.claim_id, after.by, after.lease_until) == (2, wanted.id, "bob", 1066.0)
 
 
 def test_a_lease_that_has_run_out_can_be_ended_by_anybody_who_looks() -> None:
@@ -347,7 +347,7 @@ async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, registe
 
     faulty.swaps += [another]
     outcome = await update(
-        faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", retry=patience(), repair=True
+        faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", retry=retry_options(), repair=True
     )
     assert (outcome.changed, outcome.after.queue, outcome.tries) == (False, (4, 5), 2)
     assert [one.message for one in await register.history(NAME, 5)] == ["theirs", "by hand"]
@@ -357,7 +357,7 @@ async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, registe
 async def test_what_is_mended_says_when(register: Clocked, step: Step) -> None:
     await register.swap(NAME, None, '{"active_issue": 1, "revision": 4}', "by hand")
     await asyncio.sleep(5.0)
-    outcome = await update(register, NAME, step, "mend", retry=patience(), repair=True)
+    outcome = await update(register, NAME, step, "mend", retry=retry_options(), repair=True)
     assert (outcome.changed, outcome.after.updated_at, outcome.after.revision) == (True, 1005.0, 5)
     assert await state(register) == outcome.after
 
@@ -365,7 +365,7 @@ async def test_what_is_mended_says_when(register: Clocked, step: Step) -> None:
 async def test_what_cannot_be_read_is_nobodys_to_change(faulty: FaultyRegister, register: Clocked) -> None:
     await register.swap(NAME, None, "{", "by hand")
     with pytest.raises(UnreadableSeries):
-        await update(faulty, NAME, lambda series, now: series.promote(now), "promote", retry=patience())
+        await update(faulty, NAME, lambda series, now: series.promote(now), "promote", retry=retry_options())
     assert faulty.swapped == 0
 
 

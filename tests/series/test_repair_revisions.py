@@ -14,7 +14,7 @@ from asterism.core.series.machine import Live, Series
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions, update
 from asterism.series.git_register import GitRegister
-from asterism.series.register import STATE_FILE, SeriesRegister, ref_of
+from asterism.series.register import REF_PREFIX, STATE_FILE, SeriesRegister
 from asterism.series.store_register import STATE_PREFIX, StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister
@@ -23,7 +23,7 @@ from tests.series.github.github_server import GitHubServer
 from tests.series.register_openers import bare_repository
 
 EAGER = RetryOptions(jitter=(0.0, 0.01))
-REF = ref_of(SERIES)
+REF = REF_PREFIX + SERIES
 Spoil = Callable[[str | None], Awaitable[None]]
 """Puts this text in the place of the state; None takes it away."""
 

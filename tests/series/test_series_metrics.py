@@ -112,7 +112,7 @@ def test_standard_output_is_written_to_also_if_it_is_a_file(tmp_path, linked):
     name = str(tmp_path / "link") if linked else "/dev/fd/1"
     text = (
         "import sys\nfrom pathlib import Path\nfrom asterism.series.series_metrics import write_atomically\n"
-        f"print('before', flush=True)\nwrite_whole(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
+        f"print('before', flush=True)\nwrite_atomically(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
     )
     file = tmp_path / "out.txt"
     with file.open("w") as out:

@@ -96,9 +96,9 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
 
     async def main() -> tuple[list[Outcome | BaseException], Series, UpdateCounts]:
         loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), UpdateCounts()
-        patience = RetryOptions(tries=tries, chance=chance, clock=loop.time)
+        retry = RetryOptions(tries=tries, chance=chance, clock=loop.time)
         claims = [
-            asyncio.ensure_future(claim(register, NAME, Claim(item), retry=patience, counts=counts))
+            asyncio.ensure_future(claim(register, NAME, Claim(item), retry=retry, counts=counts))
             for item in range(1, number + 1)
         ]
         for one in claims:
@@ -172,7 +172,7 @@ def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest
     """Who is told that nothing was written, although something may have been, is there in some world."""
 
     def forgets(self: compare_and_swap._Attempts, error: OutcomeUnknown) -> None:
-        self.forestalled(RevisionConflict(NAME))
+        self.lost_race(RevisionConflict(NAME))
 
-    monkeypatch.setattr(compare_and_swap._Attempts, "doubts", forgets)
+    monkeypatch.setattr(compare_and_swap._Attempts, "lost_reply", forgets)
     noticed()

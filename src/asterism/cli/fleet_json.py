@@ -17,7 +17,7 @@ from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Se
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Why
+from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
 
@@ -171,6 +171,6 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
     }
 
 
-def why_json(why: Why) -> dict[str, Any]:
+def why_json(why: RunExplanation) -> dict[str, Any]:
     reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
     return {"run": why.run_id, "status": why.status, "reasons": reasons}

@@ -115,12 +115,10 @@ class Execution:
         self._wake()
 
     def pause(self) -> None:
-        """Start no more tasks; running tasks continue."""
         self.paused = True
         self.events.plan_changed("constellation_paused")
 
     def resume(self) -> None:
-        """Start tasks again."""
         self.paused = False
         self.events.plan_changed("constellation_resumed")
         self._wake()
@@ -149,14 +147,18 @@ class Execution:
         if best is None:
             return False
         node = queue.pop(best[1])
-        if self.stopping and any(active.node.id == node.id for active in self.stopping.values()):
-            self.parked[node] = None  # until that execution has stopped: a task is executed once at a time
+        if self.stopping and self._still_stopping(node):
+            self.parked[node] = None
         else:
             self.plan.start(node, best[2].id, now)
             self._work_on(node, best[2])
             if self._bus.subscriptions:
                 self.events.task_changed("task_started", node)
         return True
+
+    def _still_stopping(self, node: Node) -> bool:
+        """Whether an earlier execution of the task has not stopped yet: a task is executed once at a time."""
+        return any(active.node.id == node.id for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
@@ -235,8 +237,7 @@ class Execution:
 
     def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
         """Record that another attempt follows. Returns the seconds until then."""
-        grown = node.task.backoff * 2.0 ** min(failures - 1, 30)
-        delay = min(MAX_BACKOFF, grown) * self._random.uniform(0.5, 1.5)
+        delay = min(MAX_BACKOFF, node.task.backoff * 2.0 ** min(failures - 1, 30)) * self._random.uniform(0.5, 1.5)
         self.plan.retry(node, self._now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.events.task_changed("task_retrying", node, error)
         return delay
@@ -358,8 +359,7 @@ class Execution:
         self._wake()
 
     def cancel(self) -> None:
-        """Start nothing more and ask all running tasks to stop. A task that has not stopped after ``grace`` seconds is
-        recorded as cancelled all the same."""
+        """Start nothing more and ask running tasks to stop; after ``grace`` seconds they are cancelled all the same."""
         if self.cancelling or self.done.done():
             return
         self.cancelling = True

@@ -174,7 +174,7 @@ def a_lambda() -> Callable[[], None]:
 def test_what_cannot_be_kept_is_not_accepted() -> None:
     plan, lock, steps = recorded("a")
     plan.begin(1.0)
-    with pytest.raises(EditRejected, match=r"this plan is kept in a store, and task 'b': .* no import path"):
+    with pytest.raises(EditRejected, match=r"the plan is kept in a store, and task 'b': .* no import path"):
         plan.apply(EditBatch((edits.AddTask(Task("b", call=a_lambda())),)), 2.0)
     assert "b" not in plan
     plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
@@ -227,7 +227,7 @@ def test_cycles_go_on_counting_after_a_restart() -> None:
 )
 def test_a_step_that_cannot_be_taken_is_named(step: Any) -> None:
     plan, lock, _ = recorded("a")
-    with pytest.raises(UnreadableJournal, match=r"step 1 .* cannot be taken again"):
+    with pytest.raises(UnreadableJournal, match=r"step 1 .* cannot be replayed"):
         replay(plan, lock, [["note", 1.0, "said", None, ""], step])
 
 

@@ -221,10 +221,10 @@ def test_taking_is_as_much_as_was_asked_for_and_a_task_is_taken_once() -> None:
     plan = some_plan(range(5))
     snapshot = plan.take_snapshot()
     snapshot.copy_nodes(2)
-    assert len(snapshot._taken) == 2
+    assert len(snapshot._copied) == 2
     snapshot.preserve(plan.node("t0"), plan.node("t4"))
-    assert len(snapshot._taken) == 3
+    assert len(snapshot._copied) == 3
     snapshot.copy_nodes(2)
-    assert (len(snapshot._taken), snapshot.complete) == (5, False)
+    assert (len(snapshot._copied), snapshot.complete) == (5, False)
     snapshot.copy_nodes(2)
     assert snapshot.complete

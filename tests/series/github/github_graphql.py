@@ -44,9 +44,9 @@ class Reader:
         return token
 
     def document(self) -> tuple[str, list[Any], set[str]]:
-        kind = self.acquire() if self.peek() in ("query", "mutation") else "query"
+        kind = self.take() if self.peek() in ("query", "mutation") else "query"
         if re.match(r"[A-Za-z_]", self.peek()):
-            self.acquire()
+            self.take()
         declared = self._declared() if self.peek() == "(" else set()
         chosen = self.selection()
         if self.peek():
@@ -55,55 +55,55 @@ class Reader:
 
     def _declared(self) -> set[str]:
         found = set()
-        self.acquire("(")
+        self.take("(")
         while self.peek() != ")":
-            token = self.acquire()
+            token = self.take()
             if token.startswith("$"):
                 found.add(token[1:])
-        self.acquire(")")
+        self.take(")")
         return found
 
     def selection(self) -> list[Any]:
         """(response key, field, arguments, selection), or (None, type, {}, selection) for an inline fragment."""
         chosen: list[Any] = []
-        self.acquire("{")
+        self.take("{")
         while self.peek() != "}":
             if self.peek() == "...":
-                self.acquire()
-                self.acquire("on")
-                chosen.append((None, self.acquire(), {}, self.selection()))
+                self.take()
+                self.take("on")
+                chosen.append((None, self.take(), {}, self.selection()))
                 continue
-            key = field = self.acquire()
+            key = field = self.take()
             if self.peek() == ":":
-                self.acquire()
-                field = self.acquire()
+                self.take()
+                field = self.take()
             arguments = self._arguments() if self.peek() == "(" else {}
             chosen.append((key, field, arguments, self.selection() if self.peek() == "{" else None))
-        self.acquire("}")
+        self.take("}")
         return chosen
 
     def _arguments(self, end: str = ")") -> dict[str, Any]:
-        self.acquire()
+        self.take()
         found = {}
         while self.peek() != end:
-            name = self.acquire()
-            self.acquire(":")
+            name = self.take()
+            self.take(":")
             found[name] = self._value()
-        self.acquire(end)
+        self.take(end)
         return found
 
     def _value(self) -> Any:
         token = self.peek()
         if token == "[":
-            self.acquire()
+            self.take()
             values = []
             while self.peek() != "]":
                 values.append(self._value())
-            self.acquire("]")
+            self.take("]")
             return values
         if token == "{":
             return self._arguments("}")
-        self.acquire()
+        self.take()
         if token.startswith('"'):
             return token[1:-1].encode().decode("unicode_escape")
         if token.startswith("$"):

@@ -39,7 +39,7 @@ def server():
 def announced(server: GitHubServer) -> list[int]:
     """Of whom it was said that they are active now, in order."""
     notes = server.call(lambda world: [note["body"] for issue in world.listed() for note in issue.comments])
-    return [int(note[1:].split(" is the active issue of RFC-093 now")[0]) for note in notes]
+    return [int(note[1:].split(" is now the active issue of RFC-093")[0]) for note in notes]
 
 
 def turn_of_another(server: GitHubServer, until: float) -> None:
@@ -101,7 +101,7 @@ def test_a_state_that_is_old_by_now_is_not_announced(server):
         await update(register, SERIES, lambda series, now: series.leave(1, now), "release", retry=QUICK)
         after = Series.from_text((await register.read(SERIES)).text, SERIES)
         for series in (after, before):
-            text = f"#{series.active} is the active issue of RFC-093 now"
+            text = f"#{series.active} is now the active issue of RFC-093"
             await TrackingIssues(register).announce(series, number, text, Snapshot(None, None))
         await register.close()
 
@@ -134,7 +134,7 @@ def test_a_mark_whose_reply_is_lost_is_followed_by_its_comment_once(server):
         tracking.register.swap = lost  # type: ignore[method-assign]
         series = Series.from_text((await register.read(SERIES)).text, SERIES)
         for _ in range(2):
-            await tracking.announce(series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None))
+            await tracking.announce(series, number, "#1 is now the active issue of RFC-093", Snapshot(None, None))
         await register.close()
 
     asyncio.run(scene())
@@ -145,15 +145,15 @@ async def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
     """The active issue is closed after the state was held against reality, and before it is assigned."""
     register = opened(server)
     service = service_of(register)
-    take, closed = service.context.lock.take, []
+    acquire, closed = service.context.lock.acquire, []
 
     async def late(name: str) -> HeldLock:
         if not closed:
             closed.append(1)
             await asyncio.to_thread(merged, server, 1)
-        return await take(name)
+        return await acquire(name)
 
-    service.context.lock.take = late  # type: ignore[method-assign]
+    service.context.lock.acquire = late  # type: ignore[method-assign]
     await service.sync()
     await register.close()
     counts = service.metrics.counts
@@ -254,7 +254,7 @@ def test_a_copy_of_github_that_is_behind_does_not_announce_what_was_announced_be
 
         register.read = behind  # type: ignore[method-assign]
         await TrackingIssues(register).announce(
-            series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None)
+            series, number, "#1 is now the active issue of RFC-093", Snapshot(None, None)
         )
         await register.close()
 

@@ -168,5 +168,5 @@ async def test_the_token_of_a_person_that_is_refused_is_asked_with_once(server):
 async def test_an_app_that_is_not_installed_is_told(server, key):
     server.app_key = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
     async with staying(server, key) as service:
-        with pytest.raises(RegisterUnavailable, match="not known to be installed"):
+        with pytest.raises(RegisterUnavailable, match="cannot find the installation"):
             await service.register.names()

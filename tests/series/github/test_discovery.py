@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series.github.discovery import Assignee, BadPattern, SeriesMatcher
-from asterism.series.github.reconcile import is_newer
+from asterism.series.github.reconcile import is_newer_version
 from asterism.series.github.tracking_issue import body_of
 
 
@@ -56,13 +56,13 @@ def test_a_bot_has_several_names():
     for login in ("copilot-swe-agent", "Copilot", "copilot-swe-agent[bot]", "@Copilot"):
         one = Assignee(login)
         assert one.is_bot
-        assert one.among({"assignees": [{"login": "Copilot"}]})
-        assert not one.among({"assignees": [{"login": "ada"}]})
+        assert one.is_assigned({"assignees": [{"login": "Copilot"}]})
+        assert not one.is_assigned({"assignees": [{"login": "ada"}]})
     person = Assignee("Ada")
     assert not person.is_bot
-    assert person.among({"assignees": [{"login": "ADA"}]})
-    assert not person.among({"assignees": []})
-    assert not person.among({"assignees": None})
+    assert person.is_assigned({"assignees": [{"login": "ADA"}]})
+    assert not person.is_assigned({"assignees": []})
+    assert not person.is_assigned({"assignees": None})
     assert Assignee("renovate[bot]").is_bot
 
 
@@ -130,6 +130,6 @@ def test_a_label_is_taken_as_it_is_where_titles_may_be_in_any_case():
 
 
 def test_a_later_version_is_told_from_rubbish():
-    assert is_newer('{"version": 2}')
+    assert is_newer_version('{"version": 2}')
     for text in (None, "", "{", "[]", "7", '{"version": 1}', '{"version": "2"}', '{"version": true}', '{"version": 0}'):
-        assert not is_newer(text)
+        assert not is_newer_version(text)

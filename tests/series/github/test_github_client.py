@@ -12,15 +12,9 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.auth import (
-    BadRepository,
-    Credentials,
-    NoCredentials,
-    credentials_from,
-    parse_repository,
-)
+from asterism.series.github.auth import Credentials, NoCredentials, credentials_from
 from asterism.series.github.github_client import GitHubClient, RequestRejected
-from asterism.series.github.github_register import GitHubRegister, open_github
+from asterism.series.github.github_register import BadRepository, GitHubRegister, open_github, parse_repository
 from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable
 from tests.series.github.github_fixtures import environ, opened, service_of, world_of
 from tests.series.github.github_server import Faults, GitHubServer, Limit
@@ -91,7 +85,7 @@ async def test_a_limit_that_the_deadline_does_not_leave_time_for_is_told_at_once
         if waits:
             await register.client.get("issues/1")
             continue
-        with pytest.raises(RateLimited, match=f"asks to wait {asked} s"):
+        with pytest.raises(RateLimited, match=f"accepts the next request in {asked} s"):
             await register.client.get("issues/1")
     assert slept == [10.0, 14.0]
     register.client._until -= 15.0  # most of the time is over
@@ -185,7 +179,7 @@ async def test_a_read_is_asked_again_after_a_broken_connection_and_an_error_of_t
 async def test_a_read_that_never_gets_through_is_out_of_reach_and_a_write_is_unsure(server):
     server.faults = Faults(drop=1.0)
     async with with_client(server) as (client, _):
-        with pytest.raises(RegisterUnavailable, match="out of reach"):
+        with pytest.raises(RegisterUnavailable, match="not reachable"):
             await client.get("issues/1")
         with pytest.raises(OutcomeUnknown):
             await client.send("PATCH", "issues/1", {"title": "x"})
@@ -202,7 +196,7 @@ async def test_a_server_that_is_not_there_is_told_and_nothing_was_sent():
         return None
 
     register.client._sleep = sleep
-    with pytest.raises(RegisterUnavailable, match="out of reach"):
+    with pytest.raises(RegisterUnavailable, match="not reachable"):
         await register.client.send("POST", "issues", {"title": "x"}, repeatable=False)
     await register.close()
 
@@ -281,7 +275,7 @@ def test_an_app_needs_its_key(tmp_path):
     file = tmp_path / "key.pem"
     with pytest.raises(NoCredentials, match="GITHUB_APP_PRIVATE_KEY"):
         credentials_from({"GITHUB_APP_ID": "77"})
-    with pytest.raises(NoCredentials, match="cannot be read"):
+    with pytest.raises(NoCredentials, match="cannot read the private key"):
         credentials_from({"GITHUB_APP_ID": "77", "GITHUB_APP_PRIVATE_KEY_FILE": str(file)})
     file.write_text("hello")
     with pytest.raises(NoCredentials, match="PEM"):

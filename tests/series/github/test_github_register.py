@@ -70,8 +70,8 @@ async def test_claims_go_through_while_replies_get_lost(server):
         try:
             while True:  # who is told that GitHub is out of reach comes back, as a job does
                 with contextlib.suppress(RegisterUnavailable):
-                    patience = RetryOptions(tries=0, jitter=(0.0, 0.05))
-                    return (await claim(register, NAME, wanted, retry=patience)).after.position(issue)
+                    retry = RetryOptions(tries=0, jitter=(0.0, 0.05))
+                    return (await claim(register, NAME, wanted, retry=retry)).after.position(issue)
         finally:
             await register.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.assignment_lock import LENGTH
+from asterism.series.github.assignment_lock import DURATION
 from tests.series.github.github_fixtures import (
     SERIES,
     assigned,
@@ -59,7 +59,7 @@ def dies_after(server: GitHubServer, writes: int) -> bool:
 
 def later(server: GitHubServer) -> None:
     """By the clock of GitHub the turn of whoever died has run out."""
-    server.ahead = LENGTH + 30
+    server.ahead = DURATION + 30
 
 
 def Reconciliation(server: GitHubServer) -> None:
@@ -89,7 +89,10 @@ def a_duplicate(server: GitHubServer) -> None:
     server.call(lambda world: world.assign(3, "robot", by_hand=True))
 
 
-@pytest.mark.parametrize("before", [nothing, a_merge, a_duplicate])
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(nothing, marks=pytest.mark.long), a_merge, pytest.param(a_duplicate, marks=pytest.mark.long)],
+)
 def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[GitHubServer], None]) -> None:
     writes, died = 0, True
     while died:

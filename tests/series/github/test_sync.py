@@ -195,8 +195,8 @@ def test_announce_comments_once_on_each_promotion(server):
     sync(server, "announce")
     comments = [note["body"] for note in server.call(lambda world: world.issue(tracking)).comments]
     assert [one.splitlines()[0] for one in comments] == [
-        "#1 is the active issue of RFC-093 now (revision 1).",
-        "#2 is the active issue of RFC-093 now (revision 2).",
+        "#1 is now the active issue of RFC-093 (revision 1).",
+        "#2 is now the active issue of RFC-093 (revision 2).",
     ]
 
 
@@ -350,7 +350,7 @@ def test_search_is_never_asked_for_it_lags_behind(server):
 
 def test_an_empty_repository_is_told_in_a_sentence(server):
     server.world.empty = True
-    with pytest.raises(RegisterUnavailable, match="push something first"):
+    with pytest.raises(RegisterUnavailable, match="push a commit"):
         asyncio.run(synced(server))
 
 

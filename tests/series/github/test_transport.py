@@ -9,7 +9,8 @@ import os
 import pytest
 from githubkit import TokenAuthStrategy
 
-from asterism.series.github.auth import BadRepository, Credentials, parse_repository
+from asterism.series.github.auth import Credentials
+from asterism.series.github.github_register import BadRepository, parse_repository
 from asterism.series.github.response_cache import CachedResponse, ResponseCache
 from asterism.series.github.transport import Connection
 from asterism.series.register import RegisterUnavailable
@@ -51,7 +52,7 @@ def test_a_query_whose_replies_all_get_lost_is_out_of_reach_and_not_unsure():
                 return None
 
             register.client._sleep = sleep
-            with pytest.raises(RegisterUnavailable, match="out of reach"):
+            with pytest.raises(RegisterUnavailable, match="not reachable"):
                 await register.read(SERIES)
             await register.close()
 

@@ -1,4 +1,4 @@
-"""Reader threads, each with a connection of its own: a slow read blocks neither the event loop nor the writer."""
+"""Reader threads, each with its own connection: a slow read blocks neither event loop nor writer."""
 
 from __future__ import annotations
 

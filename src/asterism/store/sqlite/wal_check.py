@@ -1,4 +1,4 @@
-"""WAL check: does the write-ahead log still hold every acknowledged commit? Done before SQLite opens it.
+"""WAL check, before SQLite opens a file: does the log still hold every acknowledged commit?
 
 A process that dies leaves two files beside the store: the log (``-wal``) and its index (``-shm``). The next process
 that opens the store makes SQLite read the log from its beginning up to the first frame with a wrong checksum. SQLite
