@@ -1,4 +1,4 @@
-"""A server for peers in this process, with something that stands for an exchange behind it."""
+"""A server for peers in this process, with a fake exchange."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MOST = 5000
 
 
 class Said(Exception):
-    """What went wrong inside."""
+    """An internal error."""
 
 
 class Hearer:
-    """Stands for an exchange: answers with what it was told, and by whom."""
+    """A fake exchange: answers with the message and the name of the peer."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.peers = fleet, PeerRegistry(fleet.store)
@@ -63,7 +63,7 @@ class Hearer:
 
 
 def trusting() -> ssl.SSLContext:
-    """Believes everybody."""
+    """A TLS context that trusts every certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -72,13 +72,13 @@ def trusting() -> ssl.SSLContext:
 async def connected(
     url: str, context: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A bare connection; without a context, also without TLS."""
+    """A raw connection; without a context it has no TLS."""
     host, port = url.removeprefix("https://").split(":")
     return await asyncio.open_connection(host, int(port), ssl=context)
 
 
 class Scene:
-    """A server at ``url``, for which ``hearer`` answers; ``clock`` is the time in its store, and that of its guard."""
+    """A server at ``url`` with the fake exchange ``hearer``; ``clock`` is that of its store and its authenticator."""
 
     def __init__(self, hearer: Hearer, url: str, clock: list[float], connections: Connections) -> None:
         self.hearer, self.url, self.clock, self.connections = hearer, url, clock, connections
@@ -88,7 +88,7 @@ class Scene:
         return (await invite(store, name, url=self.url, own_name="kitchen", **terms)).token
 
     async def token(self, name: str = "laptop") -> str:
-        """The secret of a peer that has accepted; its store is ``store of NAME``."""
+        """The secret of a new peer, whose store is ``store of NAME``."""
         secret = new_token()
         store = self.hearer.fleet.store
         assert await redeem(store, token_hash(await self.invitation(name)), token_hash(secret)) is not None
@@ -96,7 +96,7 @@ class Scene:
         return secret
 
     def caller(self, token: str, invitation: str | None = None) -> PeerClient:
-        """A way to it for whoever has this secret."""
+        """A client with this secret."""
         pin = tls_identity(self.hearer.fleet.store).fingerprint
         return PeerClient(self.url, pin, Token(token, invitation))
 

@@ -1,4 +1,4 @@
-"""An invitation becomes a secret, whoever is killed meanwhile, and is worth nothing after that."""
+"""The exchange of an invitation for a secret, with either side killed at any point."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def doomed(scene: Scene, point: tuple[Any, ...], *words: str) -> Iterator[subpro
 
 
 def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
-    """They are peers, the secret is the laptop's own, and the invitation is worth nothing."""
+    """Check that they are peers, the laptop has a secret of its own, and the invitation is worthless."""
     assert [one["state"] for one in laptop.json("peer", "list")] == ["met"]
     assert [one["state"] for one in kitchen.json("peer", "list")] == ["met"]
     secrets = json.loads((laptop.folder / "fleet.db-peers.json").read_text())
@@ -107,7 +107,7 @@ def test_a_killed_host_answers_the_repeated_request(house: House, when: str) -> 
     line = invitation(kitchen, "laptop", f"https://{place}", "--as", "kitchen")
     with doomed(kitchen, ("guard", "redeem", 1, when), "peer", "serve", "--listen", place) as process:
         assert address_of(process) == f"https://{place}"
-        refused(laptop.run("peer", "accept", line), "is unreachable", code=75)  # nobody knows what came of it
+        refused(laptop.run("peer", "accept", line), "is unreachable", code=75)  # the outcome is unknown
         assert process.wait(PATIENCE) == -signal.SIGKILL
     with serving(kitchen, place):
         laptop.ok("peer", "sync", "kitchen")
@@ -118,7 +118,7 @@ def test_a_killed_host_answers_the_repeated_request(house: House, when: str) -> 
 
 
 def test_a_used_invitation_and_a_store_id_do_not_authenticate(house: House) -> None:
-    """The line is in the history of a shell, and every peer is told the id of the store."""
+    """The line may be in a shell history, and every peer knows the id of the store."""
     laptop, kitchen, thief = house.laptop, house.kitchen, house.thief
     kitchen.workflow("cook")
     kitchen.create("cook")
@@ -132,7 +132,7 @@ def test_a_used_invitation_and_a_store_id_do_not_authenticate(house: House) -> N
 
 
 async def _disguised(fleet: Any, as_whom: Scene) -> None:
-    """With the id of another store."""
+    """A store file with the id of another store."""
     from asterism.fleet.device.membership import store_identity
     from asterism.fleet.fleet import Fleet
     from asterism.store.protocol import PutRegister
@@ -155,7 +155,7 @@ def test_an_invitation_is_read_from_standard_input(house: House) -> None:
 
 @contextmanager
 def few_descriptors(number: int) -> Iterator[None]:
-    """For processes that begin meanwhile."""
+    """Limit the file descriptors of processes that start in the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     try:
@@ -165,7 +165,7 @@ def few_descriptors(number: int) -> Iterator[None]:
 
 
 def test_a_device_and_its_peers_survive_a_flood_of_connections(house: House) -> None:
-    """It may have 256 file descriptors, and 300 connections are opened on which nothing is ever said."""
+    """It has 256 file descriptors, and 300 idle connections are opened."""
     laptop, kitchen = house.laptop, house.kitchen
     kitchen.workflow("cook", shell="echo soup")
     with ExitStack() as stack:

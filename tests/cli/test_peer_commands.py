@@ -1,4 +1,4 @@
-"""Peers on the command line: what is said and kept before two stores have met, and everything that is refused."""
+"""Commands for peers before the first sync, and their refusals."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_unreachable_inviter_is_kept_for_the_next_sync(house: House) -> None:
     assert (told["state"], told["url"], told["store"]) == ("accepted", "https://127.0.0.1:1", None)
     refused(house.laptop.run("peer", "sync", told["name"]), "is unreachable", code=75)
     refused(house.laptop.run("peer", "sync", "https://127.0.0.1:1/"), "is unreachable", code=75)
-    refused(house.laptop.run("peer", "accept", line), "is unreachable", code=75)  # it goes on with what was begun
+    refused(house.laptop.run("peer", "accept", line), "is unreachable", code=75)  # it continues
     other = invitation(house.attic, "laptop", "https://127.0.0.1:1", "--as", told["name"])
     refused(house.laptop.run("peer", "accept", other), "there is already a peer")
 

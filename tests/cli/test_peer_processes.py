@@ -1,4 +1,4 @@
-"""Peers as real processes: a SQLite file each, TLS on loopback, and everything that can be wrong between them."""
+"""Peers as real processes: a SQLite file each, TLS on loopback, and failures between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.cli.command_scenes import Scene, heard, pids_in
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 from tests.process_scenes import PATIENCE, ended, gone
 
-QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # quick to hear of things, and slow to be given up
+QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # fast syncs, and a long timeout
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
 
 
@@ -37,7 +37,7 @@ def house(tmp_path: Path) -> House:
 
 
 def sleeper(scene: Scene, *options: str) -> Path:
-    """A workflow that tells its process numbers where it is executed, and then sleeps until it is stopped."""
+    """A workflow that writes its process ids to a file, and then sleeps until it is stopped."""
     scene.ok("workflow", "add", "nap", "--shell", "sleep 1000 & echo $$ $! > pids; wait", *options)
     return pipe(scene)
 
@@ -108,7 +108,7 @@ async def _input(fleet: Any, run_id: str) -> Any:
 
 
 class _Cut(socketserver.BaseRequestHandler):
-    """Passes on what it is sent, and hangs up on both sides after so many bytes."""
+    """A proxy that hangs up on both sides after so many bytes."""
 
     def handle(self) -> None:
         cut: Cutting = self.server  # type: ignore[assignment]
@@ -129,7 +129,7 @@ class Cutting(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def cutting(port: int) -> Iterator[Cutting]:
-    """A bad line to a port of this machine."""
+    """A bad connection to a port of this machine."""
     with Cutting(("127.0.0.1", 0), _Cut) as server:
         server.port = port
         with in_thread(server):
@@ -228,11 +228,11 @@ def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops(house: House)
         run_id = laptop.json("runs", "create", "nap")["id"]
         mine = pids_in(here)
         befriend(kitchen, "laptop", laptop, url, "kitchen")
-        # nothing is heard of the laptop for longer than the kitchen waits: it takes the run over, and both own it
+        # the laptop is silent for longer than peer_timeout: the kitchen takes the run over, and both own it
         theirs = pids_in(there)
         assert owner(until(kitchen, run_id, status="processing", device="cooker")) == ("processing", "cooker", 2)
         assert owner(laptop.json("runs", "show", run_id)) == ("processing", "writer", 1)
-        # they meet
+        # they sync
         told = laptop.json("peer", "sync", "kitchen")
         [lost] = told["lost"]
         assert lost.startswith(f"writer no longer owns run {run_id} (epoch 1): ")
@@ -245,7 +245,7 @@ def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops(house: House)
         ]
         assert lost in [one["message"] for one in notices]
         heard(writer, f"stopped run {run_id[-8:]}")
-        # the loser's user insists
+        # the loser's user keeps the work
         kept = laptop.json("peer", "keep", run_id[-8:])
         assert (kept["retry_of"], kept["pinned"]) == (run_id, "writer")
         again = pids_in(here)
@@ -306,7 +306,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
     kitchen.create("cook")
     with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
-    shutil.copy(laptop.file, copy.file)  # nobody has it open
+    shutil.copy(laptop.file, copy.file)  # no process has it open
     with serving(kitchen, url.removeprefix("https://")):
         line = invitation(kitchen, "another", url)
         refused(copy.run("peer", "accept", line, "--name", "cooker"), "is already peer laptop, not another")
@@ -340,12 +340,12 @@ def test_invalid_requests_do_not_harm_a_server(house: House) -> None:
                 answer = client.post("/v1/meet", content=body)
                 assert (answer.status_code, list(answer.json())) == (status, ["error"]), answer.text
             large = b'{"text": "' + b"x" * (17 << 20) + b'"}'
-            with suppress(httpx.TransportError):  # it may hang up before it has heard all of it
+            with suppress(httpx.TransportError):  # it may hang up before it has read everything
                 assert client.post("/v1/meet", content=large).status_code == 413
             assert client.get("/v1/blobs/" + "ab" * 32).status_code == 403
         with pytest.raises(httpx.TransportError):
             httpx.get(url.replace("https", "http"), trust_env=False)
-        befriend(kitchen, "laptop", laptop, url, "kitchen")  # invited anew: it never came
+        befriend(kitchen, "laptop", laptop, url, "kitchen")  # invited again: the invitation was not used
 
 
 def test_another_service_at_the_address_is_reported(house: House) -> None:
@@ -357,7 +357,7 @@ def test_another_service_at_the_address_is_reported(house: House) -> None:
 
 
 class _Another(socketserver.StreamRequestHandler):
-    """A server of something else: it answers in the clear."""
+    """Another service, which answers without TLS."""
 
     def handle(self) -> None:
         self.wfile.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
@@ -401,13 +401,13 @@ def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopte
     assert f"held: {run.id} (write, created)\n" in told.stdout
     assert "asterism peer remove laptop --adopt" in told.stderr
     listed = kitchen.run("runs", "list")
-    assert "Held, since peer laptop was removed: " in listed.stderr
+    assert "Held because peer laptop was removed: " in listed.stderr
     assert [one["held_for"] for one in kitchen.json("runs", "list")] == ["laptop"]
     assert "asterism peer remove laptop --adopt" in kitchen.ok("runs", "why", run.id)
     with kitchen.process("device", "join", "cooker", *WATCHFUL) as cooker:
         heard(cooker, "joined as cooker")
         own = kitchen.workflow("cook", shell="echo soup")
-        until(kitchen, kitchen.create(own.name).id, status="completed")  # it works, and on nothing else
+        until(kitchen, kitchen.create(own.name).id, status="completed")  # it works on this run only
         assert kitchen.json("runs", "show", run.id)["status"] == "created"
         assert kitchen.json("peer", "remove", "laptop", "--adopt")["adopted"] == [run.id]
         until(kitchen, run.id, status="completed")

@@ -1,4 +1,4 @@
-"""Peers and meetings in words."""
+"""Tables and JSON of peers and syncs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that meet without a wire: what one says goes through JSON to the other."""
+"""Stores that sync without a network: each message goes through JSON to the other store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOW = Workflow("transcode", argv=("true",), version=1, retries=2)
 
 
 class StillClock:
-    """A device's own clock that goes on when it is told to."""
+    """The own clock of a device, which a test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -36,7 +36,7 @@ class StillClock:
 
 
 class Side:
-    """A store with its device, which is called as the store is."""
+    """A store and its device of the same name."""
 
     def __init__(self, name: str, store: Store | None = None, *, skew: float = 0.0) -> None:
         self.name, self.clock = name, StillClock()
@@ -60,7 +60,7 @@ class Side:
         return self
 
     async def create(self, **terms: Any) -> Run:
-        """A run that waits here: nobody is asked to take it."""
+        """Create a run that waits here without an assignment."""
         await self.fleet.workflows.add(FLOW)
         self.clock.now += 0.01
         run = transitions.create(
@@ -74,7 +74,7 @@ class Side:
         return await self.fleet.ledger.add(run, lambda one: one)
 
     async def take(self, run_id: str) -> Run:
-        """Its device begins with it."""
+        """Let the device of this store start a run."""
         return await self.step(
             run_id, lambda run: transitions.take(run, self.owner, FLOW, self.store.clock(), starts=True)
         )
@@ -103,7 +103,7 @@ class Side:
     async def notices(self, kind: str) -> list[str]:
         return [one.message for _, one in await self.store.notices(limit=1000) if one.kind == kind]
 
-    async def meet(self, other: Side, **terms: Any) -> SyncResult:
+    async def sync_with(self, other: Side, **terms: Any) -> SyncResult:
         self.clock.now += 1.0
         other.clock.now += 1.0
         return await self.exchange.sync(other.name, Direct(self, other, **terms))
@@ -113,7 +113,7 @@ class Side:
 
 
 class Direct:
-    """From one side to the other. After ``breaks`` messages the other does not answer any more."""
+    """The transport from one side to the other. It fails after ``breaks`` messages."""
 
     def __init__(self, here: Side, there: Side, *, breaks: int | None = None, twice: bool = False) -> None:
         self._here, self._there, self._breaks, self._twice = here, there, breaks, twice
@@ -155,7 +155,7 @@ async def three() -> tuple[Side, Side, Side]:
 
 
 class Liar:
-    """A peer of ``victim`` that says whatever it likes."""
+    """A peer of ``victim`` that sends any message."""
 
     def __init__(self, victim: Side, name: str = "kitchen") -> None:
         self.victim, self.name, self.number = victim, name, 0
@@ -187,7 +187,7 @@ class Liar:
 
 
 def a_device(**changes: Any) -> dict[str, Any]:
-    """As it is announced."""
+    """A device as it is announced."""
     return {
         "id": "oven-1", "device": "oven", "joined": 10.0, "can": [], "slots": 1, "backlog": 0, "accepts": None,
         "timeout": 90.0, "profile": {}, "draining": False,

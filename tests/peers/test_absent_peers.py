@@ -1,4 +1,4 @@
-"""A peer that is away is not a lost device, a slow clock loses nothing, and one bad record does not stop a monitor."""
+"""Absent peers, slow clocks and bad records: none of them loses a run or stops a monitor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_run_for_a_suspended_remote_device_waits() -> None:
     [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
     changed = session.changed(profile={**session.profile, "suspended": "its disk is full"})
     await kitchen.store.commit([PutSession(changed, session.revision)])
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     laptop.clock.now += 1000
     await laptop.fleet.workflows.add(COOK)
     run = await laptop.fleet.create("cook", {})
@@ -47,10 +47,10 @@ async def test_a_run_for_a_suspended_remote_device_waits() -> None:
 
 
 async def test_a_run_for_an_absent_remote_device_waits() -> None:
-    """However long: days, and the device is still known."""
+    """For days: the device is still known."""
     laptop, kitchen = await two()
-    await laptop.meet(kitchen)
-    laptop.clock.now += 1000  # the kitchen was not met for a while
+    await laptop.sync_with(kitchen)
+    laptop.clock.now += 1000  # no sync with the kitchen for a while
     await laptop.fleet.workflows.add(COOK)
     run = await laptop.fleet.create("cook", {})
     assert run.status is CREATED
@@ -60,14 +60,14 @@ async def test_a_run_for_an_absent_remote_device_waits() -> None:
     assert "the run waits until that peer is met" in str(await explain_run(laptop.fleet, run.id))
     kitchen.clock.now = laptop.clock.now
     await kitchen.beat()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await watches(laptop, 20, monitor)
     assert (await laptop.run(run.id)).device == "kitchen"
 
 
 async def test_a_run_for_an_absent_remote_device_is_given_up_after_the_removal() -> None:
     laptop, kitchen = await two()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     laptop.clock.now += 1000
     await laptop.fleet.workflows.add(COOK)
     run = await laptop.fleet.create("cook", {})
@@ -78,7 +78,7 @@ async def test_a_run_for_an_absent_remote_device_is_given_up_after_the_removal()
 
 async def test_a_run_that_no_remote_device_can_do_is_given_up() -> None:
     laptop, kitchen = await two()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     laptop.clock.now += 1000
     await laptop.fleet.workflows.add(Workflow("draw", argv=("true",), needs=frozenset({"gpu"})))
     run = await laptop.fleet.create("draw", {})
@@ -87,11 +87,11 @@ async def test_a_run_that_no_remote_device_can_do_is_given_up() -> None:
 
 
 async def test_an_unanswered_assignment_to_a_peer_is_not_a_loss() -> None:
-    """As many as there may be, and the run still waits for the peer."""
+    """More of them than the workflow allows losses: the run still waits for the peer."""
     laptop, kitchen = await two()
     await laptop.fleet.configure(peer_timeout=60.0)
     await laptop.fleet.workflows.add(COOK)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     run = await laptop.fleet.create("cook", {})
     assert run.status is ASSIGNED
     monitor = Monitor(laptop.fleet, "laptop")
@@ -113,7 +113,7 @@ async def test_an_unanswered_assignment_to_a_peer_is_not_a_loss() -> None:
 async def test_an_assignment_to_a_device_that_is_no_longer_announced_is_not_a_loss() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(COOK)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     run = await laptop.fleet.create("cook", {})
     await remote_devices.store_announcement(laptop.store, "kitchen", [])
     await watches(laptop, 10)
@@ -124,7 +124,7 @@ async def test_an_assignment_to_a_device_that_is_no_longer_announced_is_not_a_lo
 async def test_a_new_monitor_keeps_the_answer_time_of_a_peer() -> None:
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(COOK)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     run = await laptop.fleet.create("cook", {})
     await watches(laptop, 10 * COOK.assignment_timeout)
     found = await laptop.run(run.id)
@@ -133,14 +133,14 @@ async def test_a_new_monitor_keeps_the_answer_time_of_a_peer() -> None:
 
 async def test_a_device_of_a_long_absent_peer_may_move_to_another_store() -> None:
     laptop, kitchen, garage = await three()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await garage.store.commit([PutSession(Session("kitchen-9", "kitchen", 0.0, host="garage.local"), None)])
-    await laptop.meet(garage)
+    await laptop.sync_with(garage)
     assert await laptop.notices("impostor")
     for side in (laptop, garage):
         side.clock.now += 2 * remote_devices.NAME_RESERVED_FOR
     await garage.store.heartbeat("kitchen-9", {}, [])
-    await laptop.meet(garage)
+    await laptop.sync_with(garage)
     [there] = [one for one in await laptop.store.sessions() if one.id == "kitchen-9"]
     assert there.state == ABROAD
 
@@ -161,7 +161,7 @@ async def test_records_of_a_peer_with_a_slow_clock_are_ingested_and_kept() -> No
     run = await kitchen.create()
     await kitchen.take(run.id)
     await kitchen.complete(run.id, 1)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is COMPLETED
     monitor = await watches(laptop, 1800)
     assert (await laptop.run(run.id)).status is COMPLETED

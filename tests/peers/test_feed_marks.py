@@ -1,5 +1,4 @@
-"""What two stores remember of how far each has come: after one was put back, after many meetings the other way, after a
-peer was removed and invited again, and when a peer lies about it."""
+"""Feed marks: after a rollback, after syncs in the other direction, after a removal, and with a peer that lies."""
 
 from __future__ import annotations
 
@@ -30,23 +29,23 @@ def put_back(side: Side, what: dict[str, Any]) -> None:
 async def test_everything_returns_although_a_message_is_cut_at_a_blob() -> None:
     laptop, kitchen = await two()
     await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     old = copied(kitchen.store)
     lost = [await kitchen.create(), await kitchen.fleet.create(FLOW, LARGE, device="nobody"), await kitchen.create()]
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(kitchen, old)
     laptop.exchange = Exchange(laptop.fleet)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     for run in lost:
         assert await kitchen.store.run(run.id) is not None
         assert (await laptop.run(run.id)).status is not FAILED
 
 
 async def test_records_sent_without_whole_are_sent_again() -> None:
-    """A message was under way when the store noticed that it was put back."""
+    """A message was in flight when the store detected its rollback."""
     laptop, kitchen = await two()
     await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
     await kitchen.store.commit([PutRegister(cursor.key, {"feed": "none", "number": 0, "whole": True}, cursor.revision)])
     feed = (await laptop.exchange._open())[1]
@@ -66,33 +65,33 @@ async def test_only_changes_are_sent_after_syncs_on_another_way(who: str) -> Non
     laptop, kitchen = await two()
     for _ in range(50):
         await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     second = Exchange(laptop.fleet)
     for _ in range(rollback_detection.MARKS_KEPT + 2):
         await laptop.create()
         if who == "both sides call":
-            await kitchen.meet(laptop)
+            await kitchen.sync_with(laptop)
         else:
             await second.sync("kitchen", Direct(laptop, kitchen))
     before = laptop.sent
     await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert laptop.sent - before == 1
 
 
 async def test_a_peer_that_was_removed_and_invited_again_is_not_a_rollback() -> None:
-    """The processes that meet go on meanwhile."""
+    """The processes that sync keep running meanwhile."""
     laptop, kitchen = await two()
     for _ in range(2):
         await laptop.create()
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     for one, other in ((laptop, kitchen), (kitchen, laptop)):
         await one.exchange.peers.remove(other.name)
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
     for _ in range(2):
-        met = await laptop.meet(kitchen)
-        assert met.put_back is None
+        result = await laptop.sync_with(kitchen)
+        assert result.put_back is None
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
     assert await laptop.store.register(marks_key(None)) is None
 
@@ -100,15 +99,15 @@ async def test_a_peer_that_was_removed_and_invited_again_is_not_a_rollback() -> 
 async def test_a_removal_on_one_side_is_not_a_rollback() -> None:
     laptop, kitchen = await two()
     await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.exchange.peers.remove("kitchen")
     await laptop.knows(kitchen)
-    assert (await laptop.meet(kitchen)).put_back is None
+    assert (await laptop.sync_with(kitchen)).put_back is None
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
 
 
 class LyingServer:
-    """Says with each message what ``how`` makes of its number and of what it was asked."""
+    """Answers each message with what ``how`` makes of its number and the request."""
 
     def __init__(self, victim: Side, how: Callable[[int, Mapping[str, Any]], dict[str, Any]]) -> None:
         self.victim, self.how, self.said = victim, how, 0
@@ -128,7 +127,7 @@ class LyingServer:
         raise PeerUnreachable("it has nothing")
 
     async def send_blob(self, blob: str, data: bytes) -> None:
-        """It wants nothing."""
+        """It asks for no blob."""
 
 
 def _cursor(message: Mapping[str, Any], number: int, turn: int) -> dict[str, Any]:
@@ -202,10 +201,10 @@ async def test_a_peer_cannot_exhaust_the_turns() -> None:
 async def test_exhausted_turns_start_again() -> None:
     laptop, kitchen = await two()
     await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     marks = await laptop.store.register(marks_key(await kitchen.id()))
     await laptop.store.commit([PutRegister(marks.key, {**marks.value, "turn": (1 << 53) - 1}, marks.revision)])
     run = await laptop.create()
     for _ in range(2):
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     assert await kitchen.store.run(run.id) is not None

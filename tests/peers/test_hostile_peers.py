@@ -1,6 +1,6 @@
-"""A peer that lies about time, epoch, identity, sessions and workflows: it gets what any peer gets, and nothing else.
+"""A peer that lies about time, epoch, identity, sessions and workflows gains nothing by it.
 
-Each scene says what must not come of a lie. The last part takes a safeguard away, and the scene has to notice."""
+Each scenario checks that a lie has no effect. The last test removes a safeguard, and the scenario has to fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scene(function: Scene) -> Scene:
 
 
 async def victim() -> tuple[Side, Liar, Run]:
-    """With a run that its own device works on, and which the liar knows."""
+    """A store with a run that its own device works on, and which the liar knows."""
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     run = await laptop.create()
@@ -45,7 +45,7 @@ async def victim() -> tuple[Side, Liar, Run]:
 
 
 async def unmoved(laptop: Side, before: Run, refused: str) -> None:
-    """Nothing has become of it, and it was said."""
+    """Check that the run is unchanged, and that a notice was given."""
     assert await laptop.run(before.id) == before
     told = await laptop.notices("refused")
     assert any(refused in one for one in told), told
@@ -91,7 +91,7 @@ async def another_life_of_our_device_has_it() -> None:
 
 @scene
 async def what_our_device_does_is_told_otherwise() -> None:
-    """The same grant and the same story, but other fields: those would be kept if the greater text won."""
+    """The same grant and story with other fields: they would be kept if the greater text won."""
     laptop, liar, run = await victim()
     for change in (
         {"progress": Progress(999, 1000)},
@@ -217,7 +217,7 @@ async def its_records_contradict_themselves() -> None:
     ):
         try:
             await liar.says(granted.changed(**change))
-        except ValueError:  # not even JSON: it cannot be said
+        except ValueError:  # not JSON: it cannot be sent
             continue
         assert await laptop.run(base.id) == base, change
 
@@ -317,13 +317,13 @@ async def it_speaks_for_another_peer_that_is_heard_of() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create()
     for other in (kitchen, garage):
-        await laptop.meet(other)
+        await laptop.sync_with(other)
     before = await laptop.run(run.id)
     lie = transitions.take(before, garage.owner, FLOW, 5.0, starts=True)
     message = _message(kitchen, await kitchen.id(), lie, await garage.id())
     await laptop.exchange.answer("kitchen", message)
     assert await laptop.run(run.id) == before
-    laptop.clock.now += 4000.0  # garage is silent for longer than a peer may be
+    laptop.clock.now += 4000.0  # longer than peer_timeout
     await laptop.exchange.answer("kitchen", message | {"feed": "again"})
     assert (await laptop.run(run.id)).device == "garage"
 
@@ -413,7 +413,7 @@ async def messages_that_are_none_are_refused() -> None:
 
 @scene
 async def what_a_peer_may_do_it_can_do() -> None:
-    """It is no lie that its device was given a run that waits: such a one it gets."""
+    """A peer may assign a waiting run to its own device."""
     laptop, liar, _ = await victim()
     waiting = await laptop.create()
     await liar.says(transitions.take(waiting, OVEN, FLOW, laptop.store.clock(), starts=True))

@@ -1,4 +1,4 @@
-"""What a peer can burden us with: large things, workflows, and words that a terminal would act upon."""
+"""Blobs, workflows and texts that a peer sends: what is stored, for how long, and how it is shown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_large(run: Run, count: int) -> Run:
 
 
 class Offering:
-    """A peer that is called, and has some records to tell."""
+    """A server with some records to send."""
 
     def __init__(self, *runs: Run, flows: tuple[Workflow, ...] = (FLOW,)) -> None:
         self._records = [encode_record(number, "liar-store", run) for number, run in enumerate(runs, 1)]
@@ -69,14 +69,14 @@ async def test_no_blob_is_fetched_for_a_refused_record() -> None:
     without = transitions.create("odd", Workflow("odd", argv=("true",), version=1), {}, by="liar", now=5.0)
     good = transitions.create("good", FLOW, {}, by="liar", now=5.0)
     transport = Offering(with_large(forged, 3), with_large(without, 3), with_large(good, 2))
-    met = await laptop.exchange.sync("kitchen", transport)
-    assert (met.taken, met.refused) == (1, 2)
+    result = await laptop.exchange.sync("kitchen", transport)
+    assert (result.taken, result.refused) == (1, 2)
     assert sorted(transport.fetched) == sorted(blob(one)["$blob"] for one in range(2))
     assert (await laptop.run("good")).superseded
 
 
 async def test_no_blob_is_wanted_for_a_refused_record() -> None:
-    """The side that is called."""
+    """The server asks for none."""
     laptop, liar = await victim()
     mine = await laptop.create()
     forged = transitions.take(mine, laptop.owner, FLOW, 5.0, starts=True)
@@ -91,8 +91,8 @@ async def test_a_record_with_too_many_blobs_is_refused() -> None:
     laptop, _ = await victim()
     fat = with_large(transitions.create("fat", FLOW, {}, by="liar", now=5.0), messages.MAX_RECORD_BLOBS + 1)
     transport = Offering(fat)
-    met = await laptop.exchange.sync("kitchen", transport)
-    assert (met.refused, transport.fetched) == (1, [])
+    result = await laptop.exchange.sync("kitchen", transport)
+    assert (result.refused, transport.fetched) == (1, [])
     assert "more than 100 blobs" in (await laptop.notices("refused"))[0]
 
 
@@ -146,7 +146,7 @@ async def test_a_workflow_that_has_just_arrived_is_not_forgotten() -> None:
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
     laptop.clock.now += 0.8 * workflows.UNUSED_AGE
-    await laptop.fleet.workflows.keep(junk(1))  # it is needed again
+    await laptop.fleet.workflows.keep(junk(1))  # a run needs it again
     laptop.clock.now += 0.8 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
@@ -176,10 +176,10 @@ async def test_a_workflow_with_the_name_of_an_own_plan_is_kept() -> None:
 
 
 async def test_a_run_brings_a_forgotten_workflow_again() -> None:
-    """Though this process remembers it."""
+    """Even though this process has cached the workflow."""
     laptop, kitchen = await two()
     run = await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.fleet.workflows.get("transcode", 1)
     await laptop.step(run.id, lambda one: transitions.cancel(one, 6.0, "ann"))
     laptop.clock.now += 2 * workflows.UNUSED_AGE
@@ -187,7 +187,7 @@ async def test_a_run_brings_a_forgotten_workflow_again() -> None:
         pass
     assert await kept(laptop) == []
     await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await kept(laptop) == ["workflow-version/transcode@1"]
 
 
@@ -257,11 +257,11 @@ async def test_the_notice_of_a_failed_run_is_safe_for_a_terminal() -> None:
 async def lost_to_the_kitchen() -> tuple[Side, Run]:
     laptop, kitchen = await two()
     run = await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.take(run.id)
     await kitchen.take(run.id)
     await kitchen.complete(run.id, 1)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     return laptop, await laptop.run(run.id)
 
 

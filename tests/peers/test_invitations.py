@@ -1,4 +1,4 @@
-"""Invitations: a line that says all there is to know, is read back as it was written, and does not tell its secret."""
+"""Invitations: encoding, parsing, and no secret in an error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--keep original``: who had a run first keeps it against a takeover, as long as it is really at work."""
+"""``--keep original``: the first owner keeps a run against a takeover while it really works on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR = 3600.0
 
 
 async def takes_over(side: Side, run_id: str) -> Run:
-    """Its peers were not heard of for too long, so its own device has the run now."""
+    """Take over the run after a long silence of its peers, with its own device."""
     takeover = Takeover(side.fleet)
     await takeover.run_pass(await side.store.sessions())
     side.clock.now += HOUR + 10.0
@@ -26,11 +26,11 @@ async def takes_over(side: Side, run_id: str) -> Run:
 
 
 async def taken_over(keep: str = "original") -> tuple[Side, Side, Run]:
-    """The laptop works on a run, is out of reach, and the kitchen begins with it, too."""
+    """The laptop works on a run and is unreachable, and the kitchen starts it as well."""
     laptop, kitchen = await two()
     run = await laptop.create(keep=keep)
     await laptop.take(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await takes_over(kitchen, run.id)).epoch == 2
     laptop.clock.now += HOUR
     return laptop, kitchen, run
@@ -42,31 +42,31 @@ async def owners(run_id: str, *sides: Side) -> set[tuple[str, int]]:
 
 async def test_an_owner_that_was_only_unreachable_keeps_its_run() -> None:
     laptop, kitchen, run = await taken_over()
-    await laptop.meet(kitchen)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
     assert await owners(run.id, laptop, kitchen) == {("laptop", 1)}
     assert (await laptop.run(run.id)).status is PROCESSING
     assert await laptop.notices("conflict") == []
     [told] = await kitchen.notices("conflict")
     assert "laptop had it first and was only unreachable, not lost, and the original owner wins" in told
     assert (await laptop.complete(run.id, "soup")).output == "soup"
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).output == "soup"
 
 
 async def test_with_keep_epoch_the_replacement_keeps_the_run() -> None:
-    """The other rule, and what it was without anybody saying that it is still at work."""
+    """The other rule, for comparison."""
     laptop, kitchen, run = await taken_over("epoch")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
 async def test_without_a_statement_of_the_owner_its_replacement_wins() -> None:
-    """What the step does."""
+    """Ablation of the ``kept`` step."""
     most, ingest.MAX_OWNER_KEEPS = ingest.MAX_OWNER_KEEPS, 0
     try:
         laptop, kitchen, run = await taken_over()
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
     finally:
         ingest.MAX_OWNER_KEEPS = most
@@ -77,12 +77,12 @@ async def test_the_record_of_a_dead_owner_does_not_win() -> None:
     run = await laptop.create(keep="original")
     await laptop.take(run.id)
     for side in (kitchen, garage):
-        await laptop.meet(side)
+        await laptop.sync_with(side)
     await takes_over(kitchen, run.id)
     garage.clock.now += HOUR + 20.0
     await Takeover(garage.fleet).run_pass(await garage.store.sessions())
-    await kitchen.meet(garage)
-    await kitchen.meet(garage)
+    await kitchen.sync_with(garage)
+    await kitchen.sync_with(garage)
     assert (await kitchen.run(run.id)).device == "kitchen"
 
 
@@ -90,19 +90,19 @@ async def test_an_owner_whose_device_is_gone_does_not_keep_the_run() -> None:
     laptop, kitchen, run = await taken_over()
     [session] = [one for one in await laptop.store.sessions() if one.id == laptop.session.id]
     await laptop.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
-    await laptop.meet(kitchen)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
 
 
 async def test_an_owner_that_kept_a_run_and_died_is_replaced() -> None:
     laptop, kitchen, run = await taken_over()
-    await laptop.meet(kitchen)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).device == "laptop"
     again = await takes_over(kitchen, run.id)
     assert (again.device, again.epoch) == ("kitchen", 2)
-    stale = await laptop.run(run.id)  # it never heard of it, and says nothing more
+    stale = await laptop.run(run.id)  # it never learned of the takeover
     answer = await kitchen.exchange.answer("laptop", await _told(laptop, stale))
     assert answer["refused"] == 0
     assert (await kitchen.run(run.id)).device == "kitchen"
@@ -119,7 +119,7 @@ async def _told(side: Side, run: Run) -> dict[str, object]:
 async def test_a_result_outranks_the_original_owner() -> None:
     laptop, kitchen, run = await taken_over()
     await kitchen.complete(run.id, "stew")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
     assert (await laptop.run(run.id)).output == "stew"
 

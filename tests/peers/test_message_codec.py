@@ -1,4 +1,4 @@
-"""Messages as bytes: each record is read strictly and by itself, and a bad one costs its sender that record alone."""
+"""The encoding of messages: each line is parsed strictly, and an invalid one costs one record."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_invalid_message_is_refused(data: bytes) -> None:
 
 
 class Tampered(Direct):
-    """What is said is changed on its way, as bytes."""
+    """A transport that changes the bytes of messages."""
 
     def __init__(self, here: Side, there: Side, there_says: bytes, here_says: bytes) -> None:
         super().__init__(here, there)
@@ -90,19 +90,19 @@ async def test_a_sync_continues_after_an_invalid_line(bad: bytes) -> None:
     laptop, kitchen = await two()
     ours, theirs = [await laptop.create() for _ in range(2)], [await kitchen.create() for _ in range(2)]
     line = b'{"record":' + bad + b"}"
-    met = await laptop.exchange.sync("kitchen", Tampered(laptop, kitchen, line, line))
+    result = await laptop.exchange.sync("kitchen", Tampered(laptop, kitchen, line, line))
     assert all([await kitchen.store.run(run.id) for run in ours])
     assert all([await laptop.store.run(run.id) for run in theirs])
-    assert met.refused >= 1
-    assert any("not a valid JSON line" in one for one in met.refused_there)
+    assert result.refused >= 1
+    assert any("not a valid JSON line" in one for one in result.refused_there)
 
 
 @pytest.mark.parametrize("bad", [value for name, value in BAD.items() if name != "no UTF-8"])
 async def test_an_invalid_column_costs_one_record(bad: bytes) -> None:
-    """The input and the state of a run are JSON within JSON."""
+    """The input and the state of a run are JSON inside JSON."""
     laptop, kitchen = await two()
     await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     good = transitions.create("good", FLOW, {}, by="ann", now=5.0)
     forged = encode_record(7, "x", transitions.create("forged", FLOW, {}, by="ann", now=5.0))
     forged["run"][9] = json.dumps({"text": "HERE"}).replace('"HERE"', bad.decode())
@@ -123,7 +123,7 @@ def feed_message(store: str, records: list[Any]) -> dict[str, Any]:
 
 async def test_a_record_with_an_invalid_number_costs_one_record() -> None:
     laptop, kitchen = await two()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     good = transitions.create("good", FLOW, {}, by="ann", now=5.0)
     for bad in (
         {},

@@ -1,4 +1,4 @@
-"""What must not stop a meeting, nor keep it going: what is too large or gone, what is no text, and who never ends."""
+"""Records that are too large, gone or invalid, and peers that never end: none of them stops a sync or keeps it open."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, three, two
 
 @pytest.mark.parametrize("name", ["\ud800", "a\nb", "run-\udfff"])
 async def test_an_id_that_is_not_text_does_not_stop_a_sync(tmp_path: Path, name: str) -> None:
-    """SQLite keeps no half characters."""
+    """SQLite cannot store a lone surrogate."""
     store = await SqliteStore.open(tmp_path / "laptop.db")
     laptop = await Side("laptop", store).joined()
     await laptop.exchange.peers.add("kitchen")
@@ -99,8 +99,8 @@ async def test_an_internal_error_is_logged_and_backs_off(
 
 async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], SyncResult]:
     transport = Direct(laptop, kitchen)
-    met = await laptop.exchange.sync("kitchen", transport)
-    return [len(json.dumps(one)) for one in transport.said], met
+    result = await laptop.exchange.sync("kitchen", transport)
+    return [len(json.dumps(one)) for one in transport.said], result
 
 
 async def test_large_workflows_are_split_over_messages() -> None:
@@ -108,8 +108,8 @@ async def test_large_workflows_are_split_over_messages() -> None:
     for number in range(60):
         flow = await laptop.fleet.workflows.add(Workflow(f"work-{number}", shell="x" * 50_000))
         await laptop.fleet.ledger.add(transitions.create(f"run-{number}", flow, {}, by="ann", now=1.0), lambda one: one)
-    sizes, met = await _sizes(laptop, kitchen)
-    assert met.sent == 60
+    sizes, result = await _sizes(laptop, kitchen)
+    assert result.sent == 60
     assert max(sizes) < messages.MAX_BATCH_BYTES + 100_000
     assert messages.MAX_RECORD_BYTES + messages.MAX_BATCH_BYTES < MAX_MESSAGE_BYTES
 
@@ -119,8 +119,8 @@ async def test_the_size_of_a_record_counts_as_encoded() -> None:
     await laptop.fleet.configure(large=32 << 20)
     for _ in range(4):
         await laptop.create(given={"text": "é" * 150_000})
-    sizes, met = await _sizes(laptop, kitchen)
-    assert met.sent == 4
+    sizes, result = await _sizes(laptop, kitchen)
+    assert result.sent == 4
     assert max(sizes) < messages.MAX_BATCH_BYTES + 100_000
 
 
@@ -129,9 +129,9 @@ async def test_a_record_that_is_too_large_is_skipped_with_a_notice() -> None:
     first = await laptop.create()
     large = await laptop.create(given={"text": "y" * (messages.MAX_RECORD_CHARS + 1)})
     last = await laptop.create()
-    sizes, met = await _sizes(laptop, kitchen)
+    sizes, result = await _sizes(laptop, kitchen)
     assert max(sizes) < messages.MAX_BATCH_BYTES
-    assert met.sent == 2
+    assert result.sent == 2
     for run in (first, last):
         assert await kitchen.run(run.id) == run
     assert await kitchen.store.run(large.id) is None
@@ -140,7 +140,7 @@ async def test_a_record_that_is_too_large_is_skipped_with_a_notice() -> None:
         f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message"
     )
     await laptop.take(large.id)
-    assert (await laptop.meet(kitchen)).sent == 0
+    assert (await laptop.sync_with(kitchen)).sent == 0
     assert len(await laptop.notices("refused")) == 1
 
 
@@ -153,8 +153,8 @@ async def test_a_run_whose_workflow_is_gone_is_skipped_with_a_notice() -> None:
     kept = transitions.create("kept", other, {}, by="ann", now=laptop.store.clock())
     await laptop.fleet.ledger.add(kept, lambda one: one)
     laptop.fleet.workflows._known.clear()  # another process
-    met = await laptop.meet(kitchen)
-    assert met.sent == 1
+    result = await laptop.sync_with(kitchen)
+    assert result.sent == 1
     assert await kitchen.store.run("kept") is not None
     assert await kitchen.store.run(run.id) is None
     assert await laptop.notices("refused") == [
@@ -168,13 +168,13 @@ async def test_forgetting_a_plan_does_not_stop_syncs() -> None:
     await kitchen.fleet.workflows.keep(flow)
     theirs = transitions.create("k1", flow, {}, by="nightly", now=kitchen.store.clock(), key="plan:nightly/x/1")
     await kitchen.store.commit([PutRun(theirs, None)])
-    await laptop.meet(kitchen)
-    # long ago the laptop had a constellation of this name, too
+    await laptop.sync_with(kitchen)
+    # long ago the laptop had a plan of this name as well
     await laptop.store.commit([PutRegister("plan/nightly", {"ended_at": -1e9}, None)])
     await retention.prune(laptop.store, laptop.store.clock() - 30 * 86400, 100)
     laptop.fleet.workflows._known.clear()  # another process
     other = await laptop.create()
-    await garage.meet(laptop)
+    await garage.sync_with(laptop)
     assert await garage.store.run(other.id) is not None
 
 
@@ -224,14 +224,14 @@ async def test_the_client_learns_repeated_refusals() -> None:
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
     run = await laptop.create()
     for _ in range(2):
-        met = await laptop.meet(kitchen)
-        assert (met.sent, met.refused) == (1, 0)
-        [why] = met.refused_there
+        result = await laptop.sync_with(kitchen)
+        assert (result.sent, result.refused) == (1, 0)
+        [why] = result.refused_there
         assert why.startswith(f"run {run.id}: transcode@1 is one workflow here and another one there")
         await laptop.take(run.id) if run.status is CREATED else None
         run = await laptop.run(run.id)
     assert len(await kitchen.notices("refused")) == 1
-    assert (await laptop.meet(kitchen)).refused_there == ()
+    assert (await laptop.sync_with(kitchen)).refused_there == ()
 
 
 async def test_the_first_reasons_of_many_refusals_are_sent() -> None:
@@ -239,10 +239,10 @@ async def test_the_first_reasons_of_many_refusals_are_sent() -> None:
     await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",), version=1))
     for _ in range(12):
         await laptop.create()
-    met = await laptop.meet(kitchen)
-    assert len(met.refused_there) == messages.MAX_REASONS + 1
-    assert met.refused_there[-1] == "7 more, without a reason"
-    assert all(len(one) <= messages.MAX_REASON_CHARS for one in met.refused_there)
+    result = await laptop.sync_with(kitchen)
+    assert len(result.refused_there) == messages.MAX_REASONS + 1
+    assert result.refused_there[-1] == "7 more, without a reason"
+    assert all(len(one) <= messages.MAX_REASON_CHARS for one in result.refused_there)
 
 
 async def test_a_record_that_is_ingested_later_is_not_reported_as_refused() -> None:
@@ -264,14 +264,14 @@ async def test_a_sync_assigns_waiting_runs_in_a_store_without_devices() -> None:
     laptop, kitchen = Side("laptop"), await Side("kitchen").joined()
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     for side in (laptop, kitchen):
         side.clock.now += 600
     await laptop.fleet.workflows.add(FLOW)
     run = await laptop.fleet.create("transcode", {})
-    assert run.status is CREATED  # the cooker was not heard of for long
+    assert run.status is CREATED  # the cooker has been silent for long
     await kitchen.beat()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).status is ASSIGNED
     assert (await kitchen.run(run.id)).device == "kitchen"
 
@@ -282,7 +282,7 @@ async def test_a_server_assigns_waiting_runs_as_well() -> None:
     await kitchen.knows(laptop)
     await kitchen.fleet.workflows.add(FLOW)
     run = await kitchen.fleet.create("transcode", {})
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).device == "laptop"
 
 
@@ -290,14 +290,14 @@ async def test_a_sync_assigns_nothing_while_a_device_or_coordinator_is_there() -
     laptop, kitchen = await two()
     await laptop.fleet.workflows.add(FLOW)
     run = await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is CREATED
     laptop.clock.now += 3600
     office = {"device": "laptop", "session": "laptop-1", "until": laptop.store.clock() + 60}
     await laptop.store.commit([PutRegister("coordinator", office, None)])
     await kitchen.beat()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is CREATED
     laptop.clock.now += 61
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is ASSIGNED

@@ -1,5 +1,4 @@
-"""Calling a peer: only the one whose certificate is pinned is told anything, and whatever else is there is told apart
-in a sentence."""
+"""The client of a peer: it sends data only to the pinned certificate, and explains every failure."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ BLOB = "ab" * 32
 
 
 def certificate(folder: Path, name: str = "kitchen", *, days: tuple[int, int] = (-1, 100)) -> tuple[Path, str]:
-    """A file with a key and a certificate that holds between two days counted from now; and its fingerprint."""
+    """A file with a key and a certificate that is valid between two days counted from now, and its fingerprint."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     begin, end = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=number) for number in days)
@@ -57,7 +56,7 @@ def certificate(folder: Path, name: str = "kitchen", *, days: tuple[int, int] = 
 
 
 class Desk:
-    """A server that says what it was made to say to every request, and remembers the requests."""
+    """A server that gives the same answer to every request, and records the requests."""
 
     def __init__(self, said: bytes | Answer, pem: Path | None) -> None:
         self._said, self.asked, self._tasks = said, [], set[asyncio.Task[Any]]()  # type: ignore[var-annotated]
@@ -79,7 +78,7 @@ class Desk:
                     writer.write(self._said)
                     await writer.drain()
         except (asyncio.CancelledError, asyncio.IncompleteReadError, OSError):
-            pass  # of those who serve, asyncio complains about every one that was cancelled
+            pass  # asyncio logs every cancelled handler
         finally:
             writer.close()
 
@@ -108,7 +107,7 @@ def http(body: bytes | str, status: str = "200 OK", *more: str) -> bytes:
 
 
 def called(said: bytes | Answer, pem: Path | None, pin: str, ask: Callable[[PeerClient], Awaitable[Any]]) -> Any:
-    """What comes of asking a server that says ``said``; and how often it was asked."""
+    """The result of a request to a server that answers ``said``, and the number of requests."""
 
     async def main() -> Any:
         async with desk(said, pem) as (url, there), PeerClient(url, pin, Token(TOKEN)) as caller:
@@ -179,7 +178,7 @@ async def test_a_server_with_another_certificate_receives_nothing(tmp_path: Path
 async def test_a_server_that_changes_its_certificate_receives_nothing(
     tmp_path: Path, kitchen: tuple[Path, str]
 ) -> None:
-    """The look at the certificate is one connection and the request another: the second is held to the pin, too."""
+    """The certificate check and the request are two connections: the pin applies to the second as well."""
 
     async def main() -> list[Any]:
         pem, pin = kitchen
@@ -198,7 +197,7 @@ async def test_a_server_that_changes_its_certificate_receives_nothing(
 async def test_without_the_pin_the_token_would_go_to_any_server(
     tmp_path: Path, kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ablation: with a context that trusts everybody, the certificate that changes later is not noticed."""
+    """Ablation: with a context that trusts every certificate, a changed one is not noticed."""
     open_to_all = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     open_to_all.check_hostname, open_to_all.verify_mode = False, ssl.CERT_NONE
     monkeypatch.setattr(peer_client, "_pinned_context", lambda certificate: open_to_all)

@@ -1,4 +1,4 @@
-"""The connections on which peers are answered: TLS and nothing else, none for ever, and only where it was said."""
+"""The listener for peers: TLS only, time limits, and listen addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.peer_server_fixtures import connected, serving_peer, trusting
 
 
 async def hung_up(reader: asyncio.StreamReader) -> None:
-    """Wait until the other side hangs up, and see that it has said nothing."""
+    """Wait until the other side hangs up, and check that it sent nothing."""
     with suppress(ConnectionResetError):
         assert await reader.read() == b""
 
@@ -40,7 +40,7 @@ async def test_a_client_without_tls_is_not_answered(tmp_path: Path, caplog: pyte
         with suppress(ConnectionResetError):
             assert not (await reader.read()).startswith(b"HTTP")
         writer.close()
-        async with scene.caller(await scene.token()) as caller:  # and the others are
+        async with scene.caller(await scene.token()) as caller:  # other clients are answered
             await caller.send({})
         assert scene.hearer.heard == 1
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -50,7 +50,9 @@ async def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         context = trusting()
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-        with pytest.raises(OSError, match=r"TLSV1_ALERT_PROTOCOL_VERSION|reset by peer|^$"):  # told so, or hung up on
+        with pytest.raises(
+            OSError, match=r"TLSV1_ALERT_PROTOCOL_VERSION|reset by peer|^$"
+        ):  # an alert, or a closed connection
             await connected(scene.url, context)
 
 

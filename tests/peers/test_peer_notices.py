@@ -1,4 +1,4 @@
-"""A peer that says always something new that is refused, or announces ever new devices, burdens us only so far."""
+"""Limits for a peer that always sends new records to refuse, or always announces new devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY = 86_400.0
 
 
 class Counted(MemoryStore):
-    """It counts how often somebody looks among its notices."""
+    """A store that counts how often its notices are read."""
 
     looked = 0
 
@@ -37,7 +37,7 @@ async def victim(store: MemoryStore | None = None) -> tuple[Side, Liar]:
 
 
 def broken(run: Run, number: int) -> list[Any]:
-    """No priority is so high."""
+    """A record with a priority that is out of range."""
     lie = run.changed(priority=2_000_000 + number)
     return [*row_codec.fixed(lie), *row_codec.moving(lie)]
 
@@ -88,9 +88,7 @@ async def test_the_search_for_refusal_reasons_is_limited() -> None:
     assert len(answer["reasons"]) == 5
     assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
     store.looked = 0
-    await liar.says(
-        *(run.changed(id=f"other-{one}", workflow="no such") for one in range(500))
-    )  # of most nothing is said
+    await liar.says(*(run.changed(id=f"other-{one}", workflow="no such") for one in range(500)))  # most give no notice
     assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
 
 
@@ -100,7 +98,7 @@ async def test_notices_about_invalid_devices_are_limited_per_day() -> None:
         await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
     told = await laptop.notices("refused")
     assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
-    await liar.says(clock=laptop.store.clock() - 600.0)  # of other things it is still told
+    await liar.says(clock=laptop.store.clock() - 600.0)  # other topics still give notices
     assert len(await laptop.notices("clock")) == 1
     await liar.says()
     laptop.clock.now += DAY

@@ -1,5 +1,4 @@
-"""The server that answers peers: nobody without a token is listened to, nothing is read without end, and every refusal
-is a sentence."""
+"""The server for peers: authentication, size and time limits, and refusals with a message."""
 
 from __future__ import annotations
 
@@ -120,7 +119,9 @@ async def test_an_invitation_can_be_exchanged_once(tmp_path: Path) -> None:
         async with scene.caller("secret", invitation) as guest:
             await guest.send({})
             await guest.send({})
-        async with scene.caller("secret", invitation) as again:  # the answer was lost, or it was killed before it wrote
+        async with scene.caller(
+            "secret", invitation
+        ) as again:  # the answer was lost, or the guest was killed before it wrote
             await again.send({})
         async with scene.caller("another secret", invitation) as thief:
             with pytest.raises(PeerRefused, match="403: the invitation of laptop was already used"):
@@ -219,7 +220,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(
             try:
                 answer = await client.post("/v1/meet", content=endless())
                 assert answer.status_code == 411
-            except httpx.TransportError:  # it hung up on us, which is just as good
+            except httpx.TransportError:  # it hung up, which is just as good
                 pass
             assert sent < 100_000_000
         assert scene.hearer.heard == 0
@@ -234,7 +235,7 @@ async def test_a_client_that_hangs_up_is_not_an_error(tmp_path: Path, caplog: py
         await writer.drain()
         writer.close()
         await writer.wait_closed()
-        async with scene.caller(token) as caller:  # by the time it is answered, the other was, too
+        async with scene.caller(token) as caller:  # the other request was answered before
             await caller.send({})
         assert scene.hearer.heard == 1
     assert not [record for record in caplog.records if record.name.startswith("asterism")]
@@ -327,7 +328,7 @@ async def test_blobs_are_exchanged_only_with_the_bound_store(tmp_path: Path, sto
 
 
 async def test_an_unrequested_blob_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """By its head alone: 59 MB would be read otherwise, as often as somebody likes."""
+    """By its headers: otherwise a client could make it read 59 MB again and again."""
     async with serving_peer(tmp_path, most=60_000_000) as scene:
         token = await scene.token()
         scene.hearer.wanted = {"cd" * 32: 7}

@@ -1,5 +1,4 @@
-"""The key, the certificate and the tokens of a store: they are its own, nobody else can read them, and damage is
-told."""
+"""The TLS identity and the tokens of a store: private files, and damage is reported."""
 
 from __future__ import annotations
 

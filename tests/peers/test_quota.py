@@ -1,4 +1,4 @@
-"""A peer stores here as much as it may, and what does not fit waits with its sender."""
+"""The storage quota of a peer: records beyond it stay with the sender until there is room."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def test_records_beyond_the_quota_arrive_when_there_is_room() -> None:
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=2)
     runs = [await laptop.create() for _ in range(3)]
-    met = await laptop.meet(kitchen)
+    result = await laptop.sync_with(kitchen)
     assert await known(kitchen, runs) == [True, True, False]
-    assert met.refused_there[0].startswith("peer laptop has used its quota of 2 runs in this store")
+    assert result.refused_there[0].startswith("peer laptop has used its quota of 2 runs in this store")
     for _ in range(3):
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     assert len([one for one in await kitchen.notices("refused") if "quota of 2 runs" in one]) == 1
     await kitchen.fleet.configure(peer_runs=3)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await known(kitchen, runs) == [True, True, True]
     assert (await used(kitchen, laptop)).runs == 3
 
@@ -39,26 +39,26 @@ async def test_room_from_forgotten_runs_is_used() -> None:
     first, second = [await laptop.create() for _ in range(2)]
     await laptop.take(first.id)
     await laptop.complete(first.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await known(kitchen, [first, second]) != [True, True]
     for side in (laptop, kitchen):
         side.clock.now += 100.0
     assert await kitchen.store.prune(kitchen.store.clock() - 50, 10) == 1
     assert (await used(kitchen, laptop)) == Usage()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await known(kitchen, [second]) == [True]
 
 
 async def test_a_full_quota_does_not_delay_the_rest_of_a_sync() -> None:
-    """Results of our own runs come, and what is new at the sender is told to us, too."""
+    """Results of our own runs and other news still arrive."""
     laptop, kitchen = await two()
     mine = await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.fleet.configure(peer_runs=0)
     theirs = await laptop.create()
     await laptop.take(mine.id)
     await laptop.complete(mine.id, {"soup": "hot"})
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await known(kitchen, [theirs]) == [False]
     assert (await kitchen.run(mine.id)).output == {"soup": "hot"}
     assert await used(kitchen, laptop) == Usage()
@@ -70,15 +70,15 @@ async def test_records_and_blobs_have_separate_limits() -> None:
     await laptop.fleet.workflows.add(FLOW)
     long = await laptop.create(given={"text": "x" * 5000})
     longer = await laptop.create(given={"text": "y" * 5000})
-    met = await laptop.meet(kitchen)
+    result = await laptop.sync_with(kitchen)
     assert await known(kitchen, [long, longer]) == [True, False]
-    assert "bytes of records" in met.refused_there[0]
+    assert "bytes of records" in result.refused_there[0]
     await kitchen.fleet.configure(peer_bytes=1_000_000)
     await laptop.fleet.configure(large=100)
     large = [await laptop.fleet.create(FLOW, {"text": letter * 800}, device="nobody") for letter in "ab"]
-    met = await laptop.meet(kitchen)
+    result = await laptop.sync_with(kitchen)
     assert await known(kitchen, large) == [True, False]
-    assert "bytes of large inputs and outputs" in met.refused_there[0]
+    assert "bytes of large inputs and outputs" in result.refused_there[0]
     assert (await used(kitchen, laptop)).blobs <= 1000
     blob = (await laptop.run(large[1].id)).input["$blob"]
     assert await kitchen.store.blob(blob) is None
@@ -110,14 +110,14 @@ async def test_the_growth_of_a_record_is_charged() -> None:
 
 
 async def test_without_the_quota_a_peer_stores_any_amount() -> None:
-    """What the safeguard does."""
+    """Ablation of the quota."""
     laptop, kitchen = await two()
     await kitchen.fleet.configure(peer_runs=1)
     real = Quota.reserve
     Quota.reserve = lambda self, cost: None  # type: ignore[method-assign, assignment]
     try:
         runs = [await laptop.create() for _ in range(4)]
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         assert all(await known(kitchen, runs))
     finally:
         Quota.reserve = real  # type: ignore[method-assign]

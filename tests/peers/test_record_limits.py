@@ -1,4 +1,4 @@
-"""A peer that lies cannot bring a run so close to a limit that two honest stores never agree about it again."""
+"""Size limits of records: a liar cannot keep two honest stores from agreeing about a run."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ Lie = Callable[[Run], Run]
 
 
 async def honest_and_liar() -> tuple[Side, Side, Liar, Run]:
-    """The laptop and the garage are honest; whoever has the kitchen's token is not. The run is the laptop's."""
+    """The laptop and the garage are honest, the kitchen is a liar. The run belongs to the laptop."""
     laptop, garage = await Side("laptop").joined(), await Side("garage").joined()
     await laptop.knows(garage)
     await garage.knows(laptop)
     await laptop.exchange.peers.add("kitchen")
     run = await laptop.create()
-    await laptop.meet(garage)
+    await laptop.sync_with(garage)
     liar = Liar(laptop)
     await liar.says(devices=[a_device()])
     return laptop, garage, liar, await laptop.run(run.id)
 
 
 async def agree(laptop: Side, garage: Side, run_id: str) -> Run:
-    """They meet, and then they have nothing more to tell each other."""
+    """Sync until neither store has anything left to send."""
     for one, other in ((laptop, garage), (garage, laptop)):
-        met = await one.meet(other)
-        assert (met.refused, met.refused_there) == (0, ())
-    met = await laptop.meet(garage)
-    assert (met.sent, met.taken) == (0, 0)
+        result = await one.sync_with(other)
+        assert (result.refused, result.refused_there) == (0, ())
+    result = await laptop.sync_with(garage)
+    assert (result.sent, result.taken) == (0, 0)
     mine, theirs = await laptop.run(run_id), await garage.run(run_id)
     assert (mine.status, mine.epoch, mine.output) == (theirs.status, theirs.epoch, theirs.output)
     return mine
 
 
 def hello(run: Run, **changes: Any) -> Run:
-    """One step more."""
+    """A run with one more step."""
     return run.changed(story=(*run.story, Entry(run.created_at, "hello", None, "x")), **changes)
 
 
@@ -140,7 +140,7 @@ async def test_two_lies_that_are_too_large_together_are_not_both_kept() -> None:
 
 
 def test_superseded_results_of_a_liar_leave_room_for_blobs() -> None:
-    """More large things than a record may refer to, in two lies."""
+    """Two lies together refer to more blobs than a record may."""
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     lies = [
         run.changed(superseded=tuple(Superseded("d", 1, float(one), blob(one)) for one in range(first, first + 60)))
@@ -162,7 +162,7 @@ def test_a_superseded_result_is_kept_despite_noise() -> None:
         "there",
     ]
     assert len(found.story) < 20
-    # also if what we know ourselves is too much
+    # even if our own record is too large
     again = record_limits.limit_merged(theirs, mine, merge_records(mine, theirs))
     assert again.story == own_story(again)
     assert len(again.superseded) == 1

@@ -1,4 +1,4 @@
-"""What a peer may say of its devices, and what becomes of their names."""
+"""Announcements of remote devices, and the reservation of their names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def abroad(side: Side) -> list[Session]:
 
 
 async def test_the_rule_of_a_remote_device_is_not_evaluated() -> None:
-    """Nested four times like this it would take hours, in the store of somebody else."""
+    """Nested four times like this, the expression would take hours to evaluate."""
     laptop, liar = await lied_to()
     numbers = "[" + ",".join(["1"] * 40) + "]"
     rule = f"{numbers}.all(a, {numbers}.all(b, {numbers}.all(c, {numbers}.all(d, a+b+c+d > 0))))"
@@ -79,7 +79,7 @@ async def test_a_peer_invited_again_under_another_name_keeps_its_devices(kind: s
     laptop, kitchen = await Side("laptop", store).joined(), await Side("kitchen").joined()
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.exchange.peers.remove("kitchen")
     assert await abroad(laptop) == []
     await laptop.exchange.peers.add("cuisine")
@@ -91,7 +91,7 @@ async def test_a_peer_invited_again_under_another_name_keeps_its_devices(kind: s
 
 async def test_a_peer_cannot_announce_devices_of_another_peer() -> None:
     laptop, kitchen = await two()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.exchange.peers.add("garage")
     liar = Liar(laptop, "garage")
     await liar.says(devices=[a_device(device="kitchen", id="evil-9"), a_device(device="oven", id="kitchen-1")])

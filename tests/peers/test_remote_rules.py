@@ -1,4 +1,4 @@
-"""The rules of a peer's workflows are judged by the peer: none of them is evaluated here."""
+"""Rules of a peer's workflows: the peer evaluates them, this store does not."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ async def _created(side: Side, flow: Workflow) -> Any:
 async def test_rules_of_remote_workflows_are_dropped() -> None:
     laptop, kitchen = await two()
     run = await _created(laptop, RULED)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     kept = await kitchen.fleet.workflows.get(FLOW.name, FLOW.version)
     assert (kept.requires, kept.prefers) == (None, None)
     assert kept.argv == FLOW.argv
 
     await kitchen.take(run.id)
     await kitchen.complete(run.id, "done")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).output == "done"
-    assert await laptop.fleet.workflows.get(FLOW.name, FLOW.version) == RULED  # ours keeps its own
+    assert await laptop.fleet.workflows.get(FLOW.name, FLOW.version) == RULED  # our own workflow keeps its rules
     assert await laptop.notices("refused") == await kitchen.notices("refused") == []
 
 
@@ -43,7 +43,7 @@ async def test_a_workflow_that_differs_in_more_than_its_rules_is_refused() -> No
     laptop, kitchen = await two()
     await kitchen.fleet.workflows.add(replace(FLOW, argv=("false",)))
     await _created(laptop, RULED)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     [notice] = await kitchen.notices("refused")
     assert "they differ in argv" in notice
 

@@ -1,4 +1,4 @@
-"""A peer is removed: its work is held here, and done only if somebody says so."""
+"""Removal of a peer: its runs are held, and run here only after adoption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
 
 async def offered(side: Side) -> list[str]:
-    """What a device here could take, once the monitor has passed over it all."""
+    """The runs that a device here could take after a monitor pass."""
     takeover = Takeover(side.fleet)
     for _ in range(2):
         await takeover.run_pass(await side.store.sessions())
@@ -28,12 +28,12 @@ async def offered(side: Side) -> list[str]:
 
 
 async def assigned_here(laptop: Side, kitchen: Side) -> Run:
-    """A run of the laptop that it has given to the kitchen's device, which has not answered yet."""
+    """A run of the laptop that is assigned to the kitchen's device and not answered yet."""
     run = await laptop.create()
     await laptop.step(
         run.id, lambda one: transitions.assign(one, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
     )
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     found = await kitchen.run(run.id)
     assert (found.status, found.session) == (ASSIGNED, kitchen.session.id)
     return found
@@ -42,7 +42,7 @@ async def assigned_here(laptop: Side, kitchen: Side) -> Run:
 async def test_waiting_runs_of_a_removed_peer_are_held_and_listed() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
     assert [one.id for one in removed.held] == [run.id]
     assert await offered(kitchen) == []
@@ -56,7 +56,7 @@ async def test_held_runs_run_only_after_adoption() -> None:
     for later in (False, True):
         laptop, kitchen = await two()
         run = await laptop.create()
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         if later:
             await remove_peer(kitchen.fleet, "laptop")
             assert await offered(kitchen) == []
@@ -79,7 +79,7 @@ async def test_an_unanswered_assignment_to_an_own_device_is_taken_back() -> None
 
 
 async def claimed_here(laptop: Side, kitchen: Side) -> tuple[Run, Grant]:
-    """A run of the laptop that waits in the backlog of the kitchen's device."""
+    """A run of the laptop that is claimed in the backlog of the kitchen's device."""
     run = await assigned_here(laptop, kitchen)
     grant = run.grant
     assert grant is not None
@@ -87,7 +87,7 @@ async def claimed_here(laptop: Side, kitchen: Side) -> tuple[Run, Grant]:
 
 
 async def start(side: Side, run: Run, grant: Grant) -> Run:
-    """As a device starts what it has claimed, which it believes to be as it was then."""
+    """Start a claimed run as a device does, from the record it claimed."""
     return await side.fleet.ledger.change(run, lambda one, _: transitions.start(one, grant, side.store.clock()))
 
 
@@ -159,11 +159,11 @@ async def test_a_waiting_run_of_the_peer_that_is_ours_is_paused() -> None:
 
 async def test_an_own_run_that_the_peer_claimed_is_held_and_an_offered_one_is_not() -> None:
     laptop, kitchen = await two()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     taken = await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.take(taken.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     own = await kitchen.create()
     assert [one.id for one in (await remove_peer(kitchen.fleet, "laptop")).held] == [taken.id]
     assert await offered(kitchen) == [own.id]
@@ -173,15 +173,15 @@ async def test_an_own_run_that_the_peer_claimed_is_held_and_an_offered_one_is_no
 async def test_a_peer_that_comes_back_decides_about_its_runs_again() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await remove_peer(kitchen.fleet, "laptop")
     await kitchen.knows(laptop)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await held_runs(kitchen.store, [run.id]) == {}
     assert await kitchen.left_to(run.id) == await laptop.id()
     await laptop.take(run.id)
     await laptop.complete(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).ended
 
 
@@ -189,10 +189,10 @@ async def test_a_run_held_here_is_not_held_elsewhere() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create()
     for side in (kitchen, garage):
-        await laptop.meet(side)
-    await kitchen.meet(garage)
+        await laptop.sync_with(side)
+    await kitchen.sync_with(garage)
     await remove_peer(kitchen.fleet, "laptop")
-    await kitchen.meet(garage)
+    await kitchen.sync_with(garage)
     found = await garage.run(run.id)
     assert (found.paused, found.status) == (None, run.status)
     assert await garage.left_to(run.id) == await laptop.id()

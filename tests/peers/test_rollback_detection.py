@@ -1,4 +1,4 @@
-"""A store whose file is put back from an older copy of itself: that is noticed, and everything is exchanged anew."""
+"""Rollback detection: a store file restored from an older copy is noticed, and everything is exchanged again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, StillClock, 
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:
-    """Its processes were stopped for that, and began anew."""
+    """Roll back a store, and start its processes again."""
     peer_stores.put_back(side.store, what)
     side.exchange = Exchange(side.fleet)
 
@@ -34,32 +34,32 @@ async def has(side: Side, run_ids: list[str]) -> bool:
 
 
 async def test_changes_after_a_rollback_are_sent() -> None:
-    """Its numbers have passed those that the peer has heard of before."""
+    """Its change numbers have passed the peer's cursor."""
     laptop, kitchen = await two()
     await runs(laptop, 5)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     old = copied(laptop.store)
     await runs(laptop, 5)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
     new = await runs(laptop, 8)
-    met = await laptop.meet(kitchen)
+    result = await laptop.sync_with(kitchen)
     assert await has(kitchen, new)
-    assert met.put_back == "here"
+    assert result.put_back == "here"
 
 
 async def test_the_server_detects_a_rollback_as_well() -> None:
     laptop, kitchen = await two()
     await runs(kitchen, 5)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     old = copied(kitchen.store)
     await runs(kitchen, 5)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(kitchen, old)
     new = await runs(kitchen, 8)
-    met = await laptop.meet(kitchen)
+    result = await laptop.sync_with(kitchen)
     assert await has(laptop, new)
-    assert met.put_back == "there"
+    assert result.put_back == "there"
     assert (await laptop.notices("restored"))[0].startswith("the store of peer kitchen was restored from an older copy")
     assert (await kitchen.notices("restored"))[0].startswith("this store was restored from an older copy")
 
@@ -68,9 +68,9 @@ async def test_runs_created_before_a_rollback_come_back() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
     lost = await runs(laptop, 3)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await has(laptop, lost)
     assert [await laptop.left_to(one) for one in lost] == [None] * 3
     assert (await laptop.run(lost[0])).status is CREATED
@@ -80,9 +80,9 @@ async def test_they_come_back_even_in_several_messages() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
     lost = await runs(laptop, messages.MAX_BATCH_RECORDS + 50)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await has(laptop, lost)
 
 
@@ -90,62 +90,62 @@ async def test_they_come_back_even_to_an_empty_copy() -> None:
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
     lost = await runs(laptop, 3)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
-    await kitchen.meet(laptop)
-    await laptop.meet(kitchen)
+    await kitchen.sync_with(laptop)
+    await laptop.sync_with(kitchen)
     assert await has(laptop, lost)
-    met = await laptop.meet(kitchen)
-    assert (met.sent, met.taken, met.put_back) == (0, 0, None)
+    result = await laptop.sync_with(kitchen)
+    assert (result.sent, result.taken, result.put_back) == (0, 0, None)
 
 
 async def test_a_rollback_gives_one_notice() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 2)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     old = copied(laptop.store)
     await runs(laptop, 2)
     await runs(kitchen, 2)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
     await runs(laptop, 9)
     for _ in range(2):
-        await laptop.meet(kitchen)
-        await kitchen.meet(laptop)
+        await laptop.sync_with(kitchen)
+        await kitchen.sync_with(laptop)
     assert len(await laptop.notices("restored")) == len(await kitchen.notices("restored")) == 1
-    met = await laptop.meet(kitchen)
-    assert (met.sent, met.taken, met.put_back) == (0, 0, None)
+    result = await laptop.sync_with(kitchen)
+    assert (result.sent, result.taken, result.put_back) == (0, 0, None)
 
 
 async def test_a_second_rollback_is_detected() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 2)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     old = copied(laptop.store)
     for time in (1, 2):
         await runs(laptop, 5)
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         put_back(laptop, old)
         new = await runs(laptop, 6)
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         assert await has(kitchen, new)
         assert len(await kitchen.notices("restored")) == time
         kitchen.clock.now += 3600.0
 
 
 async def test_a_copy_made_during_a_sync_is_detected() -> None:
-    """What was told by then is known, and what was told after that is not."""
+    """It contains what was sent by then, and not what was sent later."""
     laptop, kitchen = await two()
     await runs(laptop, messages.MAX_BATCH_RECORDS + 5)
     with pytest.raises(PeerUnreachable):
-        await laptop.meet(kitchen, breaks=2)
+        await laptop.sync_with(kitchen, breaks=2)
     old = copied(laptop.store)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await runs(laptop, 3)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
     new = await runs(laptop, 9)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await has(kitchen, new)
 
 
@@ -155,16 +155,16 @@ async def test_an_interrupted_sync_is_not_a_rollback() -> None:
         await runs(laptop, 1)
         await runs(kitchen, 1)
         with contextlib.suppress(PeerUnreachable):
-            await laptop.meet(kitchen, breaks=number % 3)
-    met = await laptop.meet(kitchen, twice=True)
-    assert met.put_back is None
+            await laptop.sync_with(kitchen, breaks=number % 3)
+    result = await laptop.sync_with(kitchen, twice=True)
+    assert result.put_back is None
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
 
 
 async def test_lost_messages_do_not_drop_the_mark_of_a_peer() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 1)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     known = (await kitchen.store.register("peer/laptop/cursor")).value
     _, _, sending, _ = await laptop.exchange._open()
     peer = await laptop.exchange.peers.get("kitchen")
@@ -175,19 +175,19 @@ async def test_lost_messages_do_not_drop_the_mark_of_a_peer() -> None:
 
 
 async def test_an_old_mark_gets_everything_without_a_rollback_notice() -> None:
-    """The kitchen was put back: the laptop has forgotten the marks of that time."""
+    """The kitchen was rolled back, and the laptop has dropped the marks of that time."""
     laptop, kitchen = await two()
     first = await runs(laptop, 1)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
     for _ in range(2 * rollback_detection.MARKS_KEPT):
         await runs(laptop, 1)
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     now = await kitchen.store.register("peer/laptop/cursor")
     await kitchen.store.commit([PutRegister(cursor.key, cursor.value, now.revision)])
     laptop.sent = 0
-    met = await laptop.meet(kitchen)
-    assert met.put_back is None
+    result = await laptop.sync_with(kitchen)
+    assert result.put_back is None
     assert laptop.sent == 1 + 2 * rollback_detection.MARKS_KEPT
     assert await has(kitchen, first)
     assert await laptop.notices("restored") == await kitchen.notices("restored") == []
@@ -197,28 +197,28 @@ async def test_each_peer_has_marks_of_its_own() -> None:
     laptop, kitchen, garage = await three()
     await runs(laptop, 2)
     for other in (kitchen, garage):
-        await laptop.meet(other)
+        await laptop.sync_with(other)
     old = copied(laptop.store)
     await runs(laptop, 4)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
     new = await runs(laptop, 7)
     for other in (garage, kitchen):
-        await laptop.meet(other)
+        await laptop.sync_with(other)
         assert await has(other, new)
     assert await garage.notices("restored") == []
 
 
 async def test_a_result_that_the_store_has_forgotten_is_refused_with_a_notice() -> None:
-    """Its own device said it, and only its own store would know."""
+    """Only the store of the device could confirm it."""
     laptop, kitchen = await two()
     old = copied((await first_met(laptop, kitchen)).store)
     [lost] = await runs(laptop, 1)
     await laptop.take(lost)
     await laptop.complete(lost, {"done": 1})
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     put_back(laptop, old)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await kitchen.run(lost)).status is COMPLETED
     assert await laptop.store.run(lost) is None
     assert "laptop is a device of this store, and did not report" in (await laptop.notices("refused"))[0]
@@ -227,17 +227,17 @@ async def test_a_result_that_the_store_has_forgotten_is_refused_with_a_notice() 
 async def test_a_peer_of_an_earlier_version_continues_where_it_was() -> None:
     laptop, kitchen = await two()
     await runs(laptop, 3)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     cursor = await kitchen.store.register("peer/laptop/cursor")
     earlier = {"feed": cursor.value["feed"], "number": cursor.value["number"]}
     await kitchen.store.commit([PutRegister(cursor.key, earlier, cursor.revision)])
     laptop.exchange, laptop.sent = Exchange(laptop.fleet), 0
-    met = await laptop.meet(kitchen)
-    assert (laptop.sent, met.put_back) == (0, None)
+    result = await laptop.sync_with(kitchen)
+    assert (laptop.sent, result.put_back) == (0, None)
 
 
 async def test_a_false_rollback_claim_costs_one_replay() -> None:
-    """It may lie: then it is told everything, as if it had asked for it."""
+    """A liar receives everything once, as if it had asked for it."""
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     await runs(laptop, 2)
@@ -253,7 +253,7 @@ async def test_a_false_rollback_claim_costs_one_replay() -> None:
 
 
 async def test_a_file_that_is_copied_back_is_detected(tmp_path: Path) -> None:
-    """As with ``cp``: nobody has it open."""
+    """As with ``cp``, while no process has it open."""
     clock = StillClock()
 
     async def opened(name: str) -> Side:
@@ -266,32 +266,32 @@ async def test_a_file_that_is_copied_back_is_detected(tmp_path: Path) -> None:
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
     await runs(laptop, 3)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.store.close()
     shutil.copy(tmp_path / "laptop.db", tmp_path / "copy.db")
     laptop = await opened("laptop")
     lost = await runs(laptop, 3)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.store.close()
     shutil.copy(tmp_path / "copy.db", tmp_path / "laptop.db")
     laptop = await opened("laptop")
     new = await runs(laptop, 8)
-    met = await laptop.meet(kitchen)
+    result = await laptop.sync_with(kitchen)
     assert await has(kitchen, new)
     assert await has(laptop, lost)
-    assert met.put_back == "here"
+    assert result.put_back == "here"
     await laptop.store.close()
     await kitchen.store.close()
 
 
 async def first_met(laptop: Side, kitchen: Side) -> Side:
     await laptop.fleet.workflows.add(FLOW)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     return laptop
 
 
 async def test_the_test_transport_breaks_when_told() -> None:
-    """What these scenes rely on."""
+    """The other tests rely on it."""
     laptop, kitchen = await two()
     with pytest.raises(PeerUnreachable):
         await Direct(laptop, kitchen, breaks=0).send({})

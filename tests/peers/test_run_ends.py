@@ -1,5 +1,4 @@
-"""An end that a peer tells of counts from when it was seen here, whatever its clock or its word says; and whose run it
-was is told."""
+"""Ends of runs at a peer: they count from their arrival here, and a failure gives a notice in the original store."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ Scene = Callable[[Side], Awaitable[None]]
 
 @async_fixture(params=["memory", "sqlite"])
 async def laptop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Side]:
-    """A laptop whose clock is right, in a store of each kind."""
+    """A laptop with a correct clock, in a store of each kind."""
     store: Any = MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "store.db")
     laptop = Side("laptop", store)
     store.clock = lambda: TODAY + laptop.clock.now
@@ -40,20 +39,20 @@ async def prunes(side: Side) -> None:
 
 
 async def done_at(side: Side, run_id: str) -> None:
-    """Its device does it, as it was given to it."""
+    """Let the assigned device complete a run."""
     await side.step(run_id, lambda one: transitions.claim(one, one.grant, FLOW, side.store.clock()))
     await side.step(run_id, lambda one: transitions.start(one, one.grant, side.store.clock()))
     await side.complete(run_id, {"ok": 1})
 
 
 async def given(laptop: Side, kitchen: Side) -> Run:
-    """A run of the laptop, for the kitchen."""
+    """A run of the laptop for the device of the kitchen."""
     run = await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.step(
         run.id, lambda one: transitions.assign(one, kitchen.owner, FLOW, by="laptop", now=laptop.store.clock())
     )
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     return run
 
 
@@ -66,7 +65,7 @@ async def test_runs_of_a_peer_whose_clock_is_in_1970_are_kept_as_long_as_others(
     own = await kitchen.create()  # new to the laptop
     await kitchen.take(own.id)
     await kitchen.complete(own.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     for _ in range(2):
         await prunes(laptop)
         assert [(await laptop.run(one.id)).status for one in (run, own)] == [COMPLETED, COMPLETED]
@@ -149,13 +148,13 @@ async def test_a_failure_at_a_peer_gives_a_notice_in_the_original_store(heard_th
     run = await given(laptop, kitchen)
     await begun_at(kitchen, run.id)
     if heard_that_it_began:
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         assert (await laptop.run(run.id)).status is PROCESSING
-        await garage.meet(laptop)
+        await garage.sync_with(laptop)
     await failed_at(kitchen, run.id)
     for _ in range(2):
-        await laptop.meet(kitchen)
-        await garage.meet(kitchen)
+        await laptop.sync_with(kitchen)
+        await garage.sync_with(kitchen)
     told = [f"run {run.id} (transcode) failed: disk is full"]
     assert [(await side.run(run.id)).status for side in (laptop, garage)] == [FAILED, FAILED]
     assert [await side.notices("failed") for side in (laptop, garage)] == [told, []]
@@ -166,11 +165,11 @@ async def test_a_cancelled_or_completed_run_at_a_peer_gives_no_notice() -> None:
     laptop, kitchen = await two()
     first, second = await given(laptop, kitchen), await given(laptop, kitchen)
     await begun_at(kitchen, first.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert len(await laptop.store.registers(retention.HANDED)) == 1
     await kitchen.complete(first.id)
     await kitchen.step(second.id, lambda one: transitions.cancel(one, kitchen.store.clock(), "bob"))
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert [(await laptop.run(run.id)).status for run in (first, second)] == [COMPLETED, FAILED]
     assert await laptop.notices("failed") == []
     assert await laptop.store.registers(retention.HANDED) == []
@@ -191,7 +190,7 @@ async def test_the_register_of_a_handover_is_forgotten_with_its_run() -> None:
     laptop, kitchen = await two()
     run = await given(laptop, kitchen)
     await begun_at(kitchen, run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.step(run.id, lambda one: transitions.lose(one, FLOW, laptop.store.clock(), "it is silent"))
     await laptop.step(run.id, lambda one: transitions.cancel(one, laptop.store.clock(), "ann"))
     assert len(await laptop.store.registers(retention.HANDED)) == 1

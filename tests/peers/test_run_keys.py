@@ -1,4 +1,4 @@
-"""An idempotency key belongs to the store in which it was given."""
+"""An idempotency key belongs to the store in which it was created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.peers.exchange_fixtures import FLOW, Liar, Side, two
 async def test_one_key_in_two_stores_belongs_to_two_runs() -> None:
     laptop, kitchen = await two()
     mine, theirs = await kitchen.create(key="nightly"), await laptop.create(key="nightly")
-    assert (await kitchen.meet(laptop)).refused == 0
+    assert (await kitchen.sync_with(laptop)).refused == 0
     assert [run.id for run in await kitchen.store.find(Query(key="nightly"))] == [mine.id]
     assert (await kitchen.run(theirs.id)).key is None
 
@@ -19,13 +19,13 @@ async def test_one_key_in_two_stores_belongs_to_two_runs() -> None:
 async def test_a_run_that_returns_from_a_peer_keeps_its_key() -> None:
     laptop, kitchen = await two()
     run = await laptop.create(key="nightly")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.take(run.id)
     await kitchen.complete(run.id, "done")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     found = await laptop.run(run.id)
     assert (found.key, found.output) == ("nightly", "done")
-    assert (await laptop.meet(kitchen)).sent == 0
+    assert (await laptop.sync_with(kitchen)).sent == 0
 
 
 async def test_the_key_of_a_remote_run_does_not_matter_here() -> None:
@@ -41,7 +41,7 @@ async def test_the_key_of_a_remote_run_does_not_matter_here() -> None:
 
 async def test_a_remote_device_has_the_peer_timeout_to_answer() -> None:
     laptop, kitchen = await two()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen", assignment_timeout=30.0))
     run = await laptop.fleet.create("cook", {})
     assert (run.device, run.due_at) == ("kitchen", run.created_at + 3600.0)

@@ -1,4 +1,4 @@
-"""A run that the series of one store holds, and that becomes another store's to judge."""
+"""Runs that the series of one store holds, and that another store decides about later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.peers.exchange_fixtures import Liar, two
 
 
 async def test_a_run_held_elsewhere_that_became_ours_is_released_by_our_series() -> None:
-    """The kitchen had adopted it while it was cut off, and held it behind a run of its own."""
+    """The kitchen had adopted it while disconnected, and held it behind a run of its own."""
     laptop, _ = await two()
     run = await laptop.create(series="alpha")
     assert not run.held
@@ -38,14 +38,14 @@ async def test_it_waits_in_our_own_series() -> None:
 async def test_a_run_that_returns_after_a_rollback_joins_its_series() -> None:
     laptop, kitchen = await two()
     await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     old = peer_stores.copy_of(laptop.store)
     first = await laptop.create(series="alpha")
     second = await laptop.create(series="alpha")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     peer_stores.put_back(laptop.store, old)
     laptop.exchange = Exchange(laptop.fleet)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     held = {run_id: (await laptop.run(run_id)).held for run_id in (first.id, second.id)}
     series = await laptop.fleet.ledger.series("alpha")
     assert held == {run_id: run_id != series.active for run_id in held}

@@ -1,4 +1,4 @@
-"""When a peer counts as gone: what its silence is measured by, and who is asked again then."""
+"""Silence of a peer: how it is measured, and which peers are asked for a replay."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ async def a_pass(side: Side, takeover: Takeover) -> None:
 
 
 async def meet_with_a_clock_far_ahead(laptop: Side, kitchen: Side) -> None:
-    """The clock of the laptop's store is a year ahead for as long as the two meet."""
+    """Sync while the clock of the laptop's store is a year ahead."""
     right = laptop.store.clock
     laptop.store.clock = lambda: right() + YEAR
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     laptop.store.clock = right
 
 
@@ -39,20 +39,20 @@ async def cursor_of(side: Side, peer: str) -> int:
 
 
 async def passed_over() -> tuple[Side, Side, Run]:
-    """The kitchen gave a run to the garage, which completed it. The laptop has not heard that, since it was for the
-    garage to say; and what it has of the run is left to the kitchen, so nothing is left to the garage."""
+    """The kitchen assigned a run to the garage, which completed it. The laptop ignored that record, since only the
+    garage is believed about it. Its own copy is left to the kitchen, so no run is left to the garage."""
     laptop, kitchen, garage = await three()
     for one, other in ((laptop, kitchen), (laptop, garage), (kitchen, garage)):
-        await one.meet(other)
+        await one.sync_with(other)
     run = await kitchen.create()
     await kitchen.step(run.id, lambda one: transitions.assign(one, garage.owner, FLOW, by="ann", now=1.0))
-    await laptop.meet(kitchen)
-    await garage.meet(kitchen)
+    await laptop.sync_with(kitchen)
+    await garage.sync_with(kitchen)
     await garage.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, garage.store.clock()))
     await garage.step(run.id, lambda one: transitions.start(one, one.grant, garage.store.clock()))
     await garage.complete(run.id, {"done": True})
-    await garage.meet(kitchen)
-    await laptop.meet(kitchen)
+    await garage.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).status is COMPLETED
     assert not (await laptop.run(run.id)).ended
     assert await laptop.left_to(run.id) == await kitchen.id()
@@ -65,16 +65,16 @@ async def test_ignored_records_are_requested_again_after_a_silence() -> None:
     for _ in range(3):
         laptop.clock.now += 2000.0
         kitchen.clock.now += 2000.0
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         await a_pass(laptop, takeover)
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
 async def test_ignored_records_are_requested_again_after_a_removal() -> None:
     laptop, kitchen, run = await passed_over()
     await laptop.exchange.peers.remove("garage")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
@@ -85,14 +85,14 @@ async def test_every_removal_requests_a_replay_of_the_others() -> None:
     await attic.knows(laptop)
     for other in (kitchen, garage, attic):
         await other.create()
-        await laptop.meet(other)
+        await laptop.sync_with(other)
     takeover = Takeover(laptop.fleet)
     for name in ("kitchen", "garage"):
         assert await cursor_of(laptop, "attic") > 0
         await laptop.exchange.peers.remove(name)
         await a_pass(laptop, takeover)
         assert await cursor_of(laptop, "attic") == 0
-        await laptop.meet(attic)
+        await laptop.sync_with(attic)
 
 
 async def test_a_failed_replay_request_is_repeated_in_the_next_pass() -> None:
@@ -101,7 +101,7 @@ async def test_a_failed_replay_request_is_repeated_in_the_next_pass() -> None:
     await a_pass(laptop, takeover)
     for side in (laptop, kitchen):
         side.clock.now += HOUR + 10.0
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     commit = laptop.store.commit
 
     async def somebody_was_first(writes: Sequence[Write]) -> None:
@@ -115,7 +115,7 @@ async def test_a_failed_replay_request_is_repeated_in_the_next_pass() -> None:
     assert await cursor_of(laptop, "kitchen") > 0
     await a_pass(laptop, takeover)
     assert await cursor_of(laptop, "kitchen") == 0
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).status is COMPLETED
 
 
@@ -128,10 +128,10 @@ async def test_several_monitors_request_one_replay() -> None:
             await a_pass(laptop, takeover)
             for side in (laptop, kitchen):
                 side.clock.now += seconds
-            await laptop.meet(kitchen)
+            await laptop.sync_with(kitchen)
         await a_pass(laptop, takeover)
         asked.append(await cursor_of(laptop, "kitchen") == 0)
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     assert asked == [True, False, False, False]
 
 
@@ -142,9 +142,9 @@ async def test_replay_requests_because_of_one_peer_are_limited() -> None:
     takeover = Takeover(laptop.fleet)
     asked = []
     for minute in range(220):
-        await laptop.meet(kitchen)
-        if minute % 3 == 0 and minute < 140:  # and then it is gone for good, with something passed over perhaps
-            await laptop.meet(garage)
+        await laptop.sync_with(kitchen)
+        if minute % 3 == 0 and minute < 140:  # and then it is gone for good, perhaps with an ignored record
+            await laptop.sync_with(garage)
         laptop.clock.now += 60.0
         kitchen.clock.now += 60.0
         before = await cursor_of(laptop, "kitchen")
@@ -152,13 +152,13 @@ async def test_replay_requests_because_of_one_peer_are_limited() -> None:
         if await cursor_of(laptop, "kitchen") < before:
             asked.append(minute)
     assert all(len([one for one in asked if first <= one < first + 58]) <= 5 for first in range(220))
-    assert asked[-1] >= 138  # what was passed over before it was gone for good is asked for
+    assert asked[-1] >= 138  # a replay is requested for records ignored before it was gone for good
 
 
 async def test_a_machine_that_is_on_for_a_short_time_each_day_adopts_runs() -> None:
     laptop, kitchen = await two()
     run = await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     for _ in range(2):
         laptop.clock.now += DAY
         monitor = Monitor(laptop.fleet, "laptop")
@@ -170,10 +170,10 @@ async def test_a_machine_that_is_on_for_a_short_time_each_day_adopts_runs() -> N
 
 
 async def test_a_new_monitor_adopts_nothing() -> None:
-    """The peer may be there: nobody was here to hear it."""
+    """The peer may be there: no process here was listening."""
     laptop, kitchen = await two()
     run = await kitchen.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     laptop.clock.now += DAY
     takeover = Takeover(laptop.fleet)
     for _ in range(5):
@@ -192,7 +192,7 @@ async def test_a_peer_with_a_contact_in_the_future_becomes_silent() -> None:
     await meet_with_a_clock_far_ahead(laptop, kitchen)
     takeover = Takeover(laptop.fleet)
     await a_pass(laptop, takeover)
-    laptop.clock.now += HOUR - 10.0  # nobody knows for how long it has been silent: an hour of that is watched
+    laptop.clock.now += HOUR - 10.0  # the length of its silence is unknown: an hour is observed
     await a_pass(laptop, takeover)
     assert await laptop.left_to(run.id) is not None
     laptop.clock.now += 20.0
@@ -206,12 +206,12 @@ async def test_a_remote_device_with_a_contact_in_the_future_gets_no_work() -> No
     await meet_with_a_clock_far_ahead(laptop, kitchen)
     await laptop.fleet.workflows.add(Workflow("cook", argv=("true",), device="kitchen"))
     await a_pass(laptop, Takeover(laptop.fleet))
-    laptop.clock.now += 2.0  # what a fleet knows of its devices may be a second old
+    laptop.clock.now += 2.0  # the outlook of a fleet may be a second old
     run = await laptop.fleet.create("cook", {})
     assert (run.status, run.device) == (CREATED, None)
     [known] = [one for one in await laptop.store.sessions(ended=True) if one.device == "kitchen"]
     assert known.state == ENDED
-    await laptop.meet(kitchen)  # with the right clock: it is announced again
+    await laptop.sync_with(kitchen)  # announced again with the right clock
     laptop.clock.now += 2.0
     again = await laptop.fleet.create("cook", {})
     assert again.device == "kitchen"

@@ -1,5 +1,4 @@
-"""Two stores that gave the same run away, or changed it in other ways while they were apart: what is true when they
-meet."""
+"""Conflicts between two stores that assigned or changed the same run while they were apart."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ from tests.peers.exchange_fixtures import FLOW, Direct, Side, StillClock, three,
 
 
 async def contested(**terms: Any) -> tuple[Side, Side, Run]:
-    """A run that waits in one store is given away in both."""
+    """A waiting run of one store is assigned in both."""
     laptop, kitchen = await two()
     run = await laptop.create(**terms)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.take(run.id)
     kitchen.clock.now += 5.0
     await kitchen.take(run.id)
@@ -37,12 +36,12 @@ async def contested(**terms: Any) -> tuple[Side, Side, Run]:
 
 async def test_after_a_conflict_one_record_wins_and_the_loser_learns_why() -> None:
     laptop, kitchen, run = await contested()
-    met = await kitchen.meet(laptop)
-    await kitchen.meet(laptop)
+    outcome = await kitchen.sync_with(laptop)
+    await kitchen.sync_with(laptop)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
     assert ours.device == "laptop"
-    [lost] = met.lost
+    [lost] = outcome.lost
     assert lost.startswith(f"kitchen no longer owns run {run.id} (epoch 1): it was assigned to laptop")
     assert await kitchen.notices("conflict") == [lost]
     assert await laptop.notices("conflict") == []
@@ -55,8 +54,8 @@ async def test_a_result_that_loses_is_kept() -> None:
     laptop, kitchen, run = await contested()
     await laptop.complete(run.id, {"by": "laptop"})
     await kitchen.complete(run.id, {"by": "kitchen"})
-    await laptop.meet(kitchen)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
     assert (ours.output, [one.output for one in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
@@ -68,9 +67,9 @@ async def test_the_furthest_owner_wins_for_good() -> None:
     laptop, kitchen, run = await contested(keep="furthest")
     await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(7, 10), "")])
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(9, 10), "")])
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
     assert ours.device == "kitchen"
@@ -82,7 +81,7 @@ async def test_two_active_owners_do_not_overtake_each_other_forever() -> None:
     for step in range(1, 20):
         for side in (laptop, kitchen):
             await side.store.heartbeat(f"{side.name}-1", {}, [ProgressReport(run.id, 1, Progress(step, 100), "")])
-            await laptop.meet(kitchen)
+            await laptop.sync_with(kitchen)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours.grant == theirs.grant
     assert len(await laptop.notices("conflict")) + len(await kitchen.notices("conflict")) == 1
@@ -91,7 +90,7 @@ async def test_two_active_owners_do_not_overtake_each_other_forever() -> None:
 async def test_the_user_of_the_loser_can_keep_the_work() -> None:
     laptop, kitchen, run = await contested(given={"file": "a.mov"})
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     [told] = await kitchen.notices("conflict")
     assert told.endswith("(progress: 4/9)")
     mine = await kitchen.fleet.keep_mine(run.id)
@@ -109,12 +108,12 @@ async def test_a_request_on_a_copy_reaches_the_owner() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.take(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.fleet.cancel(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).stop_request == "cancel"
     assert await laptop.left_to(run.id) is None
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await kitchen.left_to(run.id) == await laptop.id()
     assert await laptop.notices("conflict") == []
 
@@ -123,10 +122,10 @@ async def test_a_request_that_loses_to_a_step_of_the_owner_is_repeated_once() ->
     laptop, kitchen = await two()
     run = await laptop.create()
     await laptop.step(run.id, lambda one: transitions.take(one, laptop.owner, FLOW, laptop.store.clock()))
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.fleet.pause(run.id, "the disk is full")
     await laptop.step(run.id, lambda one: transitions.start(one, one.grant, laptop.store.clock()))
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     found = await laptop.run(run.id)
     assert (found.status, found.stop_request, found.stop_requested_by) == (
         PROCESSING,
@@ -134,8 +133,8 @@ async def test_a_request_that_loses_to_a_step_of_the_owner_is_repeated_once() ->
         "kitchen: the disk is full",
     )
     await laptop.fleet.resume(run.id)
-    await laptop.meet(kitchen)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).stop_request is None
     assert (await kitchen.run(run.id)).stop_request is None
 
@@ -143,10 +142,10 @@ async def test_a_request_that_loses_to_a_step_of_the_owner_is_repeated_once() ->
 async def test_a_copy_that_was_cancelled_is_cancelled_despite_a_new_assignment() -> None:
     laptop, kitchen = await two()
     run = await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await kitchen.fleet.cancel(run.id)).status is FAILED
     await laptop.take(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).stop_request == "cancel"
 
 
@@ -154,29 +153,29 @@ async def test_the_end_of_a_run_elsewhere_advances_its_series_here() -> None:
     laptop, kitchen = await two()
     first, second = await laptop.create(series="a"), await laptop.create(series="a")
     assert ((await laptop.run(first.id)).held, (await laptop.run(second.id)).held) == (False, True)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.take(first.id)
     await kitchen.complete(first.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert (await laptop.run(first.id)).status is COMPLETED
     assert not (await laptop.run(second.id)).held
     assert (await laptop.fleet.ledger.series("a")).active == second.id
 
 
 async def what_a_third_store_did_reaches_the_winner() -> None:
-    """The garage met the kitchen, and nobody ever hears of it again."""
+    """The garage synced with the kitchen, and then disappears."""
     laptop, kitchen, garage = await three()
     run = await laptop.create()
-    await laptop.meet(kitchen)
-    await kitchen.meet(garage)
+    await laptop.sync_with(kitchen)
+    await kitchen.sync_with(garage)
     garage.clock.now += 5.0
     await garage.take(run.id)
     await garage.complete(run.id, {"by": "garage"})
     await laptop.take(run.id)
     await laptop.complete(run.id, {"by": "laptop"})
-    await garage.meet(kitchen)
-    await kitchen.meet(laptop)
-    await kitchen.meet(laptop)
+    await garage.sync_with(kitchen)
+    await kitchen.sync_with(laptop)
+    await kitchen.sync_with(laptop)
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
     assert [one.output for one in (*ours.superseded,)] == [{"by": "garage"}]
@@ -200,12 +199,12 @@ def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.M
 
 async def test_a_run_of_a_store_that_is_not_heard_from_is_left_to_the_sender() -> None:
     laptop, kitchen, garage = await three()
-    await laptop.meet(garage)
+    await laptop.sync_with(garage)
     laptop.clock.now = kitchen.clock.now = garage.clock.now = 10_000.0
     run = await garage.create()
     await garage.take(run.id)
-    await garage.meet(kitchen)
-    await kitchen.meet(laptop)
+    await garage.sync_with(kitchen)
+    await kitchen.sync_with(laptop)
     assert await kitchen.left_to(run.id) == await garage.id()
     assert await laptop.left_to(run.id) == await kitchen.id()
 
@@ -240,12 +239,12 @@ async def test_two_sqlite_files_sync(tmp_path: Path) -> None:
     await laptop.knows(kitchen)
     await kitchen.knows(laptop)
     runs = [await laptop.create() for _ in range(20)]
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await laptop.take(runs[0].id)
     await kitchen.take(runs[0].id)
     await laptop.complete(runs[0].id, {"by": "laptop"})
-    await kitchen.meet(laptop)
-    await kitchen.meet(laptop)
+    await kitchen.sync_with(laptop)
+    await kitchen.sync_with(laptop)
     for run in runs:
         ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
         assert ours == theirs.changed(revision=ours.revision)

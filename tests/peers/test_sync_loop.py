@@ -1,4 +1,4 @@
-"""Meeting peers again and again, in virtual time."""
+"""The sync loop in virtual time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LoopClock:
 
 
 class Dead:
-    """A way to nowhere, which counts how often it is tried."""
+    """A transport that always fails and counts the tries."""
 
     def __init__(self) -> None:
         self.tried: list[float] = []
@@ -51,21 +51,21 @@ async def called() -> tuple[Side, Side, list[tuple[float, SyncResult]]]:
 
 
 async def test_peers_sync_after_a_change_and_at_the_interval() -> None:
-    laptop, kitchen, met = await called()
+    laptop, kitchen, results = await called()
     now = asyncio.get_running_loop().time
 
     def connect(peer: Peer) -> Transport:
         return Direct(laptop, kitchen)
 
-    meetings = SyncLoop(laptop.exchange, connect, on_sync=lambda peer, one: met.append((now(), one)))
+    meetings = SyncLoop(laptop.exchange, connect, on_sync=lambda peer, one: results.append((now(), one)))
     task = asyncio.create_task(meetings.run())
     await asyncio.sleep(11.0)
-    assert [round(at) for at, _ in met] == [0, 5, 10]
+    assert [round(at) for at, _ in results] == [0, 5, 10]
     await asyncio.sleep(1.0)
     await laptop.create()
     await asyncio.sleep(0.5)
-    assert met[-1][1].sent == 1
-    assert met[-1][0] == 12.0
+    assert results[-1][1].sent == 1
+    assert results[-1][0] == 12.0
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert len(asyncio.all_tasks()) == 1
@@ -73,10 +73,10 @@ async def test_peers_sync_after_a_change_and_at_the_interval() -> None:
 
 async def test_an_unreachable_peer_is_called_less_often(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "asterism.peers"):
-        laptop, kitchen, met = await called()
+        laptop, kitchen, results = await called()
         dead = Dead()
         ways: list[Transport] = [dead]
-        meetings = SyncLoop(laptop.exchange, lambda _: ways[0], on_sync=lambda _, one: met.append((0.0, one)))
+        meetings = SyncLoop(laptop.exchange, lambda _: ways[0], on_sync=lambda _, one: results.append((0.0, one)))
         task = asyncio.create_task(meetings.run())
         await asyncio.sleep(600.0)
         gaps = [after - before for before, after in zip(dead.tried, dead.tried[1:], strict=False)]
@@ -84,7 +84,7 @@ async def test_an_unreachable_peer_is_called_less_often(caplog: pytest.LogCaptur
         assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
         ways[0] = Direct(laptop, kitchen)
         await asyncio.sleep(75.0)
-        assert met
+        assert results
         task.cancel()
     told = [one.message for one in caplog.records if "peer kitchen" in one.message]
     assert told[0] == "cannot sync with peer kitchen: nobody answers"
@@ -93,14 +93,14 @@ async def test_an_unreachable_peer_is_called_less_often(caplog: pytest.LogCaptur
 
 
 async def test_peers_that_are_added_and_removed_meanwhile_are_noticed() -> None:
-    laptop, kitchen, met = await called()
+    laptop, kitchen, results = await called()
     names: list[str] = []
 
     def connect(peer: Peer) -> Transport:
         names.append(peer.name)
         return Direct(laptop, kitchen)
 
-    await laptop.exchange.peers.add("den")  # it calls us, we do not call it
+    await laptop.exchange.peers.add("den")  # it has no address
     task = asyncio.create_task(SyncLoop(laptop.exchange, connect).run())
     await asyncio.sleep(3.0)
     await laptop.exchange.peers.remove("kitchen")
@@ -111,7 +111,7 @@ async def test_peers_that_are_added_and_removed_meanwhile_are_noticed() -> None:
     await asyncio.sleep(10.0)
     assert set(names) == {"kitchen"}
     task.cancel()
-    assert met == []
+    assert results == []
 
 
 async def test_only_the_peers_that_are_named_are_called() -> None:

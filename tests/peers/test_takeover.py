@@ -1,4 +1,4 @@
-"""What was left to a peer that is gone is adopted; and what happens when it comes back."""
+"""Takeover of the runs of a silent peer, and its return."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ HOUR = 3600.0
 
 
 async def passes(side: Side, takeover: Takeover, seconds: float) -> None:
-    """A monitor's passes: one now, and one after so many seconds."""
+    """Run a takeover pass now, and one after so many seconds."""
     await takeover.run_pass(await side.store.sessions())
     side.clock.now += seconds
     await takeover.run_pass(await side.store.sessions())
 
 
 async def left(**terms: object) -> tuple[Side, Side, Run]:
-    """A run that waits in the laptop's store, of which the kitchen has a copy."""
+    """A waiting run of the laptop, of which the kitchen has a copy."""
     laptop, kitchen = await two()
     run = await laptop.create(**terms)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     return laptop, kitchen, run
 
 
@@ -45,23 +45,23 @@ async def test_waiting_runs_of_a_silent_peer_are_offered_here() -> None:
     assert found.waiting_since == found.not_before == kitchen.store.clock()
     assert (found.story[-1].what, await kitchen.left_to(run.id)) == ("adopted", None)
     assert found.story[-1].why == "peer laptop has been silent for 3610 s"
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await laptop.left_to(run.id) == await kitchen.id()
 
 
 async def test_owned_runs_of_a_silent_peer_are_lost_and_assigned_again() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     found = await kitchen.run(run.id)
     assert (found.status, found.losses, found.epoch) == (REASSIGNING, 1, 1)
     assert found.previous[-1].detail == "peer laptop has been silent for 3610 s"
     await kitchen.step(run.id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
     await kitchen.take(run.id)
-    met = await laptop.meet(kitchen)
+    result = await laptop.sync_with(kitchen)
     assert (await laptop.run(run.id)).device == "kitchen"
-    assert "it was assigned again since, and the later assignment wins" in met.lost[0]
+    assert "it was assigned again since, and the later assignment wins" in result.lost[0]
 
 
 async def test_a_clock_jump_adopts_nothing() -> None:
@@ -79,14 +79,14 @@ async def test_a_peer_that_is_heard_from_keeps_its_runs() -> None:
     takeover = Takeover(kitchen.fleet)
     for _ in range(5):
         await passes(kitchen, takeover, HOUR / 2)
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     assert await kitchen.left_to(run.id) == await laptop.id()
 
 
 async def test_a_request_on_a_run_of_a_silent_peer_does_not_block_its_adoption() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.fleet.cancel(run.id)
     assert await kitchen.left_to(run.id) == await laptop.id()
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
@@ -97,7 +97,7 @@ async def test_a_request_on_a_run_of_a_silent_peer_does_not_block_its_adoption()
 async def test_adopted_held_runs_join_the_series_here() -> None:
     laptop, kitchen = await two()
     first, second = await laptop.create(series="a"), await laptop.create(series="a")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     own = await kitchen.create(series="a")
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     series = await kitchen.fleet.ledger.series("a")
@@ -110,20 +110,20 @@ async def test_adopted_held_runs_join_the_series_here() -> None:
 
 
 async def test_ignored_records_about_a_silent_peer_are_requested_again() -> None:
-    """The garage's word was passed over when the kitchen told it, since it was for the garage to say."""
+    """The kitchen sent a record of the garage, which was ignored because only the garage is believed about it."""
     laptop, kitchen, garage = await three()
     run = await garage.create()
     for other in (kitchen, garage):
-        await laptop.meet(other)
-    await garage.meet(kitchen)
+        await laptop.sync_with(other)
+    await garage.sync_with(kitchen)
     await garage.take(run.id)
     await garage.complete(run.id, {"done": True})
-    await garage.meet(kitchen)
-    await laptop.meet(kitchen)
+    await garage.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
     assert not (await laptop.run(run.id)).ended
     await passes(laptop, Takeover(laptop.fleet), HOUR + 10.0)
     kitchen.clock.now = laptop.clock.now
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     found = await laptop.run(run.id)
     assert (found.status, found.output) == (COMPLETED, {"done": True})
 
@@ -131,7 +131,7 @@ async def test_ignored_records_about_a_silent_peer_are_requested_again() -> None
 async def test_a_monitor_adopts_copies_only_after_the_timeout() -> None:
     laptop, kitchen, run = await left()
     await laptop.take(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     monitor = Monitor(kitchen.fleet, "kitchen")
     for _ in range(10):
         await kitchen.beat()
@@ -174,7 +174,7 @@ async def test_why_explains_a_copy() -> None:
     assert [reason.kind for reason in told.reasons] == ["left"]
     assert "peer laptop manages it" in str(told)
     await laptop.take(run.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     kinds = [reason.kind for reason in (await explain_run(kitchen.fleet, run.id)).reasons]
     assert kinds == ["running", "left"]
     assert [reason.kind for reason in (await explain_run(laptop.fleet, run.id)).reasons] == ["running"]
@@ -183,7 +183,7 @@ async def test_why_explains_a_copy() -> None:
 async def test_an_unreadable_series_blocks_the_adoption_of_its_runs() -> None:
     laptop, kitchen = await two()
     run = await laptop.create(series="a")
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.store.commit([PutRegister("series/a", {"nonsense": 1}, None)])
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     assert await kitchen.left_to(run.id) == await laptop.id()
@@ -192,20 +192,20 @@ async def test_an_unreadable_series_blocks_the_adoption_of_its_runs() -> None:
 
 
 async def each_waits_for_the_other() -> None:
-    """Two stores have a run of one series each, at work; each gives up the other and holds its run behind its own."""
+    """Two stores each run one run of a series; each adopts the other's run and holds it behind its own."""
     laptop, kitchen = await two()
     runs = {}
     for side in (laptop, kitchen):
         runs[side.name] = (await side.create(series="a")).id
         await side.take(runs[side.name])
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     for side in (laptop, kitchen):
         await passes(side, Takeover(side.fleet), HOUR + 10.0)
         await side.store.heartbeat(side.session.id, {}, [])
     assert (await laptop.run(runs["kitchen"])).held
     assert (await kitchen.run(runs["laptop"])).held
     for _ in range(2):
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
     held = {name: (await laptop.run(run_id)).held for name, run_id in runs.items()}
     assert sorted(held.values()) == [False, True], "each store waits for the run that the other one holds"
     for side in (laptop, kitchen):

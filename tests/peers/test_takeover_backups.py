@@ -1,4 +1,4 @@
-"""A store that is restored from a backup has no peers, and does not take for its own what was left to them."""
+"""A store that is restored from a backup has no peers, and does not adopt the runs left to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 
 class Scene:
-    """The laptop, whose store is of this kind, and the kitchen."""
+    """The laptop with a store of the given kind, and the kitchen."""
 
     def __init__(self, kind: str, path: Path) -> None:
         self._kind, self._path, self._clock, self._opened = kind, path, StillClock(), list[Store]()
@@ -31,11 +31,11 @@ class Scene:
         self._opened.append(store)
         return store
 
-    async def met(self) -> tuple[Side, Side]:
+    async def synced(self) -> tuple[Side, Side]:
         laptop, kitchen = await Side("laptop", await self.opened()).joined(), await Side("kitchen").joined()
         await laptop.knows(kitchen)
         await kitchen.knows(laptop)
-        await laptop.meet(kitchen)
+        await laptop.sync_with(kitchen)
         return laptop, kitchen
 
     async def restored(self, side: Side) -> Side:
@@ -61,13 +61,13 @@ class Scene:
 @KINDS
 async def test_a_restored_store_does_not_assign_runs_left_to_its_peers(kind: str, tmp_path: Path) -> None:
     scenery = Scene(kind, tmp_path)
-    laptop, kitchen = await scenery.met()
+    laptop, kitchen = await scenery.synced()
     waits, owned, ended = [await kitchen.create() for _ in range(3)]
     await kitchen.take(owned.id)
     await kitchen.take(ended.id)
     await kitchen.complete(ended.id, {"done": True})
     own = await laptop.create()
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     anew = await scenery.restored(laptop)
     assert {run.id for run in await anew.store.find(Query())} == {own.id, ended.id}
     assert [run.id for run in await anew.store.find(Query(offered=True))] == [own.id]
@@ -86,15 +86,15 @@ async def test_a_restored_store_does_not_assign_runs_left_to_its_peers(kind: str
 
 @KINDS
 async def test_runs_that_are_not_restored_do_not_block_a_series(kind: str, tmp_path: Path) -> None:
-    """The kitchen has taken the active one and the next, so both are left to it."""
+    """The kitchen has claimed the active run and the next one, so both are left to it."""
     scenery = Scene(kind, tmp_path)
-    laptop, kitchen = await scenery.met()
+    laptop, kitchen = await scenery.synced()
     first, second, third = [await laptop.create(series="a") for _ in range(3)]
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     await kitchen.take(first.id)
     await kitchen.step(second.id, lambda run: run.changed(held=False, revision=run.revision + 1))
     await kitchen.take(second.id)
-    await laptop.meet(kitchen)
+    await laptop.sync_with(kitchen)
     assert await laptop.left_to(first.id) == await laptop.left_to(second.id) == await kitchen.id()
     before: Series = await laptop.fleet.ledger.series("a")
     assert (before.active, before.queue) == (first.id, (second.id, third.id))
