@@ -188,7 +188,7 @@ async def its_history_has_gaps() -> None:
     granted = transitions.take(base, OVEN, FLOW, 5.0, starts=True)
     gone = [Assignment("oven", epoch, 1.0, 2.0, "timeout") for epoch in (1, 1, 3)]
     await liar.says(granted.changed(epoch=4, previous=tuple(gone)))
-    await unmoved(laptop, base, "its 3 ended assignments are of epochs [1, 1, 3]")
+    await unmoved(laptop, base, "its 3 ended assignments have the epochs [1, 1, 3]")
 
 
 @scene
