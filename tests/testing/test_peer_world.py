@@ -136,7 +136,7 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
         return []
 
     monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
-    is_noticed(monkeypatch, "nobody was told")
+    is_noticed(monkeypatch, "and was not notified")
 
 
 def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
         async def _ingest(self, *arguments: Any) -> Any:
             self._rounds += 1
             if self._rounds > 30:
-                raise Violation("they go on telling each other the same")
+                raise Violation("they keep sending each other the same records")
             return await super()._ingest(*arguments)
 
-    is_noticed(monkeypatch, "go on telling each other|long after", make_exchange=Bounded)
+    is_noticed(monkeypatch, "keep sending each other|long after", make_exchange=Bounded)
