@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cli.series_github import GitHubServer, cycles, scenes
+from tests.cli.local_github import GitHubServer, cycles, scenes
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from asterism.series.compare_and_swap import Claim, Contended, Patience, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import Contended, RetryOptions
 from asterism.series.git_register import GitRegister
-from asterism.series.github.github_access import open_github
-from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.open_claims import OpenClaims
+from asterism.series.github.github_register import GitHubRegister, open_github
+from asterism.series.github.issue_claims import IssueClaims
 from asterism.series.register import SeriesRegister
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.url import open_store
 from bench.runs.server import SETTINGS, database
-from tests.cli.series_github import GitHubServer, Limit, scenes
+from tests.cli.local_github import GitHubServer, Limit, scenes
 from tests.series.register_openers import bare_repository, over_http
 from tests.series.series_processes import Ended, all_at_once
 from tests.store.postgres_server import Server
@@ -129,8 +129,8 @@ def measure(contenders: int = CONTENDERS, alone: int = 100, names: list[str] | N
 def _in_memory(contenders: int, alone: int) -> Measured:
     async def all_of_them(tries: int) -> tuple[float, int, int]:
         register, began = StoreRegister(MemoryStore()), time.perf_counter()
-        patience = Patience(tries=tries)
-        asked = (claim(register, NAME, Claim(number + 1), patience=patience) for number in range(contenders))
+        retry = RetryOptions(tries=tries)
+        asked = (claim(register, NAME, Claim(number + 1), retry=retry) for number in range(contenders))
         found = await asyncio.gather(*asked, return_exceptions=True)
         told = sum(isinstance(one, Contended) for one in found)
         return time.perf_counter() - began, sum(getattr(one, "tries", 0) for one in found), told
@@ -171,7 +171,7 @@ async def _one_after_the_other(register: SeriesRegister, number: int) -> float:
     began = time.perf_counter()
     for issue in range(number):
         # as the command does: on GitHub a claim looks at the issues, too
-        make = OpenClaims(register.client).claim if isinstance(register, GitHubRegister) else claim
+        make = IssueClaims(register.client).claim if isinstance(register, GitHubRegister) else claim
         await make(register, NAME, Claim(issue + 1))
     return number / (time.perf_counter() - began)
 

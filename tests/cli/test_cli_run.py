@@ -73,7 +73,7 @@ tasks:
         "build started on laptop",
         "build: attempt 1 failed and will be retried: the command exited with 3: no luck",
         "build started on laptop, attempt 2",
-        "pack cancelled: unreachable: it waits for success of 'build', which is failed",
+        "pack cancelled: unreachable: it needs 'build' to succeed, but 'build' failed",
         "plan ended: partially failed, version 0",
     ]
     assert any(line.startswith("fetch completed after ") for line in lines)
@@ -84,7 +84,7 @@ def test_the_summary_names_what_did_not_complete_and_why(tmp_path: Path) -> None
     text = "tasks:\n  a: {shell: exit 3}\n  b: {shell: x, after: a}\n  c: {shell: echo 1}\n"
     output = asterism("run", write(tmp_path, text)).stdout
     assert "\na failed: the command exited with 3\n" in output
-    assert "\nb cancelled: unreachable: it waits for success of 'a', which is failed\n" in output
+    assert "\nb cancelled: unreachable: it needs 'a' to succeed, but 'a' failed\n" in output
     for name in ("Makespan", "Lower bound", "Critical path L", "Total work W", "Parallelism W/L", "Time under hold"):
         assert f"\n{name}" in output
     assert "Tasks                1 completed, 1 failed, 1 cancelled\n" in output

@@ -171,12 +171,12 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
     assert found["big"]["score"] == pytest.approx(90.33, abs=0.01)
     assert (found["big"]["chosen"], found["big"]["candidate"], found["big"]["why"]) == (True, True, None)
     assert (found["full"]["parts"]["load"], found["full"]["why"]) == (0.0, "no free slot")
-    assert (found["plain"]["candidate"], found["plain"]["why"]) == (False, "it cannot gpu")
+    assert (found["plain"]["candidate"], found["plain"]["why"]) == (False, "it lacks gpu")
     assert found["quiet"]["why"].startswith("no heartbeat for ")
 
     async def same(fleet: Fleet) -> None:
         flow = await fleet.workflows.latest("hard")
-        outlook = await fleet.outlook(fresh=True)
+        outlook = await fleet.placer(fresh=True)
         for one in await scores(fleet, flow):
             if one.parts is not None:
                 candidate = candidate_of(outlook.sessions[one.device], outlook.now, outlook.ranks[one.device])

@@ -23,7 +23,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Why
+from asterism.fleet.run_explanation import RunExplanation
 from asterism.planfile.workflow_file import BadWorkflowFile, parse_workflows
 from asterism.store.postgres import PostgresStore
 from asterism.store.store_errors import StoreMissing
@@ -323,8 +323,8 @@ def test_what_a_run_took_is_the_time_of_the_work_and_what_it_waited_is_told_apar
     assert describe_end(run).endswith(f"completed on laptop after {took}" if took else "cancelled by ann")
 
 
-def nothing_holds(run: Run) -> Why:
-    return Why(run.id, str(run.status), ())
+def nothing_holds(run: Run) -> RunExplanation:
+    return RunExplanation(run.id, str(run.status), ())
 
 
 # -- resuming ----------------------------------------------------------------------------------------------------------

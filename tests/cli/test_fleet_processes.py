@@ -324,7 +324,7 @@ def test_progress_and_output_are_seen_while_it_runs(scene: Scene) -> None:
         run_id = scene.json("runs", "create", "work")["id"]
         until(scene, run_id, progress={"step": 3, "total": 10}, tail="frame 3\n")
         assert "it has been running on laptop" in scene.ok("runs", "why", run_id)
-        assert "and has come to 3/10" in scene.ok("runs", "why", run_id)
+        assert "and has reached 3/10" in scene.ok("runs", "why", run_id)
         gate.write_text("done\n")
         assert scene.run("runs", "wait", run_id).exit_code == 0
     assert scene.ok("runs", "output", run_id) == "frame 3\ndone\n"

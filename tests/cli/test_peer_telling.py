@@ -27,10 +27,10 @@ def test_a_meeting_is_told_in_numbers() -> None:
 
 
 def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
-    assert lines(SyncResult(refused=1, lost=("laptop does not own run 7 any more",)), REFUSED) == [
+    assert lines(SyncResult(refused=1, lost=("laptop no longer owns run 7",)), REFUSED) == [
         "Synced with kitchen: 0 records sent, 0 records received, 1 record refused.",
         "Refused: run 1 of laptop is forged",
-        "Lost: laptop does not own run 7 any more",
+        "Lost: laptop no longer owns run 7",
     ]
 
 
@@ -43,11 +43,9 @@ def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
 
 
 def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
-    assert lines(SyncResult(2, refused_there=("run 7: it is\x1b[2J forged", "1 more, for which it says no reason")))[
-        1:
-    ] == [
+    assert lines(SyncResult(2, refused_there=("run 7: it is\x1b[2J forged", "1 more, without a reason")))[1:] == [
         "Refused by kitchen: run 7: it is·[2J forged",
-        "Refused by kitchen: 1 more, for which it says no reason",
+        "Refused by kitchen: 1 more, without a reason",
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from asterism.cli.main import commands
-from tests.cli.series_github import GitHubServer, Refusal, scenes
+from tests.cli.local_github import GitHubServer, Refusal, scenes
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_an_observation_whose_view_was_not_written_is_no_success(server, mode, c
 
 
 def test_a_turn_that_another_has_is_contended(server, monkeypatch):
-    monkeypatch.setattr("asterism.series.github.sync.TURN_DEADLINE", 0.05)
+    monkeypatch.setattr("asterism.series.github.sync.LOCK_DEADLINE", 0.05)
     held = json.dumps({"series": "RFC-093", "holder": "another", "until": time.time() + 60})
     server.call(lambda world: world.write_document("refs/asterism/turns/RFC-093", held, "series.json"))
     result = asterism(server, "series", "sync", "--issue", "1", "--json", "--no-view")
@@ -246,7 +246,7 @@ def test_what_is_wrong_is_said_once_and_what_is_not_known_is_not_said(server):
     server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", '{"version": 2}', "series.json"))
     result = asterism(server, "series", "sync")
     assert (result.exit_code, result.stdout) == (65, "series RFC-093: left as it is\n")
-    assert result.stderr == "series RFC-093: this is version 2 of a series; 1 is known here\n"
+    assert result.stderr == "series RFC-093: the state has version 2, and this version of Asterism reads version 1\n"
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "x"])

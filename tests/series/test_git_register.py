@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from asterism.series import git_register
-from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import GitRegister
-from asterism.series.private_repo import LITTER
-from asterism.series.register import Moved, RegisterBusy, RegisterUnavailable, Snapshot, Unsure
+from asterism.series.private_repo import DIRECTORY_PREFIX, GitResult, PrivateRepository
+from asterism.series.register import OutcomeUnknown, RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository, over_http
 
@@ -93,7 +94,9 @@ async def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote
 
 
 async def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, temporary: Path) -> None:
-    old, young, foreign = (temporary / name for name in (f"{LITTER}old", f"{LITTER}young", "another"))
+    old, young, foreign = (
+        temporary / name for name in (f"{DIRECTORY_PREFIX}old", f"{DIRECTORY_PREFIX}young", "another")
+    )
     for path in (old, young, foreign):
         (path / "objects").mkdir(parents=True)
         os.utime(path, (0, 0) if path is not young else None)
@@ -121,7 +124,7 @@ async def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_pa
 
 @pytest.mark.parametrize("url", ["", "--upload-pack=touch /tmp/x", "a\nb"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(RegisterUnavailable, match="is no address of a git remote"):
+    with pytest.raises(RegisterUnavailable, match="is not a valid address of a git remote"):
         GitRegister(url)
 
 
@@ -130,7 +133,7 @@ async def test_a_remote_that_is_not_there_is_named(tmp_path: Path) -> None:
         for attempt in (register.read(NAME), register.names(), register.history(NAME, 3)):
             with pytest.raises(RegisterUnavailable, match="does not appear to be a git repository"):
                 await attempt
-        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*does not appear to be a git repository"):
+        with pytest.raises(RegisterUnavailable, match=r"accepts no changes: .*does not appear to be a git repository"):
             await register.swap(NAME, None, "x", "m")
 
 
@@ -144,7 +147,7 @@ async def test_a_password_is_not_shown() -> None:
 
 async def test_without_the_program_it_says_so(remote: Path) -> None:
     async with using(f"file://{remote}", environment={"PATH": "/nowhere"}) as register:
-        with pytest.raises(RegisterUnavailable, match="there is no program git"):
+        with pytest.raises(RegisterUnavailable, match="git is not installed"):
             await register.read(NAME)
 
 
@@ -182,7 +185,7 @@ async def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -
         first = await register.swap(NAME, None, "one", "m")
         other, late = GitRegister(register.url), GitRegister(register.url)
         second = await other.swap(NAME, first, "two", "m")
-        with pytest.raises(Moved):
+        with pytest.raises(RevisionConflict):
             await late.swap(NAME, first, "three", "m")
         assert await register.read(NAME) == Snapshot("two", second)
         await other.close()
@@ -201,24 +204,24 @@ async def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -
     ],
 )
 def test_the_porcelain_output_is_read(line: str, judged: tuple[str, str]) -> None:
-    assert git_register._judged(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
+    assert git_register._push_result(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
 
 
-class Witness(GitRegister):
-    """Says what a push says."""
+class CannedPush(PrivateRepository):
+    """The output of a push is ``output``; other commands run."""
 
-    says = ""
+    output = ""
 
-    async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git_register._Answer:
+    async def run(self, *words: str, **options: Any) -> GitResult:
         if words[0] == "push":
-            return git_register._Answer(1, self.says.encode(), "fatal: the remote end hung up unexpectedly")
-        return await super()._run(*words, given=given, **terms)
+            return GitResult(1, self.output.encode(), "fatal: the remote end hung up unexpectedly")
+        return await super().run(*words, **options)
 
 
 @pytest.mark.parametrize(
     ("says", "kind"),
     [
-        ("", Unsure),
+        ("", OutcomeUnknown),
         (f"!\tx:{REF}\t[rejected] (stale info)\n", RegisterBusy),
         (f"!\tx:{REF}\t[remote rejected] (failed to update ref)\n", RegisterBusy),
         (f"!\tx:{REF}\t[remote rejected] (cannot lock ref 'x': is at a but expected b)\n", RegisterBusy),
@@ -229,8 +232,9 @@ async def test_what_a_push_says_decides_and_not_only_its_exit_code(
     remote: Path, says: str, kind: type[Exception]
 ) -> None:
     """Nobody has changed anything here, whatever it says: that is not somebody who was first."""
-    register = Witness(f"file://{remote}")
-    register.says = says
+    register = GitRegister(f"file://{remote}")
+    register._repository = repository = CannedPush(os.environ, 60.0)
+    repository.output = says
     try:
         with pytest.raises(kind):
             await register.swap(NAME, None, "x", "m")
@@ -312,9 +316,9 @@ async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, d
 async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
         async with using(f"{address}/remote.git") as register:
-            await claim(register, NAME, Claim(1), patience=Patience(tries=0, jitter=(0.0, 0.01)))
+            await claim(register, NAME, Claim(1), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))
             to_come.extend(faults)
-            outcome = await claim(register, NAME, Claim(2), patience=Patience(tries=0, jitter=(0.0, 0.01)))
+            outcome = await claim(register, NAME, Claim(2), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))
             assert (outcome.after.active, outcome.after.queue, outcome.after.revision) == (1, (2,), 2)
             to_come.clear()
             assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
@@ -373,6 +377,6 @@ async def test_a_connection_that_breaks_again_and_again_is_not_knowing(remote: P
     with over_http(remote.parent) as (address, to_come):
         async with using(f"{address}/remote.git") as register:
             to_come.extend(["after"] * 9)
-            with pytest.raises(Unsure):
+            with pytest.raises(OutcomeUnknown):
                 await register.swap(NAME, None, "x", "m")
             assert (await register.read(NAME)).text == "x"

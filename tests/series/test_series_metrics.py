@@ -10,19 +10,19 @@ import threading
 
 import pytest
 
-from asterism.series.sync_metrics import MEANINGS, Metrics, write_whole
+from asterism.series.series_metrics import DESCRIPTIONS, SeriesMetrics, write_atomically
 
 
 def test_the_figures_of_one_process_are_added_to_the_file_once(tmp_path):
     file = tmp_path / "m.json"
-    metrics = Metrics()
+    metrics = SeriesMetrics()
     metrics.add("conflicts", 2)
     metrics.write(file)
     metrics.write(file)
     metrics.add("conflicts")
     metrics.write(file)
     assert json.loads(file.read_text())["total"]["conflicts"] == 3
-    another = Metrics()
+    another = SeriesMetrics()
     another.add("conflicts", 4)
     another.write(file)
     figures = json.loads(file.read_text())
@@ -35,7 +35,7 @@ def test_the_figures_of_one_process_are_added_to_the_file_once(tmp_path):
 def test_a_file_that_cannot_be_read_begins_anew(tmp_path, content):
     file = tmp_path / "m.json"
     file.write_text(content)
-    metrics = Metrics()
+    metrics = SeriesMetrics()
     metrics.add("conflicts")
     metrics.write(file)
     assert json.loads(file.read_text())["total"]["conflicts"] == 1
@@ -43,13 +43,13 @@ def test_a_file_that_cannot_be_read_begins_anew(tmp_path, content):
 
 def test_the_seeds_figures_are_there_from_the_beginning(tmp_path):
     file = tmp_path / "m.json"
-    Metrics().write(file)
+    SeriesMetrics().write(file)
     figures = json.loads(file.read_text())
-    assert {"promotion_events", "duplicate_prevented", "retries", "conflicts"} <= set(figures) & set(MEANINGS)
+    assert {"promotion_events", "duplicate_prevented", "retries", "conflicts"} <= set(figures) & set(DESCRIPTIONS)
 
 
 def test_the_text_for_prometheus_is_what_prometheus_reads():
-    metrics = Metrics()
+    metrics = SeriesMetrics()
     metrics.add("assigned", 3)
     metrics.gauges['odd "name"\\'] = {"active": True, "queue_length": 2, "duplicates": 0, "paused": False}
     text = metrics.to_prometheus(metrics.counts)
@@ -64,20 +64,20 @@ def test_the_text_for_prometheus_is_what_prometheus_reads():
 
 def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     file = tmp_path / "m.json"
-    write_whole(file, "before")
+    write_atomically(file, "before")
 
     def broken(*args: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("asterism.series.sync_metrics.os.replace", broken)
+    monkeypatch.setattr("asterism.series.series_metrics.os.replace", broken)
     with pytest.raises(OSError, match="disk is full"):
-        write_whole(file, "after")
+        write_atomically(file, "after")
     assert file.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
 
 
-def counted(number: int) -> Metrics:
-    metrics = Metrics()
+def counted(number: int) -> SeriesMetrics:
+    metrics = SeriesMetrics()
     metrics.add("conflicts", number)
     return metrics
 
@@ -111,8 +111,8 @@ def test_standard_output_is_written_to_also_if_it_is_a_file(tmp_path, linked):
     (tmp_path / "link").symlink_to("/dev/fd/1")
     name = str(tmp_path / "link") if linked else "/dev/fd/1"
     text = (
-        "import sys\nfrom pathlib import Path\nfrom asterism.series.sync_metrics import write_whole\n"
-        f"print('before', flush=True)\nwrite_whole(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
+        "import sys\nfrom pathlib import Path\nfrom asterism.series.series_metrics import write_atomically\n"
+        f"print('before', flush=True)\nwrite_atomically(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
     )
     file = tmp_path / "out.txt"
     with file.open("w") as out:

@@ -17,8 +17,9 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series import compare_and_swap
-from asterism.series.compare_and_swap import Claim, Contended, Counts, Outcome, Patience, claim
-from asterism.series.register import Change, Moved, Snapshot, Unsure
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import Contended, Outcome, RetryOptions, UpdateCounts
+from asterism.series.register import Change, OutcomeUnknown, RevisionConflict, Snapshot
 from asterism.testing.virtual_time import run
 
 NAME = "RFC-093"
@@ -52,13 +53,13 @@ class Slow:
         lost = self._chance.random() < self._losing
         if lost and self._chance.random() < 0.5:
             asyncio.get_running_loop().call_later(self._chance.uniform(0.0, LATEST), self._arrived, expected, text)
-            raise Unsure("the reply was lost, and the question is on its way")
+            raise OutcomeUnknown("the reply was lost, and the question is on its way")
         token = self._arrived(expected, text)
         if lost:
-            raise Unsure("the reply was lost")
+            raise OutcomeUnknown("the reply was lost")
         await asyncio.sleep(self._chance.uniform(0.01, 0.1))
         if token is None:
-            raise Moved(name)
+            raise RevisionConflict(name)
         return token
 
     def _arrived(self, expected: str | None, text: str) -> str | None:
@@ -93,11 +94,11 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
     number, tries = chance.randint(2, 100), chance.choice((0, 5))
     losing, dying = (chance.choice((0.0, chance.uniform(0.0, 0.3))) for _ in range(2))
 
-    async def main() -> tuple[list[Outcome | BaseException], Series, Counts]:
-        loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), Counts()
-        patience = Patience(tries=tries, chance=chance, clock=loop.time)
+    async def main() -> tuple[list[Outcome | BaseException], Series, UpdateCounts]:
+        loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), UpdateCounts()
+        retry = RetryOptions(tries=tries, chance=chance, clock=loop.time)
         claims = [
-            asyncio.ensure_future(claim(register, NAME, Claim(item), patience=patience, counts=counts))
+            asyncio.ensure_future(claim(register, NAME, Claim(item), retry=retry, counts=counts))
             for item in range(1, number + 1)
         ]
         for one in claims:
@@ -108,7 +109,7 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
         return outcomes, Series.from_text(register.text, NAME), counts
 
     outcomes, found, counts = run(main(), seed=seed)
-    told = _judged(outcomes, found)
+    told = _push_result(outcomes, found)
     assert counts.duplicate_prevented == told["queued"]
     told["conflicts"], told["lost"] = counts.conflicts, counts.unsure
     if not tries and not dying:
@@ -116,7 +117,7 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
     return told
 
 
-def _judged(outcomes: list[Outcome | BaseException], found: Series) -> Counter[str]:
+def _push_result(outcomes: list[Outcome | BaseException], found: Series) -> Counter[str]:
     """What everybody was told, held against what is there."""
     there = {found.active, *found.queue} if found.revision else set()
     assert len(there) == found.revision, "nobody is in it twice, and nobody without a change"
@@ -131,8 +132,8 @@ def _judged(outcomes: list[Outcome | BaseException], found: Series) -> Counter[s
             assert item not in there, "who was told that nothing was written is not there"
             told["contended"] += 1
         else:
-            assert isinstance(one, Unsure | asyncio.CancelledError), one
-            told["unsure" if isinstance(one, Unsure) else "dead"] += 1
+            assert isinstance(one, OutcomeUnknown | asyncio.CancelledError), one
+            told["unsure" if isinstance(one, OutcomeUnknown) else "dead"] += 1
     assert told["claimed"] <= 1
     return told
 
@@ -170,8 +171,8 @@ def test_a_register_that_does_not_compare_is_noticed() -> None:
 def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is told that nothing was written, although something may have been, is there in some world."""
 
-    def forgets(self: compare_and_swap._Trying, error: Unsure) -> None:
-        self.forestalled(Moved(NAME))
+    def forgets(self: compare_and_swap._Attempts, error: OutcomeUnknown) -> None:
+        self.lost_race(RevisionConflict(NAME))
 
-    monkeypatch.setattr(compare_and_swap._Trying, "doubts", forgets)
+    monkeypatch.setattr(compare_and_swap._Attempts, "lost_reply", forgets)
     noticed()

@@ -17,7 +17,7 @@ from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Se
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Why
+from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
 
@@ -29,6 +29,9 @@ _PLAIN_FIELDS = (
 )
 """The fields of a run whose JSON is their value."""
 
+_ATTRIBUTES = {"wish": "stop_request", "wished_by": "stop_requested_by"}
+"""Fields whose attribute has another name."""
+
 
 def run_json(
     run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
@@ -37,7 +40,7 @@ def run_json(
     mask of the run from ``masks_of``."""
     owner = sessions.get(run.session) if run.session is not None else None
     return {
-        **{name: getattr(run, name) for name in _PLAIN_FIELDS},
+        **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _PLAIN_FIELDS},
         "status": run.reported_status,
         "assigned_to": run.device,
         "last_heartbeat_at": owner.beat_at if owner is not None else None,
@@ -51,7 +54,7 @@ def run_json(
         "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
         "progress": _progress(progress_of(run, reports)),
-        "input": mask.shown(plain_json(run.input)),
+        "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
@@ -140,7 +143,7 @@ def state_of(session: Session, now: float) -> str:
 
 
 def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
-    shown = session.shown(rank)
+    shown = session.expression_names(rank)
     profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
     return {
         "name": session.device,
@@ -168,6 +171,6 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
     }
 
 
-def why_json(why: Why) -> dict[str, Any]:
+def why_json(why: RunExplanation) -> dict[str, Any]:
     reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
     return {"run": why.run_id, "status": why.status, "reasons": reasons}

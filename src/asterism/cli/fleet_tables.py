@@ -66,8 +66,8 @@ def note_on(run: Run, now: float) -> str:
         return _without_prefix(run.error)
     if run.paused is not None:
         return run.paused
-    if run.wish is not None:
-        return f"by {run.wished_by}"
+    if run.stop_request is not None:
+        return f"by {run.stop_requested_by}"
     if run.held:
         return f"series {run.series}"
     if run.offered and run.not_before > now:
@@ -159,7 +159,7 @@ def devices_table(
         state = state_of(session, now)
         there = state not in ("left", "replaced")
         rank = ranks.get(session.device, 0.0)
-        shown = session.shown(rank)
+        shown = session.expression_names(rank)
         rows.append(
             [
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),

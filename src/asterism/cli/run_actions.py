@@ -21,7 +21,7 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.host import devices_here
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 
 
 async def create_run(
@@ -125,7 +125,7 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
         here = ", on this machine" if run.device in near else ""
         note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}{here}.")
     else:
-        answer = await why(fleet, run.id)
+        answer = await explain_run(fleet, run.id)
         note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")
         for hint in await hints(fleet, run, answer):
             note(hint)
@@ -166,8 +166,8 @@ def describe_outcome(before: Run, after: Run) -> str:
         return clean(f"{name} {after.error or after.status}")
     if after.paused is not None:
         return clean(f"{name} is paused {after.paused}")
-    if after.wish is not None:
-        return clean(f"{name}: {after.device} was asked to {after.wish} it")
+    if after.stop_request is not None:
+        return clean(f"{name}: {after.device} was asked to {after.stop_request} it")
     return clean(f"{name}{_resumed(after)}")
 
 

@@ -1,1 +1,164 @@
-"""Series of issues: where their state is kept, and how it is changed when many want to at once."""
+"""Series of issues: at most one active issue per series, whichever process or person assigns.
+
+A series is a name, an active issue and a queue. Its state is one small text in a *register*, changed only by
+compare-and-swap. Three registers exist: in refs of a git remote, in refs of a GitHub repository, and in a store. ::
+
+    import asyncio
+    from asterism.series import Claim, Release, claim, open_register, release
+
+    async def main() -> None:
+        register = await open_register("git@example.org:acme/rocket.git")
+        try:
+            outcome = await claim(register, "RFC-093", Claim(120, by="ci", lease=3600.0))
+            if outcome.after.active == 120:
+                ...                                        # it is our turn
+                await release(register, "RFC-093", Release(120, by="ci"))
+        finally:
+            await register.close()
+
+    asyncio.run(main())
+
+The names in ``__all__`` are the interface for programs. They are imported when first used, so that a command that uses
+git does not load stores or the GitHub client.
+
+Modules:
+
+- ``register``: the protocol ``SeriesRegister``, its errors, and how names become refs and keys.
+- ``compare_and_swap``: ``update``, the only loop that changes a series; retries, deadlines, lost replies.
+- ``claims``: the steps ``Claim`` and ``Release``, and ``claim`` and ``release``, which apply them.
+- ``git_register``, with ``private_repo`` (git processes) and ``git_remote`` (addresses without secrets).
+- ``store_register``: the register in a store.
+- ``github``: the register on GitHub, and the sync of issues, states and assignments.
+- ``series_metrics``: counts of what happened, as JSON and for Prometheus.
+
+The pure state machine is ``asterism.core.series``. Invariants of this room:
+
+- A state is written only in place of the state that was read. An unreadable state is never taken for a free series.
+- An update that may have happened ends with OutcomeUnknown, never with an error that says nothing was written.
+- A failure is told apart by the type of its error. Only ``git_register`` has to read the messages of git.
+- Secrets of an address appear neither in process arguments nor in messages.
+
+To add a register, implement ``SeriesRegister``, and let ``asterism.testing.register_conformance`` test it. To add a
+change, write a step (a pure function of a series and the time), and apply it with ``update``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asterism.core.series.machine import Series, UnreadableSeries
+    from asterism.series.claims import Claim, Release, claim, release
+    from asterism.series.compare_and_swap import Contended, Outcome, RetryOptions, UpdateCounts, update
+    from asterism.series.git_register import GitRegister
+    from asterism.series.github.github_register import open_github
+    from asterism.series.github.sync import SyncService
+    from asterism.series.github.sync_settings import SyncSettings
+    from asterism.series.register import (
+        BadSeriesName,
+        Change,
+        NotClaimable,
+        OutcomeUnknown,
+        RateLimited,
+        RegisterBusy,
+        RegisterUnavailable,
+        RevisionConflict,
+        SeriesError,
+        SeriesRegister,
+        Snapshot,
+        read_all,
+    )
+    from asterism.series.store_register import StoreRegister
+
+__all__ = [
+    "BadSeriesName",
+    "Change",
+    "Claim",
+    "Contended",
+    "GitRegister",
+    "NotClaimable",
+    "Outcome",
+    "OutcomeUnknown",
+    "RateLimited",
+    "RegisterBusy",
+    "RegisterUnavailable",
+    "Release",
+    "RetryOptions",
+    "RevisionConflict",
+    "Series",
+    "SeriesError",
+    "SeriesRegister",
+    "Snapshot",
+    "StoreRegister",
+    "SyncService",
+    "SyncSettings",
+    "UnreadableSeries",
+    "UpdateCounts",
+    "claim",
+    "open_github",
+    "open_register",
+    "read_all",
+    "release",
+    "update",
+]
+
+_MODULES = {
+    "asterism.core.series.machine": ("Series", "UnreadableSeries"),
+    "asterism.series.claims": ("Claim", "Release", "claim", "release"),
+    "asterism.series.compare_and_swap": ("Contended", "Outcome", "RetryOptions", "UpdateCounts", "update"),
+    "asterism.series.git_register": ("GitRegister",),
+    "asterism.series.github.github_register": ("open_github",),
+    "asterism.series.github.sync": ("SyncService",),
+    "asterism.series.github.sync_settings": ("SyncSettings",),
+    "asterism.series.register": (
+        "BadSeriesName",
+        "Change",
+        "NotClaimable",
+        "OutcomeUnknown",
+        "RateLimited",
+        "RegisterBusy",
+        "RegisterUnavailable",
+        "RevisionConflict",
+        "SeriesError",
+        "SeriesRegister",
+        "Snapshot",
+        "read_all",
+    ),
+    "asterism.series.store_register": ("StoreRegister",),
+}
+
+
+async def open_register(place: str, *, create: bool = True) -> SeriesRegister:
+    """Open the register at a place, and close it with its ``close``.
+
+    :param place: ``github:owner/name`` for a repository on GitHub, with credentials from the environment;
+        ``sqlite:…``, ``postgresql:…`` or ``memory:`` for a store; any other address is a git remote (https, ssh, file,
+        or a path).
+    :param create: create a store that does not exist; otherwise StoreMissing is raised.
+    """
+    scheme = place.partition(":")[0].lower() if ":" in place else ""
+    if scheme == "github":
+        from asterism.series.github.github_register import open_github
+
+        return open_github(place.partition(":")[2])
+    if scheme in ("sqlite", "postgresql", "postgres", "memory"):
+        from asterism.series.store_register import StoreRegister
+        from asterism.store.url import open_store
+
+        return StoreRegister(await open_store(place, create=create))
+    from asterism.series.git_register import GitRegister
+
+    return GitRegister(place)
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,15 +1,15 @@
-"""Changing a series that others change at the same time: read, step, swap, and again if somebody was first.
+"""The update loop of series: read, change, compare-and-swap, and try again after a conflict.
 
-What a step sees is always the newest state, and its outcome is written only if that is still the newest, so any number
-of callers change a series one after the other, whatever their timing. A step has to be a pure function that changes
-nothing when it has been taken already (as those of Series do): after a lost reply it is taken again on what is there
-then, and finds itself done.
+``update`` reads the newest state, passes it to a step, and writes the result only if the state is still the newest. Any
+number of callers can therefore change a series at the same time: their changes happen one after the other.
 
-A try that somebody else forestalled is followed by a pause of chance length, so that those who collided once do not go
-on colliding. Who runs out of tries is told so with Contended: nothing was written, and that is never a success. Who was
-never forestalled is told what went wrong instead. A deadline ends also a try that hangs: if it was writing at that
-moment, what became of it is not known. What cannot be read raises UnreadableSeries: it may be anybody's, so nobody gets
-it. Only ``mend`` writes over it, and that too by compare-and-swap.
+A step is a pure function that returns the same object when there is nothing to change, as the operations of ``Series``
+do. After a lost reply the step runs again on the state that is there then, and finds its change already made.
+
+After a conflict the loop pauses for a random time, so that callers that collided once do not collide again. When the
+tries run out it raises Contended: nothing was written. If no try met a conflict, it raises the last error instead. A
+deadline also ends a try that hangs; if that try was writing, the outcome is unknown. A state that cannot be read raises
+UnreadableSeries, because it may hold any claim. Only an update with ``repair`` replaces it, also by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -17,78 +17,79 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from asterism.core.series.machine import Item, Series, UnreadableSeries
 from asterism.series.register import (
-    Moved,
+    OutcomeUnknown,
     RateLimited,
     RegisterBusy,
     RegisterUnavailable,
+    RevisionConflict,
     SeriesError,
     SeriesRegister,
     Snapshot,
-    Unsure,
 )
 
 Step = Callable[[Series, float], Series]
-"""What the series becomes, given what it is and the time; the same object, if there is nothing to change."""
+"""Maps a series and the current time to the changed series, or to the same object if there is nothing to change."""
 
 Message = str | Callable[[Series, Series], str]
-"""What is kept with a change, or what makes it of the series before and after."""
+"""The message of a change, or a function that makes it from the series before and after."""
 
-TRIES = 5
-JITTER = (0.2, 0.8)
-"""The pause between two tries, in seconds: from, to."""
+DEFAULT_TRIES = 5
+RETRY_PAUSE = (0.2, 0.8)
+"""The shortest and the longest pause between two tries, in seconds."""
 
-MOST_SPREAD = 8.0
-"""How many times longer the longest pause becomes, for those who try without a limit."""
+MAX_PAUSE_FACTOR = 8.0
+"""Without a limit of tries the longest pause grows with each try, up to this factor."""
 
-EARLIER = 20
-"""How many states before one that is unreadable or lost are looked at for the revision to go on from."""
+REPAIR_HISTORY = 20
+"""How many earlier states a repair searches for the last revision."""
 
-LONGEST_WAIT = 120.0
-"""What a register that is asked too often may ask for, in seconds, if there is no deadline."""
+MAX_RATE_LIMIT_WAIT = 120.0
+"""The longest wait for a rate limit without a deadline, in seconds."""
 
 
 class Contended(SeriesError):
-    """Others were first at every try, or until the deadline. Nothing was written. ``forestalled`` is how many of the
-    tries it were, if not all."""
+    """Other writers won every try until the limit. Nothing was written.
 
-    def __init__(self, name: str, tries: int, seconds: float, forestalled: int | None = None) -> None:
+    ``conflicts`` is the number of tries that met a conflict; None for all of them."""
+
+    def __init__(self, name: str, tries: int, seconds: float, conflicts: int | None = None) -> None:
         self.tries, self.seconds = tries, seconds
-        at = "each" if forestalled in (None, tries) else str(forestalled)
+        lost = f"all {tries}" if conflicts in (None, tries) else f"{conflicts} of {tries}"
         super().__init__(
-            f"series {name} is contended: others were first at {at} of {tries} tries within {seconds:.1f} s, and "
-            "nothing was written; try again, or allow more tries"
+            f"series {name} is contended: other writers won {lost} tries within {seconds:.1f} s; nothing "
+            "was written; run the command again, or allow more tries"
         )
 
 
 @dataclass
-class Counts:
-    """What happened on the way, summed up over all changes that were made with it."""
+class UpdateCounts:
+    """What happened during updates, added up over all of them."""
 
     swaps: int = 0
     """Changes that were written."""
     retries: int = 0
     """Tries after the first."""
     conflicts: int = 0
-    """Tries that somebody else forestalled."""
+    """Tries that another writer won."""
     unsure: int = 0
-    """Replies that were lost."""
+    """Lost replies."""
     rate_limited: int = 0
     duplicate_prevented: int = 0
-    """Claims that found another item active, so that a second one was not assigned."""
+    """Claims that found another item active, so that no second item was assigned."""
     promotion_events: int = 0
-    """Items of the queue that became active."""
+    """Items that became active from the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The series ``before`` and ``after``, and whether it was ``changed``: if there was nothing to change they are the
-    same. ``token`` stands for ``after`` in the register. ``promoted`` is who came from the queue."""
+    """The series ``before`` and ``after`` an update; the same object if nothing ``changed``.
+
+    ``token`` identifies ``after`` in the register. ``promoted`` is the item that became active from the queue."""
 
     before: Series
     after: Series
@@ -99,94 +100,72 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long to try. With ``tries`` 0 it is until the ``deadline``, in seconds from the beginning, or for ever."""
+class RetryOptions:
+    """How often and how long to try.
 
-    tries: int = TRIES
-    jitter: tuple[float, float] = JITTER
+    With ``tries`` 0 there is no limit but the ``deadline``, in seconds from the start; None for no deadline."""
+
+    tries: int = DEFAULT_TRIES
+    jitter: tuple[float, float] = RETRY_PAUSE
     deadline: float | None = None
     chance: random.Random = field(default_factory=random.SystemRandom)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
 
 
-async def change(
+async def update(
     register: SeriesRegister,
     name: str,
     step: Step,
     message: Message,
     *,
-    patience: Patience | None = None,
-    counts: Counts | None = None,
+    repair: bool = False,
+    retry: RetryOptions | None = None,
+    counts: UpdateCounts | None = None,
 ) -> Outcome:
-    """Take a step. Raises Contended, UnreadableSeries, and what the register raises."""
-    return await _changed(register, name, step, message, False, patience, counts)
+    """Change a series by a step.
 
-
-async def mend(
-    register: SeriesRegister,
-    name: str,
-    step: Step,
-    message: Message,
-    *,
-    patience: Patience | None = None,
-    counts: Counts | None = None,
-) -> Outcome:
-    """As ``change``, also on a state that cannot be read: ``step`` gets what can be salvaged of it, and what it makes
-    of that is written in its place, if nobody mended it meanwhile. The revision goes on where the history ends, as far
-    as the register has one."""
-    return await _changed(register, name, step, message, True, patience, counts)
-
-
-async def _changed(
-    register: SeriesRegister,
-    name: str,
-    step: Step,
-    message: Message,
-    mending: bool,
-    patience: Patience | None,
-    counts: Counts | None,
-) -> Outcome:
-    patience = patience or Patience()
-    trying = _Trying(name, patience, counts if counts is not None else Counts())
+    :param repair: also change a state that cannot be read, or that was lost: ``step`` gets what can be salvaged, and
+        its result replaces the state unless another writer was faster. The revision continues from the history, as far
+        as the register keeps one.
+    :raises Contended: other writers won every try.
+    :raises UnreadableSeries: the state cannot be read, and ``repair`` is False.
+    :raises SeriesError: as the register raises it.
+    """
+    retry = retry or RetryOptions()
+    attempts = _Attempts(name, retry, counts if counts is not None else UpdateCounts())
     while True:
-        wait, timer = trying.begin(), trying.time_left()
+        pause, timer = attempts.begin()
         try:
             async with timer:
-                return await _tried(register, name, step, message, mending, trying)
-        except Moved as error:
-            trying.forestalled(error)
-        except Unsure as error:
-            trying.doubts(error)
+                return await _try_once(register, name, step, message, repair, attempts)
+        except RevisionConflict as error:
+            attempts.lost_race(error)
+        except OutcomeUnknown as error:
+            attempts.lost_reply(error)
         except RateLimited as error:
-            wait += error.retry_after
-            trying.limited(wait, error)
+            pause += error.retry_after
+            attempts.rate_limited(pause, error)
         except RegisterBusy as error:
-            trying.was_busy(error)
+            attempts.found_busy(error)
         except RegisterUnavailable as error:
-            raise trying.failed(error) from error
+            raise attempts.unavailable(error) from error
         except TimeoutError:
             if not timer.expired():
                 raise
-            raise trying.cut_off(register.url) from None
-        trying.goes_on(wait)
-        await patience.sleep(wait)
+            raise attempts.cut_off(register.url) from None
+        attempts.check_limits(pause)
+        await retry.sleep(pause)
 
 
-async def _tried(
-    register: SeriesRegister,
-    name: str,
-    step: Step,
-    message: Message,
-    mending: bool,
-    trying: _Trying,
+async def _try_once(
+    register: SeriesRegister, name: str, step: Step, message: Message, repair: bool, attempts: _Attempts
 ) -> Outcome:
-    """One try."""
     seen = await register.read(name)
-    trying.saw(seen)
-    broken = mending and unreadable(seen.text, name) is not None
-    if broken or (mending and seen.token is None):
-        earlier = [one.text for one in await register.history(name, EARLIER)]
+    attempts.saw(seen)
+    broken = repair and unreadable_reason(seen.text, name) is not None
+    if broken or (repair and seen.token is None):
+        earlier = [change.text for change in await register.history(name, REPAIR_HISTORY)]
         before = Series.salvaged(seen.text, name, earlier)
     else:
         before = Series.from_text(seen.text, name)
@@ -194,19 +173,19 @@ async def _tried(
     after = step(before, now)
     if after is before:
         if not broken:
-            return Outcome(before, before, False, seen.token, trying.tries)
+            return Outcome(before, before, False, seen.token, attempts.tries)
         after = before.stamped(now)
-    said = message if isinstance(message, str) else message(before, after)
     text = after.to_text()
-    trying.writes = True
+    said = message if isinstance(message, str) else message(before, after)
+    attempts.writing = True
     token = await register.swap(name, seen.token, text, said)
     promoted = after.active if after.active in before.queue else None
-    trying.counts.swaps += 1
-    trying.counts.promotion_events += promoted is not None
-    return Outcome(before, after, True, token, trying.tries, promoted)
+    attempts.counts.swaps += 1
+    attempts.counts.promotion_events += promoted is not None
+    return Outcome(before, after, True, token, attempts.tries, promoted)
 
 
-def unreadable(text: str | None, name: str) -> UnreadableSeries | None:
+def unreadable_reason(text: str | None, name: str) -> UnreadableSeries | None:
     """Why a state cannot be read; None if it can."""
     try:
         Series.from_text(text, name)
@@ -215,194 +194,97 @@ def unreadable(text: str | None, name: str) -> UnreadableSeries | None:
     return None
 
 
-class _Trying:
-    """How often it was tried, for how long, and whether a try of ours may still come true.
+class _Attempts:
+    """The tries of one update: their number and time, and whether an earlier write may still take effect.
 
-    A swap whose reply was lost may even arrive later. It can do so only while the state is the one it expects: as soon
-    as another is seen, it either happened, and the step finds itself done, or it never will."""
+    A swap whose reply was lost may even arrive later, but only while the state is the one that it expects. As soon as
+    another state is seen, the swap either happened, and the step finds its change made, or it never will."""
 
-    def __init__(self, name: str, patience: Patience, counts: Counts) -> None:
+    def __init__(self, name: str, retry: RetryOptions, counts: UpdateCounts) -> None:
         self.tries = 0
         self.counts = counts
-        self.writes = False
-        """Whether this try has come to its swap."""
-        self.last: SeriesError | None = None
-        """Why the last try failed."""
-        self._name, self._patience = name, patience
-        self._started = self._began = patience.clock()
-        self._longest = 0.0
-        self._forestalled = 0
+        self.writing = False
+        """Whether this try has reached its swap."""
+        self._last_error: SeriesError | None = None
+        self._name, self._retry = name, retry
+        self._started = self._try_started = retry.clock()
+        self._longest_try = 0.0
+        self._conflicts = 0
         self._seen: Snapshot | None = None
-        self._doubt: tuple[str | None, Unsure] | None = None
+        self._unknown: tuple[str | None, OutcomeUnknown] | None = None
+        """The token that a swap with a lost reply expects, and its error."""
         self._busy: tuple[str | None, RegisterBusy] | None = None
 
-    def begin(self) -> float:
-        """Returns how long to wait after this try, if it comes to that."""
+    def begin(self) -> tuple[float, asyncio.Timeout]:
+        """Begin a try. Returns the pause after it, and the timeout that ends it at the deadline."""
         self.tries += 1
         self.counts.retries += self.tries > 1
-        self.writes, self._seen, self._began = False, None, self._patience.clock()
-        shortest, longest = self._patience.jitter
-        # who goes on until it is done, and was late before, is one of many: it makes room for the others
-        spread = 1.0 if self._patience.tries else min(2.0 ** min(self.tries - 1, 10), MOST_SPREAD)
-        return self._patience.chance.uniform(shortest, longest * spread)
-
-    def time_left(self) -> asyncio.Timeout:
-        """What ends a try that hangs."""
-        deadline = self._patience.deadline
-        return asyncio.timeout(None if deadline is None else max(0.0, self._started + deadline - self._began))
+        self.writing, self._seen, self._try_started = False, None, self._retry.clock()
+        shortest, longest = self._retry.jitter
+        # without a limit of tries, a caller that lost before is one of many: it makes room for the others
+        factor = 1.0 if self._retry.tries else min(2.0 ** min(self.tries - 1, 10), MAX_PAUSE_FACTOR)
+        deadline = self._retry.deadline
+        left = None if deadline is None else max(0.0, self._started + deadline - self._try_started)
+        return self._retry.chance.uniform(shortest, longest * factor), asyncio.timeout(left)
 
     def saw(self, seen: Snapshot) -> None:
         self._seen = seen
         if self._busy is not None and self._busy[0] != seen.token:
-            self.forestalled(self._busy[1])
+            self.lost_race(self._busy[1])
         self._busy = None
-        if self._doubt is not None and self._doubt[0] != seen.token:
-            self._doubt = None
+        if self._unknown is not None and self._unknown[0] != seen.token:
+            self._unknown = None
 
-    def forestalled(self, error: SeriesError) -> None:
-        self.last = error
-        self._forestalled += 1
+    def lost_race(self, error: SeriesError) -> None:
+        self._last_error = error
+        self._conflicts += 1
         self.counts.conflicts += 1
 
-    def was_busy(self, error: RegisterBusy) -> None:
-        """Whether others were first is seen with the next look: only if they changed something."""
-        self.last, self._busy = error, self._seen and (self._seen.token, error)
+    def found_busy(self, error: RegisterBusy) -> None:
+        """It counts as a conflict if the next read shows another state."""
+        self._last_error, self._busy = error, self._seen and (self._seen.token, error)
 
-    def doubts(self, error: Unsure) -> None:
-        """If it was a reading that failed, that changed nothing."""
+    def lost_reply(self, error: OutcomeUnknown) -> None:
+        """A read that failed changed nothing."""
         self.counts.unsure += 1
         if self._seen is not None:
-            self._doubt = (self._seen.token, error)
-        self.last = error if self._seen is not None else RegisterUnavailable(str(error))
+            self._unknown = (self._seen.token, error)
+        self._last_error = error if self._seen is not None else RegisterUnavailable(str(error))
 
     def cut_off(self, url: str) -> SeriesError:
-        """What to raise when the deadline came in the middle of a try."""
-        if self._doubt is not None:
-            return self._doubt[1]
-        within = f"{url} did not answer within the deadline of {self._patience.deadline:g} s"
-        if self.writes:
+        """The error of a try that the deadline ended."""
+        if self._unknown is not None:
+            return self._unknown[1]
+        reason = f"{url} did not answer within the deadline of {self._retry.deadline:g} s"
+        if self.writing:
             self.counts.unsure += 1
-            return Unsure(f"whether series {self._name} was changed is not known: {within}")
-        return RegisterUnavailable(within)
+            return OutcomeUnknown(f"it is unknown whether series {self._name} was changed: {reason}")
+        return RegisterUnavailable(reason)
 
-    def limited(self, wait: float, error: RateLimited) -> None:
-        """Raises, unless what is asked for is within reason."""
-        self.last = error
+    def rate_limited(self, pause: float, error: RateLimited) -> None:
+        """Raises if the pause is too long."""
+        self._last_error = error
         self.counts.rate_limited += 1
-        if self._patience.deadline is None and wait > LONGEST_WAIT:
-            raise self.failed(error) from error
-        if self._too_late(wait):
-            raise self.failed(error) from error
+        too_long = self._retry.deadline is None and pause > MAX_RATE_LIMIT_WAIT
+        if too_long or self._exceeds_deadline(pause):
+            raise self.unavailable(error) from error
 
-    def failed(self, error: RegisterUnavailable) -> SeriesError:
-        """What to raise when the register is out of reach: after a lost reply that is not the whole truth."""
-        return error if self._doubt is None else self._doubt[1]
+    def unavailable(self, error: RegisterUnavailable) -> SeriesError:
+        """The error of an unavailable register: after a lost reply the outcome is unknown."""
+        return error if self._unknown is None else self._unknown[1]
 
-    def goes_on(self, wait: float) -> None:
-        """Raises, if patience has run out."""
-        self._longest = max(self._longest, self._patience.clock() - self._began)
-        if (self._patience.tries and self.tries >= self._patience.tries) or self._too_late(wait + self._longest):
-            if self._doubt is not None:
-                raise self._doubt[1]
-            if self.last is not None and not self._forestalled:
-                raise self.last
-            raise Contended(self._name, self.tries, self._patience.clock() - self._started, self._forestalled)
+    def check_limits(self, pause: float) -> None:
+        """Raises if there is no try or no time left after the pause."""
+        self._longest_try = max(self._longest_try, self._retry.clock() - self._try_started)
+        last_try = self._retry.tries and self.tries >= self._retry.tries
+        # a try that would take as long as the longest one so far must end before the deadline
+        if last_try or self._exceeds_deadline(pause + self._longest_try):
+            if self._unknown is not None:
+                raise self._unknown[1]
+            if self._last_error is not None and not self._conflicts:
+                raise self._last_error
+            raise Contended(self._name, self.tries, self._retry.clock() - self._started, self._conflicts)
 
-    def _too_late(self, wait: float) -> bool:
-        """A try that would last as long as the longest before is not begun if the deadline would cut it off."""
-        deadline = self._patience.deadline
-        return deadline is not None and self._patience.clock() + wait >= self._started + deadline
-
-
-# -- steps -------------------------------------------------------------------------------------------------------------
-
-
-def expired(series: Series, now: float) -> Series:
-    """Without a lease that has run out, and with the next one of the queue active in its place."""
-    current = series.expire(now)
-    return series if current is series else current.promote(now).as_one_change_of(series)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The step that claims an item. ``id`` is that of this one claim, through all its tries."""
-
-    item: Item
-    by: str | None = None
-    lease: float | None = None
-    renew: bool = False
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def __call__(self, series: Series, now: float) -> Series:
-        """A lease that has run out is over before anybody else is heard."""
-        current = series.expire(now)
-        if current is not series and current.queue[:1] != (self.item,):
-            current = current.promote(now, by=self.by)
-        current = current.claim(self.item, now, self.id, self.lease, self.by)
-        if self.renew and self.lease is not None:
-            current = current.renew(self.item, now, now + self.lease)
-        return current.as_one_change_of(series)
-
-    def told(self, before: Series, after: Series) -> str:
-        """The message of the change."""
-        if before.active == after.active == self.item and before.since == after.since:
-            return told(f"{'renew' if before.lease_until is not None else 'lease'} #{self.item}", self.by)
-        parts = []
-        if before.active is not None and after.since != before.since:
-            parts.append(f"end the lease of #{before.active}")
-            parts += [f"promote #{after.active}"] if after.active not in (None, self.item) else []
-        if after.active == self.item:
-            parts.append(f"claim #{self.item}")
-        elif not parts or self.item not in before.queue:
-            parts.append(f"queue #{self.item}")
-        return told("; ".join(parts), self.by)
-
-
-@dataclass(slots=True)
-class Release:
-    """The step that releases an item, and promotes the next one unless told otherwise.
-
-    It remembers which claim it found at first. If the item is active by another one later, because ours was released
-    at a try whose reply was lost and somebody claimed it anew, that one is not ours to release."""
-
-    item: Item
-    by: str | None = None
-    promote: bool = True
-    _found: tuple[float | None, str | None] | None = None
-
-    def __call__(self, series: Series, now: float) -> Series:
-        if series.active == self.item:
-            this = (series.since, series.claim_id)
-            self._found = self._found or this
-            if self._found != this:
-                return series
-        released = series.leave(self.item, now, self.by) if self.promote else series.release(self.item, now)
-        return released.as_one_change_of(series)
-
-    def told(self, before: Series, after: Series) -> str:
-        return told(f"release #{self.item}", self.by)
-
-
-def told(what: str, by: str | None) -> str:
-    """The message of a change."""
-    return f"{what} by {by}" if by else what
-
-
-async def claim(
-    register: SeriesRegister,
-    name: str,
-    wanted: Claim,
-    *,
-    patience: Patience | None = None,
-    counts: Counts | None = None,
-) -> Outcome:
-    """Claim a series: the item is active in ``after``, or waits there for its turn."""
-    outcome = await change(register, name, wanted, wanted.told, patience=patience, counts=counts)
-    count_claim(counts, outcome, wanted.item)
-    return outcome
-
-
-def count_claim(counts: Counts | None, outcome: Outcome, item: Item) -> None:
-    """Count a claim that found another item active."""
-    if counts is not None:
-        counts.duplicate_prevented += outcome.after.active not in (None, item)
+    def _exceeds_deadline(self, seconds: float) -> bool:
+        deadline = self._retry.deadline
+        return deadline is not None and self._retry.clock() + seconds >= self._started + deadline

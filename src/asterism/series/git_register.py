@@ -1,18 +1,19 @@
-"""Series on any git remote, through the ``git`` program: a ref for each, changed by a push that names what it replaces.
+"""A register on a git remote, through the ``git`` program: one ref per series, changed by a conditional push.
 
-Everything happens in a small private repository in the temporary directory, which goes when the register is closed.
-Nothing is written to anybody's checkout, and on the remote nothing but refs below ``refs/asterism/series/``: no branch,
-no tag. Credentials, proxies and ``insteadOf`` are those of the user's git; nobody is ever prompted. What is secret in
-an address never stands in the arguments of a process (``remote_address.py``), and a guard ends git with all it started
-when this process dies, however it dies.
+Git works in a private repository in the temporary directory (``private_repo``). It writes nothing into a checkout, and
+on the remote only refs below ``refs/asterism/series/``, no branch and no tag. Credentials, proxies and ``insteadOf``
+are those of the user's git; git never prompts. Secrets of an address never appear in process arguments
+(``git_remote``).
 
-A state is a commit with one file, made with plumbing. Its parent is the state that was read, and a random word in its
-message makes it unlike any other. It is pushed with ``--force-with-lease=<ref>:<what was read>``, so the remote takes
-it only in place of that. What became of it is read from the porcelain output: a push that changes nothing, since the
-remote has the very same commit already, exits with 0 too.
+A state is a commit with one file. Its parent is the state that was read, and a nonce in its message makes it unique. It
+is pushed with ``--force-with-lease=<ref>:<commit that was read>``, so the remote accepts it only in place of that
+commit. The porcelain output tells the result, because a push that changes nothing also exits with 0.
 
-A push that was cut off may have arrived or not: that is Unsure. Leases are judged by the clock of this machine, since a
-remote has none to ask.
+A push that was cut off may have arrived: that raises OutcomeUnknown. The clock of this machine decides about leases,
+because a git remote has none.
+
+Git reports many failures only in words on standard error. The patterns at the top of this module, which are applied
+nowhere else, tell them apart.
 """
 
 from __future__ import annotations
@@ -20,75 +21,53 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
-import signal
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
-from asterism.base import process_guard
 from asterism.base.url_text import masked_url, masked_urls
-from asterism.series.git_remote import REWRITES, RemoteAddress, rewritten, split
-from asterism.series.private_repo import private_repository, quiet
+from asterism.series.git_remote import REWRITE_SETTINGS, RemoteAddress, rewrite_address, split_address
+from asterism.series.private_repo import GitResult, GitTimeout, PrivateRepository
 from asterism.series.register import (
     REF_PREFIX,
     STATE_FILE,
     Change,
-    Moved,
+    OutcomeUnknown,
     RegisterBusy,
     RegisterUnavailable,
+    RevisionConflict,
     Snapshot,
-    Unsure,
     commit_message,
+    encode_name,
+    message_of_change,
     name_of,
-    ref_of,
-    said_in,
 )
 
 TIMEOUT = 60.0
-"""How long one git command may take, in seconds."""
+"""The timeout of one git command, in seconds."""
 
-LONG_AGO = 50
-"""How many changes back to look for one of ours that others have built upon in the meantime."""
+RESENT_PUSH_HISTORY = 50
+"""How many changes back to search for one of ours that other writers have built upon."""
 
-GRACE = 2.0
-"""How long a git that is ended has to remove its locks, here and on the remote, in seconds."""
-
-STUCK = 5
-"""So many times in a row a ref may be locked while nobody changes it. Then it is not somebody else who was first."""
+MAX_UNCHANGED_REJECTIONS = 5
+"""After so many rejections in a row without a change of the ref, something else than another writer blocks it."""
 
 _REMOTE = "<remote>"
 """Stands for the address among the words of a command."""
 
-_SETTINGS = (
-    *("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.hooksPath=/dev/null"),
-    *("-c", "push.followTags=false", "-c", "push.gpgSign=false", "-c", "push.pushOption="),
-    *("-c", "push.recurseSubmodules=no", "-c", "fetch.recurseSubmodules=no", "-c", "fetch.writeCommitGraph=false"),
-    *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60"),
-)
-"""What the user may have configured for a checkout and is of no use here, and what ends a connection that is dead."""
+# -- what git says on standard error -----------------------------------------------------------------------------------
 
-_NEVER_SENT = re.compile(
+_PUSH_NOT_SENT = re.compile(
     r"could not resolve|couldn't connect|failed to connect|connection refused|authentication failed|could not read"
     r"|permission denied|returned error: 4\d\d|not found|does not appear to be a git repository|unable to find remote"
     r"|dubious ownership|not supported|not allowed|host key verification failed|no such file or directory|certificate",
     re.IGNORECASE,
 )
-"""What git says when a push did not even begin."""
-
-_OVERTAKEN = re.compile(r"stale info|fetch first|non-fast-forward|lock|incorrect old value|already exists|failed to")
-_TELLING = ("fatal:", "error:", "remote:", "ssh:", "git:")
-_NOT_THERE = re.compile(r"couldn't find remote ref", re.IGNORECASE)
-_OTHER_HASHES = re.compile(r"mismatched algorithms|hash algorithm", re.IGNORECASE)
-
-
-class _Answer(NamedTuple):
-    code: int
-    out: bytes
-    said: str
+_REF_CHANGED = re.compile(r"stale info|fetch first|non-fast-forward|lock|incorrect old value|already exists|failed to")
+_REF_MISSING = re.compile(r"couldn't find remote ref", re.IGNORECASE)
+_OTHER_HASH_ALGORITHM = re.compile(r"mismatched algorithms|hash algorithm", re.IGNORECASE)
+_ERROR_PREFIXES = ("fatal:", "error:", "remote:", "ssh:", "git:")
 
 
 class _Object(NamedTuple):
@@ -97,26 +76,24 @@ class _Object(NamedTuple):
     content: bytes
 
 
-class _TimedOut(Exception):
-    """A git command took too long, and was ended."""
+class _OtherHashes(Exception):
+    """The remote uses another hash algorithm than the commit that was to be pushed."""
 
 
 class GitRegister:
-    """On the remote at ``url``, whatever git understands: file, ssh, https, or a path."""
+    """A register on the remote at ``url``, in any form that git accepts: file, ssh, https, or a path."""
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT, environment: Mapping[str, str] | None = None) -> None:
         if not url or url.startswith("-") or not url.isprintable():
-            raise RegisterUnavailable(f"{masked_url(url)!r} is no address of a git remote")
-        self._address, self._timeout = url, timeout
-        self._given = split(url)
-        self._rules: list[tuple[str, str]] | None = None
-        self._guard = process_guard.Guard(GRACE)
+            raise RegisterUnavailable(f"{masked_url(url)!r} is not a valid address of a git remote")
+        self._address = url
+        self._given = split_address(url)
+        self._may_be_rewritten = not (self._given.settings or url.startswith(("file:", "/", ".")))
+        self._rewrite_rules: list[tuple[str, str]] | None = None
         self._environment = dict(os.environ if environment is None else environment)
-        self._directory: Path | None = None
-        self._hashes = "sha1"
-        self._fetching = asyncio.Lock()  # git locks what it fetches into, and fails where it could wait
-        self._commits: set[str] = set()
-        self._locked: dict[str, tuple[str | None, int]] = {}
+        self._repository = PrivateRepository(self._environment, timeout)
+        self._fetching = asyncio.Lock()  # git locks the ref it fetches into, and fails instead of waiting
+        self._rejections: dict[str, tuple[str | None, int]] = {}
 
     @property
     def url(self) -> str:
@@ -125,27 +102,27 @@ class GitRegister:
     def clock(self) -> float:
         return time.time()
 
+    async def close(self) -> None:
+        await self._repository.close()
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def read(self, name: str) -> Snapshot:
-        ref = ref_of(name)
+        ref = REF_PREFIX + encode_name(name)
         async with self._fetching:
-            if not await self._fetched(ref, 1):
+            if not await self._fetch(ref, 1):
                 return Snapshot(None, None)
-            return await self._state()
-
-    async def _state(self) -> Snapshot:
-        """Of what was fetched. A ref that holds something else is not free: it has a token, and no text to go by."""
-        head, file = await self._objects(["refs/read", f"refs/read:{STATE_FILE}"])
+            head, file = await self._objects(["refs/read", f"refs/read:{STATE_FILE}"])
         assert head is not None
         if head.kind == "commit":
-            self._commits.add(head.id)
+            self._repository.commits.add(head.id)
+        # a ref that holds something else than a state is not free: it has a token, and an unreadable text
         return Snapshot(_text(file), head.id)
 
     async def _objects(self, names: Sequence[str]) -> list[_Object | None]:
-        """What the private repository has under these names; None for those it has not."""
+        """The objects of the private repository with these names; None for a missing one."""
         found: list[_Object | None] = []
-        rest = (await self._git("cat-file", "--batch", given="".join(f"{name}\n" for name in names).encode())).out
+        rest = (await self._git("cat-file", "--batch", stdin="".join(f"{name}\n" for name in names).encode())).out
         while rest:
             head, _, rest = rest.partition(b"\n")
             words = head.decode().rsplit(" ", 2)
@@ -157,45 +134,45 @@ class GitRegister:
             rest = rest[size + 1 :]
         return found
 
-    async def _fetched(self, ref: str, depth: int) -> bool:
-        """Whether there is such a ref; if so, ``refs/read`` is what it holds, now."""
+    async def _fetch(self, ref: str, depth: int) -> bool:
+        """Fetch a ref into ``refs/read``. Returns whether the remote has it."""
         words = ("fetch", "--quiet", "--no-tags", f"--depth={depth}", "--", _REMOTE, f"+{ref}:refs/read")
         for last in (False, False, True):
-            answer = await self._remote(*words)
-            if answer.code == 0:
+            result = await self._remote(*words)
+            if result.code == 0:
                 return True
             if await self._tip(ref) is None:
                 return False
-            if last or not _NOT_THERE.search(answer.said):
+            if last or not _REF_MISSING.search(result.stderr):
                 break
-            # it came into being between the two questions, and is never removed: the next answer has it
-        raise self._unavailable("cannot be read", answer)
+            # the ref was created between the two commands, and refs are never removed: fetch it now
+        raise self._unavailable("cannot be read", result)
 
     async def _tip(self, ref: str) -> str | None:
-        answer = await self._remote("ls-remote", "--exit-code", "--refs", "--", _REMOTE, ref)
-        if answer.code not in (0, 2):
-            raise self._unavailable("cannot be reached", answer)
-        found = [line.partition("\t") for line in answer.out.decode().splitlines()]
-        return next((token for token, _, name in found if name == ref), None)  # others may end in the same words
+        result = await self._remote("ls-remote", "--exit-code", "--refs", "--", _REMOTE, ref)
+        if result.code not in (0, 2):
+            raise self._unavailable("cannot be reached", result)
+        found = [line.partition("\t") for line in result.out.decode().splitlines()]
+        return next((token for token, _, name in found if name == ref), None)  # git also lists longer names
 
     async def names(self) -> list[str]:
-        answer = await self._remote("ls-remote", "--refs", "--", _REMOTE, f"{REF_PREFIX}*")
-        if answer.code != 0:
-            raise self._unavailable("cannot be reached", answer)
-        refs = [line.partition("\t")[2] for line in answer.out.decode().splitlines()]
+        result = await self._remote("ls-remote", "--refs", "--", _REMOTE, f"{REF_PREFIX}*")
+        if result.code != 0:
+            raise self._unavailable("cannot be reached", result)
+        refs = [line.partition("\t")[2] for line in result.out.decode().splitlines()]
         return sorted(name for ref in refs if (name := name_of(ref)) is not None)
 
     async def read_all(self) -> dict[str, Snapshot]:
-        """Of every series, in one question: each by itself would take as many connections."""
+        """Every series, over one connection instead of one for each."""
         async with self._fetching:
             words = ("fetch", "--quiet", "--no-tags", "--prune", "--depth=1", "--", _REMOTE)
-            answer = await self._remote(*words, f"+{REF_PREFIX}*:refs/all/*")
-            if answer.code != 0:  # as it is also where there is nothing at all to fetch
+            result = await self._remote(*words, f"+{REF_PREFIX}*:refs/all/*")
+            if result.code != 0:  # git also fails if there is no ref to fetch
                 if not await self.names():
                     return {}
-                raise self._unavailable("cannot be read", answer)
-            told = await self._git("for-each-ref", "--format=%(objectname) %(refname)", "refs/all/")
-            pairs = [line.split(" ", 1) for line in told.out.decode().splitlines()]
+                raise self._unavailable("cannot be read", result)
+            listed = await self._git("for-each-ref", "--format=%(objectname) %(refname)", "refs/all/")
+            pairs = [line.split(" ", 1) for line in listed.out.decode().splitlines()]
             files = await self._objects([f"{token}:{STATE_FILE}" for token, _ in pairs])
         found = {}
         for (token, ref), file in zip(pairs, files, strict=True):
@@ -205,237 +182,154 @@ class GitRegister:
         return found
 
     async def history(self, name: str, limit: int) -> list[Change]:
-        ref = ref_of(name)
+        ref = REF_PREFIX + encode_name(name)
         async with self._fetching:
-            if limit < 1 or not await self._fetched(ref, limit):
+            if limit < 1 or not await self._fetch(ref, limit):
                 return []
             [head] = await self._objects(["refs/read"])
-            if head is None or head.kind in ("blob", "tree"):  # nothing comes before what is no commit
+            if head is None or head.kind in ("blob", "tree"):  # only a commit has a history
                 return []
             form = "--format=%H%n%ct%n%B"
-            told = await self._git("log", "-z", "--first-parent", f"--max-count={limit}", form, "refs/read", "--")
-            commits = [one.split("\n", 2) for one in told.out.decode(errors="replace").split("\0") if one]
+            log = await self._git("log", "-z", "--first-parent", f"--max-count={limit}", form, "refs/read", "--")
+            commits = [entry.split("\n", 2) for entry in log.out.decode(errors="replace").split("\0") if entry]
             files = await self._objects([f"{commit[0]}:{STATE_FILE}" for commit in commits])
         return [
-            Change(float(at), said_in(message), _text(file), token)
+            Change(float(at), message_of_change(message), _text(file), token)
             for (token, at, message), file in zip(commits, files, strict=True)
         ]
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
-        ref = ref_of(name)
-        self._repository()
-        if expected is not None and expected not in self._commits:
-            seen = await self.read(name)  # what a state is made from has to be here
+        ref = REF_PREFIX + encode_name(name)
+        self._repository.ensure()
+        if expected is not None and expected not in self._repository.commits:
+            seen = await self.read(name)  # the parent commit has to be in the private repository
             if seen.token != expected:
-                raise Moved(name)
-        commit = await self._committed(expected, text, message)
+                raise RevisionConflict(name)
+        commit = await self._commit(expected, text, message)
         lease = f"--force-with-lease={ref}:{expected or ''}"
         try:
-            answer = await self._remote("push", "--porcelain", "--no-verify", lease, "--", _REMOTE, f"{commit}:{ref}")
-        except _TimedOut as error:
-            raise Unsure(f"whether series {name} was changed is not known: {error}") from None
-        if self._has_other_hashes(answer):  # the first thing we hear of the remote: what we made has to be made anew
-            self._switch_hashes()
+            result = await self._remote("push", "--porcelain", "--no-verify", lease, "--", _REMOTE, f"{commit}:{ref}")
+        except GitTimeout as error:
+            raise OutcomeUnknown(f"it is unknown whether series {name} was changed: {error}") from None
+        except _OtherHashes:
             return await self.swap(name, expected, text, message)
-        self._commits.add(commit)
-        flag, said = _judged(answer.out.decode(errors="replace"), ref)
-        if flag in (" ", "+", "*", "="):  # with "=" it is there already: nobody but us could have put this one there
+        self._repository.commits.add(commit)
+        flag, reason = _push_result(result.out.decode(errors="replace"), ref)
+        if flag in (" ", "+", "*", "="):  # "=": the remote has this commit already; only we can have pushed it
             return commit
         if flag == "!":
-            await self._rejected(name, ref, expected, commit, said, self._from_there(answer))
+            await self._check_rejection(name, ref, expected, commit, reason, self._remote_messages(result))
             return commit
-        if any(_NEVER_SENT.search(line) for line in answer.said.splitlines() if not line.startswith("remote:")):
-            raise self._unavailable("takes no changes", answer)
-        raise Unsure(f"whether series {name} was changed is not known: {self._last(answer)}")
+        if any(_PUSH_NOT_SENT.search(line) for line in result.stderr.splitlines() if not line.startswith("remote:")):
+            raise self._unavailable("accepts no changes", result)
+        raise OutcomeUnknown(f"it is unknown whether series {name} was changed: {self._error_text(result)}")
 
-    async def _rejected(self, name: str, ref: str, expected: str | None, commit: str, said: str, why: str) -> None:
-        """Returns if it is there all the same, and raises what a rejection means; ``why`` is what the remote had to say
-        to people."""
+    async def _check_rejection(
+        self, name: str, ref: str, expected: str | None, commit: str, reason: str, details: str
+    ) -> None:
+        """Return if the remote has the commit after all; otherwise raise what the rejection means."""
         tip = await self._tip(ref)
         if tip == commit:
             return
-        # what carries it over HTTP may have sent it twice, and somebody built upon the first, which was taken
-        twice = said.startswith("[remote") and self._address.lower().startswith("http")
-        if tip != expected and twice and any(one.token == commit for one in await self.history(name, LONG_AGO)):
+        # HTTP may have sent the push twice: the first was accepted, and another writer has built upon it since
+        resent = reason.startswith("[remote") and self._address.lower().startswith("http")
+        earlier = await self.history(name, RESENT_PUSH_HISTORY) if tip != expected and resent else []
+        if any(change.token == commit for change in earlier):
             return
         if tip == expected:
-            seen, times = self._locked.get(name, (None, 0))
-            times = times + 1 if seen == expected else 1
-            self._locked[name] = (expected, times)
-            # nobody was first: whoever runs out of tries must not be told so
-            stuck = times >= STUCK or not _OVERTAKEN.search(said)
-            kind = RegisterUnavailable if stuck else RegisterBusy
-            raise kind(f"{self.url} rejects the change of series {name}: {said}{why}")
-        raise Moved(name)
+            token, count = self._rejections.get(name, (None, 0))
+            count = count + 1 if token == expected else 1
+            self._rejections[name] = (expected, count)
+            # no other writer changed the ref: after some rejections this must not look like contention
+            blocked = count >= MAX_UNCHANGED_REJECTIONS or not _REF_CHANGED.search(reason)
+            kind = RegisterUnavailable if blocked else RegisterBusy
+            raise kind(f"{self.url} rejects the change of series {name}: {reason}{details}")
+        raise RevisionConflict(name)
 
-    async def _committed(self, parent: str | None, text: str, message: str) -> str:
-        blob = await self._object("hash-object", "-w", "--stdin", given=text)
-        tree = await self._object("mktree", given=f"100644 blob {blob}\t{STATE_FILE}\n")
-        parents = () if parent is None or parent not in self._commits else ("-p", parent)  # a commit, or nothing
-        return await self._object("commit-tree", *parents, tree, given=commit_message(message, uuid.uuid4().hex))
+    async def _commit(self, parent: str | None, text: str, message: str) -> str:
+        blob = (await self._git("hash-object", "-w", "--stdin", stdin=text.encode())).out.decode().strip()
+        entry = f"100644 blob {blob}\t{STATE_FILE}\n"
+        tree = (await self._git("mktree", stdin=entry.encode())).out.decode().strip()
+        parents = ("-p", parent) if parent is not None and parent in self._repository.commits else ()
+        words = commit_message(message, uuid.uuid4().hex)
+        return (await self._git("commit-tree", *parents, tree, stdin=words.encode())).out.decode().strip()
 
-    async def _object(self, *words: str, given: str) -> str:
-        return (await self._git(*words, given=given.encode())).out.decode().strip()
+    # -- git commands --------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        self._remove_repository()
-        await asyncio.to_thread(self._guard.close)
+    async def _remote(self, *words: str) -> GitResult:
+        """A git command that talks to the remote.
 
-    def _remove_repository(self) -> None:
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-
-    # -- the program ---------------------------------------------------------------------------------------------------
-
-    async def _remote(self, *words: str) -> _Answer:
-        """A command that talks to the remote. One with other hashes takes a private repository with other hashes."""
+        If the remote uses SHA-256, a private repository with SHA-256 replaces the present one. Raises GitTimeout for a
+        push, and RegisterUnavailable for another command that takes too long."""
+        pushing = words[0] == "push"
         try:
-            address = await self._target(words[0] == "push")
+            address = await self._rewritten_address(pushing) if self._may_be_rewritten else self._given
             words = tuple(address.plain if word is _REMOTE else word for word in words)
-            answer = await self._run(*words, address=address)
-            if words[0] != "push" and self._has_other_hashes(answer):
-                self._switch_hashes()
-                answer = await self._run(*words, address=address)
-            return answer._replace(said=address.without_secrets(answer.said))
-        except _TimedOut as error:
-            if words[0] == "push":
+            variables = address.variables(self._environment)
+            result = await self._repository.run(*words, environment=variables)
+            sha1 = self._repository.hash_algorithm == "sha1"
+            if result.code != 0 and sha1 and _OTHER_HASH_ALGORITHM.search(result.stderr):
+                self._repository.use_sha256()
+                if pushing:
+                    raise _OtherHashes
+                result = await self._repository.run(*words, environment=variables)
+            return result._replace(stderr=address.without_secrets(result.stderr))
+        except GitTimeout as error:
+            if pushing:
                 raise
             raise RegisterUnavailable(f"{self.url} does not answer: {error}") from None
 
-    async def _target(self, pushing: bool) -> RemoteAddress:
-        """Where a command goes: the address that was given, or what the settings make of it, if that has a secret."""
-        if self._given.settings or self._address.startswith(("file:", "/", ".")):
-            return self._given
-        if self._rules is None:
-            told = await self._run("config", "--includes", "-z", "--get-regexp", REWRITES)
-            pairs = [setting.partition("\n") for setting in told.out.decode(errors="replace").split("\0") if setting]
-            self._rules = [(name, value) for name, _, value in pairs]
-        made = rewritten(self._address, self._rules, pushing)
-        return self._given if made == self._address else split(made)
+    async def _rewritten_address(self, pushing: bool) -> RemoteAddress:
+        """The address that was given, or the one that git's settings replace it with, if that has a secret."""
+        if self._rewrite_rules is None:
+            listed = await self._repository.run("config", "--includes", "-z", "--get-regexp", REWRITE_SETTINGS)
+            pairs = [setting.partition("\n") for setting in listed.out.decode(errors="replace").split("\0") if setting]
+            self._rewrite_rules = [(name, value) for name, _, value in pairs]
+        rewritten = rewrite_address(self._address, self._rewrite_rules, pushing)
+        return self._given if rewritten == self._address else split_address(rewritten)
 
-    def _has_other_hashes(self, answer: _Answer) -> bool:
-        return answer.code != 0 and self._hashes == "sha1" and _OTHER_HASHES.search(answer.said) is not None
+    async def _git(self, *words: str, stdin: bytes = b"") -> GitResult:
+        """A git command that works in the private repository, and has no reason to fail."""
+        result = await self._repository.run(*words, stdin=stdin)
+        if result.code != 0:
+            raise RegisterUnavailable(f"git {words[0]} failed with {result.code}: {self._error_text(result)}")
+        return result
 
-    def _switch_hashes(self) -> None:
-        self._hashes = "sha256"
-        self._commits.clear()
-        self._remove_repository()
+    # -- messages ------------------------------------------------------------------------------------------------------
 
-    async def _git(self, *words: str, given: bytes = b"") -> _Answer:
-        """A command that works in the private repository, and has no reason to fail."""
-        answer = await self._run(*words, given=given)
-        if answer.code != 0:
-            raise RegisterUnavailable(f"git {words[0]} failed with {answer.code}: {self._last(answer)}")
-        return answer
+    def _unavailable(self, what: str, result: GitResult) -> RegisterUnavailable:
+        return RegisterUnavailable(f"{self.url} {what}: {self._error_text(result)}")
 
-    async def _run(self, *words: str, given: bytes = b"", address: RemoteAddress | None = None) -> _Answer:
-        ticket = self._guard.admit()
-        try:
-            return await self._guarded(ticket, words, given, (address or self._given).added_to(self._environment))
-        finally:
-            self._guard.finished(ticket)
+    def _error_text(self, result: GitResult) -> str:
+        """The error of git on one line, without secrets."""
+        lines = self._lines(result)
+        errors = [line for line in lines if line.startswith(_ERROR_PREFIXES) or _PUSH_NOT_SENT.search(line)]
+        return "; ".join(dict.fromkeys(errors or lines[-1:]))[:500] or f"git exited with {result.code}"
 
-    async def _guarded(
-        self, ticket: int, words: Sequence[str], given: bytes, environment: Mapping[str, str]
-    ) -> _Answer:
-        directory = self._repository()
-        starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(
-                "git",
-                *_SETTINGS,
-                *words,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,  # so that it can be ended with all it started, and finds nobody to prompt
-                env={**quiet(environment), "GIT_DIR": str(directory)},
-                preexec_fn=partial(process_guard.report, self._guard.pipe(), ticket),
-            )
-        )
-        try:
-            process = await asyncio.shield(starting)
-        except FileNotFoundError:
-            raise RegisterUnavailable("there is no program git: a series on a git remote needs it") from None
-        except asyncio.CancelledError:  # it may have begun, and only who knows its process can end all it started
-            await _end(await starting)
-            raise
-        self._guard.started(ticket, process.pid)
-        try:
-            out, said = await asyncio.wait_for(process.communicate(given), self._timeout)
-        except TimeoutError:
-            raise _TimedOut(f"git {words[0]} took longer than {self._timeout:g} s") from None
-        finally:
-            await _end(process)
-        return _Answer(process.returncode or 0, out, said.decode(errors="replace"))
-
-    def _repository(self) -> Path:
-        """The private repository; made anew if somebody swept it, for it may have been idle for days."""
-        if self._directory is None or not (self._directory / "HEAD").exists():
-            if self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
-            self._commits.clear()
-            self._directory = private_repository(self._hashes)
-        return self._directory
-
-    def _unavailable(self, what: str, answer: _Answer) -> RegisterUnavailable:
-        return RegisterUnavailable(f"{self.url} {what}: {self._last(answer)}")
-
-    def _last(self, answer: _Answer) -> str:
-        """What git had to say, in one line and without a password."""
-        lines = self._lines(answer)
-        told = [line for line in lines if line.startswith(_TELLING) or _NEVER_SENT.search(line)] or lines[-1:]
-        return "; ".join(dict.fromkeys(told))[:500] or f"git exited with {answer.code}"
-
-    def _from_there(self, answer: _Answer) -> str:
-        """What a hook or the server said beside the rejection: that is where the reason is, if there is one."""
-        lines = [line.removeprefix("error: ") for line in self._lines(answer)]
+    def _remote_messages(self, result: GitResult) -> str:
+        """What a hook or the server says about a rejection, in parentheses: it has the reason, if anything has."""
+        lines = [line.removeprefix("error: ") for line in self._lines(result)]
         said = [line.removeprefix("remote:").strip() for line in lines if line.startswith(("remote:", "remote unpack"))]
-        told = "; ".join(dict.fromkeys(filter(None, said)))[:500]
-        return f" ({told})" if told else ""
+        text = "; ".join(dict.fromkeys(filter(None, said)))[:500]
+        return f" ({text})" if text else ""
 
-    def _lines(self, answer: _Answer) -> list[str]:
-        """Without a password."""
-        said = answer.said.replace(self._address, self.url)  # which need not be as git would write it
-        return [masked_urls(line.strip()) for line in said.splitlines()]
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End it with all it started, unless it has ended."""
-    if process.returncode is not None:
-        return
-    left = _signalled(process.pid, signal.SIGTERM)  # a git that is asked to end removes its locks
-    until = time.monotonic() + GRACE
-    try:
-        while left and time.monotonic() < until:
-            await asyncio.sleep(0.01)
-            left = _signalled(process.pid, 0)
-    finally:
-        if left:
-            _signalled(process.pid, signal.SIGKILL)
-        await process.communicate()  # to wait alone could be for ever, while something it said is not read
-
-
-def _signalled(group: int, how: int) -> bool:
-    """Whether there is anybody left in the group."""
-    try:
-        os.killpg(group, how)
-    except ProcessLookupError:
-        return False
-    return True
+    def _lines(self, result: GitResult) -> list[str]:
+        """The lines of standard error, without secrets."""
+        stderr = result.stderr.replace(self._address, self.url)  # the user may have written it in a form unlike git's
+        return [masked_urls(line.strip()) for line in stderr.splitlines()]
 
 
 def _text(file: _Object | None) -> str:
     return file.content.decode(errors="replace") if file is not None and file.kind == "blob" else ""
 
 
-def _judged(porcelain: str, ref: str) -> tuple[str, str]:
-    """The flag and the words for our ref; two empty texts if there is no line about it."""
+def _push_result(porcelain: str, ref: str) -> tuple[str, str]:
+    """The flag and the reason for our ref; two empty texts if the output does not mention it."""
     for line in porcelain.splitlines():
         flag, _, rest = line.partition("\t")
-        refs, _, said = rest.partition("\t")
+        refs, _, reason = rest.partition("\t")
         if refs.endswith(f":{ref}") and len(flag) == 1:
-            return flag, said
+            return flag, reason
     return "", ""

@@ -1,58 +1,181 @@
-"""Where git works for a register of series: a small private repository, and an environment that leads nowhere else.
+"""A private git repository in the temporary directory, and the git processes that work in it.
 
-The repository is in the temporary directory, and goes with its register. What a killed process left there is swept a
-day later by the next one. The environment is the user's, without what belongs to a checkout and without prompts.
+The repository is bare and lives as long as its register. A process that was killed leaves it behind; the next process
+removes it a day later. Git runs with the user's environment, but without the variables of a checkout and without
+prompts. Each git command is the leader of its own process group. A guard process ends the group when this process dies,
+for whatever reason.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-LITTER = "asterism-series-"
-FORGOTTEN = 86_400.0
-"""A private repository that is older than that, in seconds, was left behind by a process that was killed."""
+from asterism.base import process_guard
+from asterism.series.register import RegisterUnavailable
 
-_OF_A_CHECKOUT = (
+DIRECTORY_PREFIX = "asterism-series-"
+ABANDONED_AFTER = 86_400.0
+"""The age after which a private repository counts as left behind by a killed process, in seconds."""
+
+GRACE = 2.0
+"""How long a git that is being ended may take to remove its locks, here and on the remote, in seconds."""
+
+_SETTINGS = (
+    *("-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.hooksPath=/dev/null"),
+    *("-c", "push.followTags=false", "-c", "push.gpgSign=false", "-c", "push.pushOption="),
+    *("-c", "push.recurseSubmodules=no", "-c", "fetch.recurseSubmodules=no", "-c", "fetch.writeCommitGraph=false"),
+    *("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60"),
+)
+"""They turn off what a user may have configured for checkouts, and end dead connections."""
+
+_CHECKOUT_VARIABLES = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
     *("GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_QUARANTINE_PATH", "GIT_PUSH_OPTION_COUNT"),
     *("GIT_SHALLOW_FILE", "GIT_GRAFT_FILE", "GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE", "SSH_ASKPASS"),
 )
-"""Set where a hook runs: they would lead git back into the user's checkout, make a change look old, or prompt."""
+"""A hook sets them: they would lead git into the user's checkout, give a change an old date, or prompt."""
+
+_IDENTITY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "asterism"), ("EMAIL", "asterism@localhost"))
+}
 
 
-def private_repository(hashes: str) -> Path:
-    """A bare repository, made by hand: it takes three files, and no process."""
-    _sweep()
-    directory = Path(tempfile.mkdtemp(prefix=LITTER))
-    for part in ("objects", "refs"):
-        (directory / part).mkdir()
-    (directory / "HEAD").write_text("ref: refs/heads/none\n")
-    version, extension = (0, "") if hashes == "sha1" else (1, f"[extensions]\n\tobjectformat = {hashes}\n")
-    (directory / "config").write_text(f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{extension}")
-    return directory
+class GitTimeout(Exception):
+    """A git command exceeded the timeout and was ended."""
 
 
-def _sweep() -> None:
-    """Remove what killed processes of ours have left behind. One that was only idle for so long makes its own anew."""
-    long_ago = time.time() - FORGOTTEN
-    for path in Path(tempfile.gettempdir()).glob(f"{LITTER}*"):
+class GitResult(NamedTuple):
+    code: int
+    out: bytes
+    stderr: str
+
+
+class PrivateRepository:
+    """Runs git commands in a private repository, which it creates when it is first needed."""
+
+    def __init__(self, environment: Mapping[str, str], timeout: float) -> None:
+        self.hash_algorithm = "sha1"
+        self.commits: set[str] = set()
+        """The ids of commits that the repository is known to have."""
+        self._guard = process_guard.Guard(GRACE)
+        self._timeout = timeout
+        self._directory: Path | None = None
+        self._environment = {
+            **{name: value for name, value in environment.items() if name not in _CHECKOUT_VARIABLES},
+            **_IDENTITY,
+            **{"LC_ALL": "C", "LANGUAGE": "", "GIT_TERMINAL_PROMPT": "0", "SSH_ASKPASS_REQUIRE": "never"},
+        }
+
+    def ensure(self) -> None:
+        """Create the repository unless it exists; it may have been removed while the register was idle for days."""
+        if self._directory is not None and (self._directory / "HEAD").exists():
+            return
+        self.remove()
+        _remove_abandoned()
+        directory = self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
+        # git init takes a process; these files are all it makes that matters
+        for part in ("objects", "refs"):
+            (directory / part).mkdir()
+        (directory / "HEAD").write_text("ref: refs/heads/none\n")
+        extension = f"[extensions]\n\tobjectformat = {self.hash_algorithm}\n"
+        version, extension = (0, "") if self.hash_algorithm == "sha1" else (1, extension)
+        (directory / "config").write_text(f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{extension}")
+
+    def use_sha256(self) -> None:
+        """Start again with the hash algorithm SHA-256."""
+        self.hash_algorithm = "sha256"
+        self.remove()
+
+    def remove(self) -> None:
+        self.commits.clear()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    async def close(self) -> None:
+        self.remove()
+        await asyncio.to_thread(self._guard.close)
+
+    async def run(self, *words: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> GitResult:
+        """Run a git command to its end; ``environment`` is added to that of the repository. Raises GitTimeout."""
+        self.ensure()
+        ticket = self._guard.admit()
+        try:
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    "git",
+                    *_SETTINGS,
+                    *words,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    start_new_session=True,  # its own process group, and no terminal to prompt on
+                    env={**self._environment, **(environment or {}), "GIT_DIR": str(self._directory)},
+                    preexec_fn=partial(process_guard.report, self._guard.pipe(), ticket),
+                )
+            )
+            try:
+                process = await asyncio.shield(starting)
+            except FileNotFoundError:
+                raise RegisterUnavailable("git is not installed: a series on a git remote needs it") from None
+            except asyncio.CancelledError:  # git may have started, and without its pid nothing could end it
+                await _end(await starting)
+                raise
+            self._guard.started(ticket, process.pid)
+            try:
+                out, stderr = await asyncio.wait_for(process.communicate(stdin), self._timeout)
+            except TimeoutError:
+                raise GitTimeout(f"git {words[0]} took longer than {self._timeout:g} s") from None
+            finally:
+                if process.returncode is None:
+                    await _end(process)
+            return GitResult(process.returncode or 0, out, stderr.decode(errors="replace"))
+        finally:
+            self._guard.finished(ticket)
+
+
+def _remove_abandoned() -> None:
+    """Remove the repositories that killed processes left behind. A process that was only idle creates its own again."""
+    oldest = time.time() - ABANDONED_AFTER
+    for path in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"):
         with contextlib.suppress(OSError):
             found = path.lstat()
-            if found.st_mtime < long_ago and found.st_uid == os.getuid() and path.is_dir() and not path.is_symlink():
+            if found.st_mtime < oldest and found.st_uid == os.getuid() and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def quiet(environment: Mapping[str, str]) -> dict[str, str]:
-    """Git speaks English, asks nobody, and knows of no checkout; who commits is not a person."""
-    kept = {name: value for name, value in environment.items() if name not in _OF_A_CHECKOUT}
-    who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in _WHO}
-    return {**kept, **who, "LC_ALL": "C", "LANGUAGE": "", "GIT_TERMINAL_PROMPT": "0", "SSH_ASKPASS_REQUIRE": "never"}
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a process with its whole group, unless it has ended."""
+    if process.returncode is not None:
+        return
+    alive = _signal_group(process.pid, signal.SIGTERM)  # on SIGTERM git removes its locks
+    deadline = time.monotonic() + GRACE
+    try:
+        while alive and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+            alive = _signal_group(process.pid, 0)
+    finally:
+        if alive:
+            _signal_group(process.pid, signal.SIGKILL)
+        await process.communicate()  # wait() alone never returns while the output pipe is full
 
 
-_WHO = (("NAME", "asterism"), ("EMAIL", "asterism@localhost"))
+def _signal_group(group: int, number: int) -> bool:
+    """Returns whether the group still has a process."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True

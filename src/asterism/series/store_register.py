@@ -1,8 +1,10 @@
-"""Series in the project's own store, for those that have no forge.
+"""A register in a store of Asterism, for series without a forge.
 
-A series is one register of the store, whose revision tells whether it moved. Each change is kept beside it, in the same
-commit, under a key of its own; of those the last ones stay. Series of issues and series of runs never mix: their keys
-begin differently.
+A series is one register record of the store, and the revision of the record detects conflicts. The same commit keeps
+each change under a key of its own; old changes are removed. The keys of series of issues and of series of runs have
+different prefixes, so the two never mix.
+
+``swap`` commits once: the loop is that of ``compare_and_swap``, which all registers share.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from typing import Any
 
 from asterism.series.register import (
     Change,
-    Moved,
+    OutcomeUnknown,
     RegisterBusy,
     RegisterUnavailable,
+    RevisionConflict,
     Snapshot,
-    Unsure,
-    decoded,
-    encoded,
+    decode_name,
+    encode_name,
 )
 from asterism.store.protocol import PutRegister, Register, Store
 from asterism.store.store_errors import (
@@ -33,17 +35,17 @@ from asterism.store.store_errors import (
     StoreUnwritable,
 )
 
-STATES = "issue-series/"
-CHANGES = "issue-series-history/"
-KEPT = 200
-"""How many changes of a series are remembered, at least."""
+STATE_PREFIX = "issue-series/"
+HISTORY_PREFIX = "issue-series-history/"
+KEPT_CHANGES = 200
+"""The number of changes of a series that are kept, at least."""
 
-TIDY_EVERY = 50
-"""After so many changes those beyond that are forgotten."""
+TRIM_INTERVAL = 50
+"""The number of changes between two removals of old ones."""
 
 
 class StoreRegister:
-    """Over a store that is open; ``close`` closes it, if it is ``owned``."""
+    """A register over an open store. ``close`` closes the store if it is ``owned``."""
 
     def __init__(self, store: Store, *, owned: bool = True) -> None:
         self._store, self._owned = store, owned
@@ -56,66 +58,65 @@ class StoreRegister:
         return self._store.clock()
 
     async def read(self, name: str) -> Snapshot:
-        key = STATES + encoded(name)
-        with _reading():
+        key = STATE_PREFIX + encode_name(name)
+        with _register_errors():
             found = await self._store.register(key)
-        return Snapshot(None, None) if found is None else Snapshot(_text_of(found), _token(found))
+        return Snapshot(None, None) if found is None else Snapshot(_text(found), _token(found))
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
-        written = encoded(name)
+        encoded = encode_name(name)
         revision, number = (0, 0) if expected is None else map(int, expected.split("."))
         token = f"{revision + 1}.{number + 1}"
-        # the key is in the order of the changes, and nobody else's: so it is never in the way
-        change_key = f"{CHANGES}{written}/{number + 1:012}-{uuid.uuid4().hex[:12]}"
+        # keys are in the order of the changes, and the random part keeps writers from colliding
+        change_key = f"{HISTORY_PREFIX}{encoded}/{number + 1:012}-{uuid.uuid4().hex[:12]}"
         state = {"text": text, "change": number + 1}
-        said = {"at": self._store.clock(), "message": message, "text": text, "token": token}
+        change = {"at": self._store.clock(), "message": message, "text": text, "token": token}
         try:
             await self._store.commit(
-                [PutRegister(STATES + written, state, revision or None), PutRegister(change_key, said, None)]
+                [PutRegister(STATE_PREFIX + encoded, state, revision or None), PutRegister(change_key, change, None)]
             )
         except Conflict as error:
-            raise Moved(name) from error
+            raise RevisionConflict(name) from error
         except StoreBusy as error:
             raise RegisterBusy(str(error)) from error
         except (StoreFull, StoreReadOnly, StoreUnwritable) as error:
             raise RegisterUnavailable(str(error)) from error
         except StoreUnavailable as error:
-            raise Unsure(f"whether series {name} was changed is not known: {error}") from error
-        if (number + 1) % TIDY_EVERY == 0:
-            await self._tidy(written)
+            raise OutcomeUnknown(f"it is unknown whether series {name} was changed: {error}") from error
+        if (number + 1) % TRIM_INTERVAL == 0:
+            await self._trim_history(encoded)
         return token
 
     async def names(self) -> list[str]:
         return sorted(await self.read_all())
 
     async def read_all(self) -> dict[str, Snapshot]:
-        """Of every series, in one question."""
-        with _reading():
-            found = await self._store.registers(STATES)
-        named = [(decoded(one.key.removeprefix(STATES)), one) for one in found]
-        return {name: Snapshot(_text_of(one), _token(one)) for name, one in named if name is not None}
+        """Every series, with one query."""
+        with _register_errors():
+            found = await self._store.registers(STATE_PREFIX)
+        named = [(decode_name(record.key.removeprefix(STATE_PREFIX)), record) for record in found]
+        return {name: Snapshot(_text(record), _token(record)) for name, record in named if name is not None}
 
     async def history(self, name: str, limit: int) -> list[Change]:
-        with _reading():
-            found = await self._store.registers(f"{CHANGES}{encoded(name)}/")
-        return [_change_of(one) for one in reversed(found)][:limit]
+        with _register_errors():
+            found = await self._store.registers(f"{HISTORY_PREFIX}{encode_name(name)}/")
+        return [_change(record) for record in reversed(found)][:limit]
 
     async def close(self) -> None:
         if self._owned:
             await self._store.close()
 
-    async def _tidy(self, written: str) -> None:
-        """Forget the oldest changes. If another does so at the same moment, or it cannot be done now, it is done
-        later."""
+    async def _trim_history(self, encoded: str) -> None:
+        """Remove the oldest changes. If that fails, a later change does it."""
         with contextlib.suppress(StoreError):
-            old = (await self._store.registers(f"{CHANGES}{written}/"))[:-KEPT]
+            old = (await self._store.registers(f"{HISTORY_PREFIX}{encoded}/"))[:-KEPT_CHANGES]
             if old:
-                await self._store.commit([PutRegister(one.key, None, one.revision) for one in old])
+                await self._store.commit([PutRegister(record.key, None, record.revision) for record in old])
 
 
 @contextlib.contextmanager
-def _reading() -> Iterator[None]:
-    """What goes wrong with a store, in the words of a register."""
+def _register_errors() -> Iterator[None]:
+    """Raise the errors of a read from the store as those of a register."""
     try:
         yield
     except StoreBusy as error:
@@ -125,23 +126,23 @@ def _reading() -> Iterator[None]:
 
 
 def _token(found: Register) -> str:
-    """The revision, and the number of the change: a store that was restored counts revisions anew."""
+    """The revision and the number of the change: a restored store counts revisions again from the start."""
     number = found.value.get("change") if isinstance(found.value, dict) else None
     return f"{found.revision}.{number if type(number) is int else found.revision}"
 
 
-def _change_of(found: Register) -> Change:
-    """A value that this module did not write is shown as it is, and said to be none of ours."""
+def _change(found: Register) -> Change:
+    """A value that this module did not write is shown as it is, with a message that says so."""
     value: Any = found.value
     if isinstance(value, dict) and set(value) == set(Change._fields):
         change = Change(**value)
         texts = (change.message, change.text, change.token)
         if type(change.at) in (int, float) and all(isinstance(text, str) for text in texts):
             return change
-    return Change(0.0, "written by something else", repr(value), str(found.revision))
+    return Change(0.0, "not written by Asterism", repr(value), str(found.revision))
 
 
-def _text_of(found: Register) -> str:
-    """A value that this module did not write is shown as it is: it will not be readable as a series."""
+def _text(found: Register) -> str:
+    """A value that this module did not write is shown as it is: it is not readable as a series."""
     value: Any = found.value
     return value["text"] if isinstance(value, dict) and isinstance(value.get("text"), str) else repr(value)

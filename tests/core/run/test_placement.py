@@ -56,7 +56,7 @@ def test_the_score_is_that_of_the_seed() -> None:
     )
     choice = view.choose(run_of(flow(needs=frozenset({"gpu"}))), flow(needs=frozenset({"gpu"})))
     assert choice.scores == {"a": 40 * 0.5 + 30 * 0.5 + 20 * 0.5 + 10}
-    assert choice.refused == {"b": "it cannot gpu"}
+    assert choice.refused == {"b": "it lacks gpu"}
     assert view.choose(run_of(flow()), flow()).scores == {"a": 20 + 15 + 10, "b": 40 + 30 + 20}
 
 
@@ -86,28 +86,28 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
     for _ in range(4):
         name = chosen(view, flow(strategy="round_robin"))
         assert name is not None
-        view.gave(name)
+        view.record_assignment(name)
         turns.append(name)
     assert turns == ["a", "b", "a", "b"]
     assert chosen(view, flow()) is None, "all their slots are given out"
-    view.gave("a stranger")  # who has left meanwhile
+    view.record_assignment("a stranger")  # who has left meanwhile
 
 
 @pytest.mark.parametrize(
     ("terms", "run", "workflow", "why"),
     [
-        ({}, {"pinned": "attic"}, {}, "the run is for attic alone"),
-        ({}, {}, {"needs": frozenset({"gpu"})}, "it cannot gpu"),
-        ({"draining": True}, {}, {}, "it is being drained"),
-        ({"slots": 0}, {}, {}, "it does no work, it only watches"),
-        ({}, {"avoid": ("kitchen",)}, {}, "it was tried already, others first"),
+        ({}, {"pinned": "attic"}, {}, "the run is pinned to attic"),
+        ({}, {}, {"needs": frozenset({"gpu"})}, "it lacks gpu"),
+        ({"draining": True}, {}, {}, "it is draining"),
+        ({"slots": 0}, {}, {}, "it has no slots"),
+        ({}, {"avoid": ("kitchen",)}, {}, "it was already tried in this round"),
         ({}, {"avoid": ("kitchen",), "declined": {"kitchen": "on battery"}}, {}, "on battery"),
         ({}, {}, {"requires": "os=mac"}, "'os=mac' does not hold"),
         ({}, {}, {"requires": "broken"}, "'broken' could not be evaluated"),
         ({"accepts": "run.priority=7"}, {}, {}, "its own rule: 'run.priority=7' does not hold"),
         ({"accepts": "broken"}, {}, {}, "its own rule: 'broken' could not be evaluated"),
         ({"profile": {"resting": "'x' holds"}}, {}, {}, "resting: it would hand this back because 'x' holds"),
-        ({"profile": {"resting": "'x' holds"}}, {}, {"needs": frozenset({"gpu"})}, "it cannot gpu"),
+        ({"profile": {"resting": "'x' holds"}}, {}, {"needs": frozenset({"gpu"})}, "it lacks gpu"),
     ],
 )
 def test_a_device_that_is_no_candidate_is_told_why(
@@ -121,7 +121,7 @@ def test_a_device_that_is_no_candidate_is_told_why(
 def test_both_sides_must_agree() -> None:
     willing = session("kitchen", accepts="run.workflow=work", profile={"os": "linux"})
     assert chosen(outlook(willing), flow(requires="os=linux")) == "kitchen"
-    assert unmet_reason("os=linux", willing.shown(), evaluate) is None
+    assert unmet_reason("os=linux", willing.expression_names(), evaluate) is None
 
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
@@ -180,7 +180,7 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
         choice = view.choose(run_of(workflow), workflow)
         assert choice == anew.choose(run_of(workflow), workflow)
         if choice.owner is not None:
-            view.gave(choice.owner.device)
+            view.record_assignment(choice.owner.device)
             given_out[choice.owner.device] += 1
 
 
@@ -201,7 +201,7 @@ def test_a_run_waits_for_a_device_that_only_rest_keeps_from_it() -> None:
 def test_a_device_that_says_nothing_sensible_about_rest_is_taken_to_be_awake(told: object) -> None:
     one = session("a", profile={"resting": told})
     assert one.resting is None
-    assert "resting" not in one.shown()
+    assert "resting" not in one.expression_names()
 
 
 ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk"]))
@@ -292,9 +292,9 @@ def test_a_device_that_rests_or_has_stopped_taking_work_is_no_candidate_and_is_w
         session("sick", profile={"suspended": "its disk is full", "os": "linux"}),
     )
     view, run = outlook(well, resting, stopped), run_of(work)
-    assert view.objection(well, run, work) is None
-    assert view.objection(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
-    assert view.objection(stopped, run, work) == "it has stopped taking work: its disk is full"
+    assert view.refusal_reason(well, run, work) is None
+    assert view.refusal_reason(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
+    assert view.refusal_reason(stopped, run, work) == "it has stopped taking work: its disk is full"
     assert [view.waits_for(one, run, work) for one in (well, resting, stopped)] == [False, True, True]
     assert not view.waits_for(stopped, run_of(work, pinned="well"), work), "it will never take this one"
     assert stopped.resumed().profile == {"os": "linux"}

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tests.series.github.github_forms import Forms
 from tests.series.github.github_graphql import GraphQL
+from tests.series.github.github_payloads import Forms
 from tests.series.github.github_world import Issue, Refusal
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Routes:
                 posted = json.loads(body) if body else {}
                 arguments = [int(one) if one.isdigit() and len(one) < 12 else one for one in match.groups()]
                 return handler(*arguments, **({"posted": posted} if method != "GET" else {}))
-        raise Refusal(404, "Not Found")
+        raise Refusal(404, "Not SeriesIssue")
 
     def _page(self, things: list[Any]) -> Answer:
         """With ``Link`` if there is more."""
@@ -195,7 +195,7 @@ class Routes:
     def _get_ref(self, name: str) -> Answer:
         self._there_is_git()
         if f"refs/{name}" not in self.world.refs:
-            raise Refusal(404, "Not Found")
+            raise Refusal(404, "Not SeriesIssue")
         return 200, self.forms.ref(f"refs/{name}"), {}
 
     def _create_ref(self, posted: dict[str, Any]) -> Answer:
@@ -237,7 +237,7 @@ class Routes:
 
     def _access_token(self, number: int, posted: dict[str, Any]) -> Answer:
         if number != 7:
-            raise Refusal(404, "Not Found")
+            raise Refusal(404, "Not SeriesIssue")
         token = f"ghs_{len(self.server.tokens)}"
         self.server.tokens[token] = "service"
         return 201, self.forms.installation_token(token, datetime.now(UTC)), {}

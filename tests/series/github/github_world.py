@@ -158,7 +158,7 @@ class World:
         """Raises what GitHub answers for one that is not there: 404, 410 for deleted, 301 for transferred."""
         found = self.issues.get(number)
         if found is None:
-            raise Refusal(404, "Not Found")
+            raise Refusal(404, "Not SeriesIssue")
         if found == GONE:
             raise Refusal(410, "This issue was deleted")
         assert isinstance(found, Issue)
@@ -290,7 +290,7 @@ class World:
     def commit(self, sha: str) -> dict[str, Any]:
         kind, value = self.objects.get(sha, ("", None))
         if kind != "commit":
-            raise Refusal(404, "Not Found")
+            raise Refusal(404, "Not SeriesIssue")
         return {**value, "sha": sha}
 
     def descends(self, sha: str, ancestor: str) -> bool:

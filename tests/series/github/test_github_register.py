@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from asterism.core.series.machine import Series
-from asterism.series.compare_and_swap import Claim, Patience, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
+from asterism.series.register import OutcomeUnknown, RegisterUnavailable, RevisionConflict, Snapshot
 from asterism.testing.register_conformance import ProcessOpener, RegisterConformance
+from tests.series.github.github_fixtures import opened
 from tests.series.github.github_opener import open_at
-from tests.series.github.github_scenes import opened
 from tests.series.github.github_server import Faults, GitHubServer
 
 NAME = "RFC-093"
@@ -49,12 +50,12 @@ class TestGitHubRegister(RegisterConformance):
 async def test_a_lost_reply_to_a_swap_is_not_believed_either_way(server):
     register = opened(server)
     server.faults = Faults(lose=1.0, only=lambda method, path: path.endswith("/git/refs"))
-    with pytest.raises(Unsure):
+    with pytest.raises(OutcomeUnknown):
         await register.swap(NAME, None, "one", "m")
     seen = await register.read(NAME)
     assert seen.text == "one"  # it had happened
     server.faults = Faults(drop=1.0, only=lambda method, path: path == "/graphql")
-    with pytest.raises(Unsure):
+    with pytest.raises(OutcomeUnknown):
         await register.swap(NAME, seen.token, "two", "m")
     server.faults = Faults()
     assert await register.read(NAME) == seen  # it had not
@@ -69,8 +70,8 @@ async def test_claims_go_through_while_replies_get_lost(server):
         try:
             while True:  # who is told that GitHub is out of reach comes back, as a job does
                 with contextlib.suppress(RegisterUnavailable):
-                    patience = Patience(tries=0, jitter=(0.0, 0.05))
-                    return (await claim(register, NAME, wanted, patience=patience)).after.position(issue)
+                    retry = RetryOptions(tries=0, jitter=(0.0, 0.05))
+                    return (await claim(register, NAME, wanted, retry=retry)).after.position(issue)
         finally:
             await register.close()
 
@@ -98,7 +99,7 @@ async def test_a_ref_that_holds_no_commit_is_not_free_and_can_be_replaced(server
     server.call(lambda world: world.refs.update({f"refs/asterism/series/{NAME}": blob}))
     found = await register.read(NAME)
     assert found == Snapshot("", blob)
-    with pytest.raises(Moved):
+    with pytest.raises(RevisionConflict):
         await register.swap(NAME, None, "mine", "m")
     token = await register.swap(NAME, found.token, "mended", "m")
     assert await register.read(NAME) == Snapshot("mended", token)

@@ -1,2 +1,26 @@
-"""Series on GitHub: the register in a ref of the repository, and the service that keeps issues, state and assignments
-in step. It needs the extra ``github``."""
+"""Series on GitHub: a register in refs of a repository, and a sync of issues, states and assignments.
+
+It needs the extra ``github``. Layers, from the bottom:
+
+- ``auth``, ``transport``, ``response_cache``, ``github_client``: one authenticated request; then conditional requests,
+  rate limits and retries. Only the client decides whether a request may be repeated.
+- ``github_register``: the register (``SeriesRegister``) on refs of the repository; ``open_github`` opens it.
+- ``discovery``, ``observed_state``: which issues belong to a series, which are open and assigned, and why others left.
+- ``reconcile``: the pure step from the observed issues to the state.
+- ``assignment_lock``, ``assignment``: assign under the lock of the series, and verify it.
+- ``tracking_record``, ``tracking_issue``, ``place_labels``: what people see. It is written from the state and decides
+  nothing.
+- ``sync_settings``, ``series_sync``, ``sync``, ``sync_report``: one sync of one series, and of all.
+- ``sync_worker``, ``webhook``, ``webhook_server``: syncs on demand, for ``asterism series serve``.
+- ``issue_claims``: claims for the command line that check the issues first.
+
+Invariants:
+
+- The compare-and-swap of the state alone decides about the active issue. Labels, comments and tracking issues never do.
+- Every assignment is made under the assignment lock, after the state was read again, and is verified by a read.
+- A read of a stale replica is never taken for an empty state: it raises RegisterUnavailable.
+- A sync with other discovery rules than those stored with a series leaves the series alone.
+
+To add a way for an issue to leave, extend ``Departure``. To add something that people see on issues, write it in
+``SeriesSync._mark_issues``, and make a failure there harmless.
+"""

@@ -1,54 +1,67 @@
-"""Series in refs of a GitHub repository, without git: the same refs, commits and files as git_register.py makes, so
-that both can be used side by side.
+"""A register in the refs of a GitHub repository, through the API instead of the ``git`` program.
 
-A change is a commit of its own (a random word in its message makes it unlike any other) whose parent is the state that
-was read. The first is put in place with "create a reference", which fails if there is one; all others with the mutation
-``updateRefs``, whose ``beforeOid`` is what the ref has to point to. Both refuse without a code that could be relied on,
-so after a refusal the ref is read: it tells whether somebody was first, or the change was not allowed.
+Refs, commits and files are the same as those of ``git_register``, so both can be used side by side.
 
-GitHub answers from several copies of what it keeps, and one of them may lag behind. A commit that was named a moment
-ago and is not known is therefore no empty state, it is not there yet (RegisterUnavailable). And a repository that the
-credentials may not see is answered with 404, as a ref that is not there is: so refs are listed, where 404 means the
-repository alone.
+A change is a commit of its own, made unique by a nonce in its message, whose parent is the state that was read. The
+first commit is put in place by "create a reference", which fails if the ref exists; all others by the mutation
+``updateRefs``, whose ``beforeOid`` is the commit that the ref has to point to. Neither refuses with a reliable code, so
+after a refusal the ref is read: it tells a conflict from a change that is not allowed.
+
+GitHub answers from several replicas, and one of them may be stale. A commit that was named a moment ago and is unknown
+is therefore not an empty state: it raises RegisterUnavailable. A repository that the credentials may not see answers
+404, like a missing ref. So refs are listed, where 404 can only mean the repository.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+from asterism.base.url_text import masked_url
 from asterism.core.errors import safe_repr
-from asterism.series.github.github_client import GitHubClient, Refused, said
+from asterism.series.github.auth import credentials_from
+from asterism.series.github.github_client import (
+    MAX_RATE_LIMIT_WAIT,
+    GitHubClient,
+    RequestRejected,
+    graphql_reason,
+    scope_of,
+)
+from asterism.series.github.response_cache import ResponseCache
+from asterism.series.github.transport import Connection
 from asterism.series.register import (
-    REF_PREFIX,
     STATE_FILE,
     Change,
-    Moved,
+    OutcomeUnknown,
     RegisterUnavailable,
+    RevisionConflict,
+    SeriesError,
     Snapshot,
-    Unsure,
     commit_message,
-    name_of,
-    ref_of,
-    said_in,
+    decode_name,
+    encode_name,
+    message_of_change,
 )
 
-ROOM = "refs/asterism/"
-AT_ONCE = 100
-"""Texts that one question asks for."""
+DEFAULT_API = "https://api.github.com"
+REF_ROOT = "refs/asterism/"
+TEXTS_PER_QUERY = 100
 
 _SWAP = "mutation($input: UpdateRefsInput!) { updateRefs(input: $input) { clientMutationId } }"
 
 
 class GitHubRegister:
-    """``kind`` is the folder of the refs below ``refs/asterism/``: that of the states of series, unless it is said."""
+    """A register in the refs ``refs/asterism/KIND/*``. The kind of the states of series is ``series``."""
 
     def __init__(self, client: GitHubClient, kind: str = "series") -> None:
         self.client = client
-        self._prefix = f"{ROOM}{kind}/"
+        self._prefix = f"{REF_ROOT}{kind}/"
         self._not_commits: set[str] = set()
 
     @property
@@ -59,12 +72,10 @@ class GitHubRegister:
         return self.client.clock()
 
     def ref_of(self, name: str) -> str:
-        return self._prefix + ref_of(name).removeprefix(REF_PREFIX)
+        return self._prefix + encode_name(name)
 
     def name_of(self, ref: str) -> str | None:
-        if not ref.startswith(self._prefix):
-            return None
-        return name_of(REF_PREFIX + ref.removeprefix(self._prefix))
+        return decode_name(ref.removeprefix(self._prefix)) if ref.startswith(self._prefix) else None
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -75,33 +86,33 @@ class GitHubRegister:
         return Snapshot(self.text_of(token, await self.texts([token])), token)
 
     async def read_all(self) -> dict[str, Snapshot]:
-        """All series with two questions."""
+        """Every series, with two requests."""
         heads = await self.heads()
         tokens = {name: token for ref, token in heads.items() if (name := self.name_of(ref)) is not None}
         texts = await self.texts(tokens.values())
         return {name: Snapshot(self.text_of(token, texts), token) for name, token in tokens.items()}
 
     async def tip(self, name: str) -> str | None:
-        """What the ref of a series points to."""
+        """The commit that the ref of a series points to."""
         ref = self.ref_of(name)
         return (await self._matching(ref)).get(ref)
 
     async def heads(self) -> dict[str, str]:
-        """Every ref of ours with what it points to, of all kinds, in one question."""
-        return await self._matching(ROOM)
+        """The refs of all kinds with the commits that they point to, in one request."""
+        return await self._matching(REF_ROOT)
 
-    async def _matching(self, beginning: str) -> dict[str, str]:
-        """The refs that begin so: more than the one that is meant, where the name of another begins with it."""
+    async def _matching(self, prefix: str) -> dict[str, str]:
+        """The refs with this prefix, which may be more than the one of this name."""
         try:
-            found = await self.client.pages(f"git/matching-refs/{quote(beginning.removeprefix('refs/'))}", {})
-        except Refused as refused:
+            found = await self.client.get_all(f"git/matching-refs/{quote(prefix.removeprefix('refs/'))}", {})
+        except RequestRejected as refused:
             if refused.status == 404:
-                raise RegisterUnavailable(f"there is no {self.url}, or the credentials may not see it") from None
-            raise self._without_commits(refused) from None
+                raise RegisterUnavailable(f"{self.url} does not exist, or the credentials may not read it") from None
+            raise self._commit_error(refused) from None
         try:
-            return {str(one["ref"]): self._target(one) for one in found}
+            return {str(ref["ref"]): self._target(ref) for ref in found}
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"GitHub answered {safe_repr(found)} where refs were asked for") from None
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(found)} instead of refs") from None
 
     def _target(self, form: Any) -> str:
         try:
@@ -109,12 +120,14 @@ class GitHubRegister:
             if form["object"]["type"] != "commit":
                 self._not_commits.add(sha)
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"GitHub answered {safe_repr(form)} where a ref was asked for") from None
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(form)} instead of a ref") from None
         return sha
 
     async def texts(self, tokens: Iterable[str]) -> dict[str, str]:
-        """What each commit has in its file. One without the file has an empty text, which no series would have written:
-        it is not free. One that GitHub does not know (yet) is left out."""
+        """The content of the state file of each commit.
+
+        Without the file it is an empty text, which is unreadable, not free. A commit that GitHub does not know (yet) is
+        left out."""
         known: dict[str, str] = {}
         missing = []
         for token in dict.fromkeys(tokens):
@@ -123,43 +136,43 @@ class GitHubRegister:
                 missing.append(token)
             else:
                 known[token] = text
-        for start in range(0, len(missing), AT_ONCE):
-            known.update(await self._asked_texts(missing[start : start + AT_ONCE]))
+        for start in range(0, len(missing), TEXTS_PER_QUERY):
+            known.update(await self._query_texts(missing[start : start + TEXTS_PER_QUERY]))
         return known
 
     def text_of(self, token: str, texts: Mapping[str, str]) -> str:
-        """Raises RegisterUnavailable for a commit that was named, and is not known where it was asked for."""
+        """The text of a commit. Raises RegisterUnavailable for one that a stale replica does not know yet."""
         if token not in texts:
             raise RegisterUnavailable(
-                f"{self.url} names the commit {token[:12]} and does not know it yet: the copy that was asked is behind"
+                f"{self.url} names the commit {token[:12]}, but a stale replica of GitHub does not know it yet"
             )
         return texts[token]
 
-    async def _asked_texts(self, tokens: list[str]) -> dict[str, str]:
+    async def _query_texts(self, tokens: list[str]) -> dict[str, str]:
         if not all(token.isalnum() and token.isascii() for token in tokens):
-            raise RegisterUnavailable(f"GitHub named a commit {safe_repr(tokens)}")
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(tokens)} instead of commits")
         wanted = " ".join(
             f'c{place}: object(expression: "{token}") {{ __typename }} '
             f'o{place}: object(expression: "{token}:{STATE_FILE}") {{ ... on Blob {{ text }} }}'
             for place, token in enumerate(tokens)
         )
-        repository = await self._repository(wanted)
+        repository = await self._query_repository(wanted)
         found = {}
         for place, token in enumerate(tokens):
             if repository.get(f"c{place}") is None:
                 continue
             blob = repository.get(f"o{place}")
             found[token] = (blob.get("text") or "") if isinstance(blob, dict) else ""
-            self.client.cache.keep_text(token, found[token])
+            self.client.cache.put_text(token, found[token])
         return found
 
-    async def _repository(self, wanted: str) -> dict[str, Any]:
+    async def _query_repository(self, wanted: str) -> dict[str, Any]:
         query = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ id {wanted} }} }}"
-        data, errors = await self.client.ask(query, {"owner": self.client.owner, "name": self.client.name})
+        data, errors = await self.client.graphql(query, {"owner": self.client.owner, "name": self.client.name})
         repository = data.get("repository")
         if errors or not isinstance(repository, dict) or not isinstance(repository.get("id"), str):
-            raise RegisterUnavailable(f"{self.url} cannot be read: {said(errors)}")
-        self.client.cache.keep_text("repository id", repository["id"])
+            raise RegisterUnavailable(f"cannot read {self.url}: {graphql_reason(errors)}")
+        self.client.cache.put_text("repository id", repository["id"])
         return repository
 
     async def names(self) -> list[str]:
@@ -176,68 +189,69 @@ class GitHubRegister:
             asked = {"sha": token, "per_page": str(size), "page": str(page)}
             try:
                 found = await self.client.get("commits", asked)
-            except Refused as refused:
-                raise RegisterUnavailable(f"the history of series {name} cannot be read: {refused}") from None
+            except RequestRejected as refused:
+                raise RegisterUnavailable(f"cannot read the history of series {name}: {refused}") from None
             commits += found
             if len(found) < size:
                 break
             page += 1
         commits = commits[:limit]
-        texts = await self.texts(str(one["sha"]) for one in commits)
+        texts = await self.texts(str(commit["sha"]) for commit in commits)
         return [
             Change(
-                datetime.fromisoformat(one["commit"]["committer"]["date"]).timestamp(),
-                said_in(one["commit"]["message"]),
-                self.text_of(one["sha"], texts),
-                one["sha"],
+                datetime.fromisoformat(commit["commit"]["committer"]["date"]).timestamp(),
+                message_of_change(commit["commit"]["message"]),
+                self.text_of(commit["sha"], texts),
+                commit["sha"],
             )
-            for one in commits
+            for commit in commits
         ]
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         ref = self.ref_of(name)
-        commit = await self._committed(name, expected, text, message)
+        commit = await self._commit(name, expected, text, message)
         try:
             if expected is None:
-                await self.client.send("POST", "git/refs", {"ref": ref, "sha": commit}, again=False)
+                await self.client.send("POST", "git/refs", {"ref": ref, "sha": commit}, repeatable=False)
                 refusal = ""
             else:
-                refusal = await self._updated(ref, expected, commit)
-        except Refused as refused:
+                refusal = await self._update_ref(ref, expected, commit)
+        except RequestRejected as refused:
             refusal = str(refused)
         if refusal:
-            await self._judge(name, expected, commit, refusal)
-        self.client.cache.keep_text(commit, text)
+            await self._check_refusal(name, expected, commit, refusal)
+        self.client.cache.put_text(commit, text)
         return commit
 
-    async def _updated(self, ref: str, expected: str, commit: str) -> str:
+    async def _update_ref(self, ref: str, expected: str, commit: str) -> str:
+        """Returns why GitHub refuses; an empty text if it does not."""
         update = {
             "name": ref,
             "beforeOid": expected,
             "afterOid": commit,
-            "force": expected in self._not_commits,  # nothing can be made to follow what is no commit
+            "force": expected in self._not_commits,  # a commit can have no other object as its parent
         }
         repository = self.client.cache.text("repository id")
         if repository is None:
-            repository = str((await self._repository(""))["id"])
-        _, errors = await self.client.ask(
-            _SWAP, {"input": {"repositoryId": repository, "refUpdates": [update]}}, again=False
+            repository = str((await self._query_repository(""))["id"])
+        _, errors = await self.client.graphql(
+            _SWAP, {"input": {"repositoryId": repository, "refUpdates": [update]}}, repeatable=False
         )
-        return said(errors) if errors else ""
+        return graphql_reason(errors) if errors else ""
 
-    async def _judge(self, name: str, expected: str | None, commit: str, refusal: str) -> None:
-        """Returns if it is there all the same, and raises what the refusal means."""
+    async def _check_refusal(self, name: str, expected: str | None, commit: str, refusal: str) -> None:
+        """Return if the ref has the commit after all; otherwise raise what the refusal means."""
         tip = await self.tip(name)
         if tip == commit:
             return
         if tip != expected:
-            raise Moved(name)
-        raise RegisterUnavailable(f"{self.url} takes no change of series {name}: {refusal}")
+            raise RevisionConflict(name)
+        raise RegisterUnavailable(f"{self.url} refuses the change of series {name}: {refusal}")
 
-    async def _committed(self, name: str, parent: str | None, text: str, message: str) -> str:
-        """A commit that nobody sees yet: if it goes wrong nothing has happened."""
+    async def _commit(self, name: str, parent: str | None, text: str, message: str) -> str:
+        """Create a commit. No ref points to it yet, so a failure changes nothing."""
         entry = {"path": STATE_FILE, "mode": "100644", "type": "blob", "content": text}
         parents = [parent] if parent is not None and parent not in self._not_commits else []
         words = commit_message(message, uuid.uuid4().hex)
@@ -245,21 +259,68 @@ class GitHubRegister:
             tree = await self.client.send("POST", "git/trees", {"tree": [entry]})
             body = {"message": words, "tree": tree["sha"], "parents": parents}
             return str((await self.client.send("POST", "git/commits", body))["sha"])
-        except Unsure as error:
+        except OutcomeUnknown as error:
             raise RegisterUnavailable(str(error)) from None
-        except Refused as refused:
-            if parent is not None and await self.tip(name) != parent:  # what it should follow is not there any more
-                raise Moved(name) from None
-            raise self._without_commits(refused) from None
+        except RequestRejected as refused:
+            if parent is not None and await self.tip(name) != parent:  # the parent is no longer there
+                raise RevisionConflict(name) from None
+            raise self._commit_error(refused) from None
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"{self.url} made no commit and did not say why") from None
+            raise RegisterUnavailable(f"{self.url} created no commit and gave no reason") from None
 
-    def _without_commits(self, refused: Refused) -> RegisterUnavailable:
+    def _commit_error(self, refused: RequestRejected) -> RegisterUnavailable:
         if refused.status == 409:
-            return RegisterUnavailable(f"{self.url} has no commit yet, so it can hold no series: push something first")
+            return RegisterUnavailable(f"{self.url} has no commit yet, so it cannot hold a series: push a commit")
         if refused.status == 404:
-            return RegisterUnavailable(f"there is no {self.url}, or the credentials may not write to it")
+            return RegisterUnavailable(f"{self.url} does not exist, or the credentials may not write to it")
         return RegisterUnavailable(str(refused))
 
     async def close(self) -> None:
         await self.client.close()
+
+
+class BadRepository(SeriesError):
+    """Not a valid name of a repository, or address of the API."""
+
+
+_REPOSITORY = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)/([A-Za-z0-9._-]+)")
+"""The login of an enterprise-managed user has an underscore."""
+
+
+def parse_repository(text: str) -> tuple[str, str]:
+    """Owner and name. Raises BadRepository."""
+    match = _REPOSITORY.fullmatch(text)
+    if match is None or match[2] in (".", ".."):
+        raise BadRepository(f"{text!r} is not a valid repository: use the form owner/name")
+    return match[1], match[2]
+
+
+def open_github(
+    repository: str,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cache: Path | None = None,
+    read_only_cache: bool = False,
+    max_wait: float = MAX_RATE_LIMIT_WAIT,
+    deadline: float | None = None,
+) -> GitHubRegister:
+    """The register of a repository. It sends no request yet.
+
+    :param repository: ``owner/name``.
+    :param environ: has the credentials (see ``auth``) and the address of the API (GITHUB_API_URL).
+    :param cache: a file with cached responses, which is updated unless ``read_only_cache``.
+    :param max_wait: the longest wait for rate limits, in seconds.
+    :param deadline: the longest time for one operation, in seconds.
+    :raises BadRepository: the repository or GITHUB_API_URL is not valid.
+    :raises NoCredentials: the environment has no credentials.
+    """
+    environ = os.environ if environ is None else environ
+    owner, name = parse_repository(repository)
+    credentials = credentials_from(environ)
+    base_url = environ.get("GITHUB_API_URL") or DEFAULT_API
+    if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
+        raise BadRepository(f"GITHUB_API_URL is {masked_url(base_url)!r}, which is not a URL such as {DEFAULT_API}")
+    scope = scope_of(base_url, owner, name, credentials.token or f"app {credentials.app_id}")
+    connection = Connection(base_url, credentials, owner, name)
+    known = ResponseCache(cache, scope, read_only_cache)
+    return GitHubRegister(GitHubClient(owner, name, connection, known, max_wait=max_wait, deadline=deadline))

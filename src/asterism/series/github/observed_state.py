@@ -1,8 +1,8 @@
-"""What is so on GitHub: which issues of a series are open and assigned, and what became of those that are not.
+"""The observed state of series on GitHub: which issues are open and assigned, and why others left.
 
-The open issues are listed, not searched for: a search lags behind. An issue that is missing from the list is looked at
-by itself before anything is concluded, since the list was made a moment ago. Closed by a pull request that was merged,
-or by a commit, it is completed; closed otherwise it is abandoned.
+The open issues are listed, not searched for, because the search index lags behind. An issue that is missing from the
+list is read by itself before anything is concluded, because the list is a moment old. An issue that a merged pull
+request or a commit closed is completed; otherwise a closed issue is abandoned.
 """
 
 from __future__ import annotations
@@ -13,204 +13,216 @@ from enum import StrEnum
 from typing import Any
 
 from asterism.core.series.machine import Item, Live
-from asterism.series.github.discovery import TRACKING_LABEL, Finder, Found, has_label, labels_of
-from asterism.series.github.github_client import PER_PAGE, GitHubClient, Refused, said
-from asterism.series.github.titles import NearMiss
+from asterism.series.github.discovery import (
+    TRACKING_LABEL,
+    NearMiss,
+    SeriesIssue,
+    SeriesMatcher,
+    has_label,
+    labels_of,
+)
+from asterism.series.github.github_client import PAGE_SIZE, GitHubClient, RequestRejected, graphql_reason
 from asterism.series.register import RegisterUnavailable, SeriesError
 
-STEADY = 5
+STABLE_LIST_TRIES = 5
 """How often a list that changes while it is read is read again."""
 _CLOSER = """query($owner: String!, $name: String!, $number: Int!) { repository(owner: $owner, name: $name) {
   issue(number: $number) { timelineItems(itemTypes: [CLOSED_EVENT], last: 1) { nodes { ... on ClosedEvent {
     closer { __typename ... on PullRequest { number merged } ... on Commit { oid } } } } } } } }"""
 
 
-class Fate(StrEnum):
-    """What became of an issue that was in a series."""
+class Departure(StrEnum):
+    """Why an issue left its series."""
 
     COMPLETED = "completed"
     ABANDONED = "abandoned"
     TRANSFERRED = "transferred"
     DELETED = "deleted"
     RENAMED = "renamed"
-    """Open, but of this series no more."""
+    """It is open, but no longer belongs to this series."""
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The open issues by series, the tracking issues among them, and the ``others``."""
+class IssueSurvey:
+    """The open issues by series, the tracking issues, and the ``others``."""
 
-    series: Mapping[str, Mapping[int, Found]]
+    series: Mapping[str, Mapping[int, SeriesIssue]]
     tracking: tuple[Mapping[str, Any], ...]
     others: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass
-class Reality:
-    """Of one series: what lives, and what became of what was known and lives no more."""
+class ObservedSeries:
+    """One series: its open issues, and the known issues that are ``gone``, with the reason."""
 
-    live: dict[int, Found] = field(default_factory=dict)
-    gone: dict[int, Fate] = field(default_factory=dict)
+    open: dict[int, SeriesIssue] = field(default_factory=dict)
+    gone: dict[int, Departure] = field(default_factory=dict)
 
-    def holders(self) -> list[int]:
-        """Those that the bot is assigned to, in the order of their micro numbers."""
-        ordered = sorted(self.live.values(), key=lambda found: (found.micro, found.number))
-        return [found.number for found in ordered if found.assigned]
+    def assigned(self) -> list[int]:
+        """The issues that are assigned to the assignee, in the order of their micro numbers."""
+        ordered = sorted(self.open.values(), key=lambda issue: (issue.micro, issue.number))
+        return [issue.number for issue in ordered if issue.assigned]
+
+    def add(self, number: int, found: SeriesIssue | Departure) -> None:
+        if isinstance(found, SeriesIssue):
+            self.open[number] = found
+        else:
+            self.open.pop(number, None)
+            self.gone[number] = found
 
 
-class NoneFound(SeriesError):
-    """No open issue of a series was found, or not which one is being worked on: nothing to rebuild a state from."""
+class CannotRebuild(SeriesError):
+    """The open issues do not tell the state: there are none, or several are assigned."""
 
 
-class Looking:
-    """Asks GitHub with ``client`` and tells series apart with ``finder``. The label that it requires narrows the list;
-    the tracking issues are then listed apart."""
+class IssueObserver:
+    """Reads issues with ``client`` and finds their series with ``matcher``.
 
-    def __init__(self, client: GitHubClient, finder: Finder) -> None:
-        self._client, self._finder, self._label = client, finder, finder.required
+    A required label narrows the list; the tracking issues are then listed separately."""
 
-    async def survey(self, steady: bool = False) -> Survey:
-        """``steady`` is for who relies on nothing being missing: an issue that is closed while a list of several pages
-        is read moves the others, and one of them can slip through between two pages. Then it is read again until it
-        stays the same in what matters here; what has not changed costs nothing."""
+    def __init__(self, client: GitHubClient, matcher: SeriesMatcher) -> None:
+        self._client, self._matcher, self._label = client, matcher, matcher.required
+
+    async def survey(self, stable: bool = False) -> IssueSurvey:
+        """List the open issues.
+
+        If an issue is closed while a list of several pages is read, the others move, and one of them can be missed
+        between two pages. With ``stable`` the list is read again until it is the same twice; unchanged pages are
+        free."""
         try:
-            issues = await self._listed(self._narrowed, steady)
+            issues = await self._list(self._label_filter, stable)
             if self._label:
-                issues += await self._listed({"labels": TRACKING_LABEL})
-        except Refused as refused:
-            raise RegisterUnavailable(f"the issues of {self._client.url} cannot be listed: {refused}") from None
-        series: dict[str, dict[int, Found]] = {}
+                issues += await self._list({"labels": TRACKING_LABEL})
+        except RequestRejected as error:
+            raise self._cannot_list(error) from None
+        series: dict[str, dict[int, SeriesIssue]] = {}
         tracking: dict[int, Mapping[str, Any]] = {}
         others = []
         for issue in issues:
-            found = self._finder.find(issue)
+            found = self._matcher.match(issue)
             if found is not None:
                 series.setdefault(found.series, {})[found.number] = found
             elif has_label(issue, TRACKING_LABEL) and "pull_request" not in issue:
                 tracking[int(issue["number"])] = issue
             else:
                 others.append(issue)
-        return Survey(series, tuple(tracking[number] for number in sorted(tracking)), tuple(others))
+        return IssueSurvey(series, tuple(tracking[number] for number in sorted(tracking)), tuple(others))
 
-    def near_misses(self, survey: Survey) -> list[NearMiss]:
-        """The open issues that belong to no series and look as if they should."""
-        found = (self._finder.near_miss(issue, survey.series) for issue in survey.others)
-        return [one for one in found if one is not None]
+    def near_misses(self, survey: IssueSurvey) -> list[NearMiss]:
+        """The open issues that belong to no series but look like it."""
+        found = (self._matcher.near_miss(issue, survey.series) for issue in survey.others)
+        return [miss for miss in found if miss is not None]
 
     @property
-    def _narrowed(self) -> dict[str, str]:
+    def _label_filter(self) -> dict[str, str]:
         return {"labels": self._label} if self._label else {}
 
-    async def _listed(self, narrowed: Mapping[str, str], steady: bool = False) -> list[Any]:
-        asked = {"state": "open", "sort": "created", "direction": "asc", **narrowed}
-        issues = await self._client.pages("issues", asked)
-        if not steady or len(issues) < PER_PAGE:
-            return issues
-        for _ in range(STEADY):
-            before, issues = issues, await self._client.pages("issues", asked)
-            if [*map(_gist, before)] == [*map(_gist, issues)]:
-                return issues
-        raise RegisterUnavailable(f"the issues of {self._client.url} change too quickly to be listed")
+    def _cannot_list(self, error: RequestRejected) -> RegisterUnavailable:
+        return RegisterUnavailable(f"cannot list the issues of {self._client.url}: {error}")
 
-    async def fresh(self, name: str, survey: Survey, active: Item | None = None) -> Reality:
-        """What a ``survey`` said of one series, with who is assigned by now. It takes a moment however many issues are
-        open: those that are assigned are listed. For who is to act, the ``active`` one and who was assigned before are
-        looked at by themselves too, if they are not among them."""
+    async def _list(self, narrowed: Mapping[str, str], stable: bool = False) -> list[Any]:
+        query = {"state": "open", "sort": "created", "direction": "asc", **narrowed}
+        issues = await self._client.get_all("issues", query)
+        if not stable or len(issues) < PAGE_SIZE:
+            return issues
+        for _ in range(STABLE_LIST_TRIES):
+            before, issues = issues, await self._client.get_all("issues", query)
+            if [*map(_relevant_fields, before)] == [*map(_relevant_fields, issues)]:
+                return issues
+        raise RegisterUnavailable(f"the issues of {self._client.url} change too fast to be listed")
+
+    async def observe(self, name: str, survey: IssueSurvey, known: Iterable[Item | None]) -> ObservedSeries:
+        """One series of a survey. ``known`` are the issues in its state; those not in the survey are read."""
+        observed = ObservedSeries(dict(survey.series.get(name, {})))
+        for number in known:
+            if isinstance(number, int) and number not in observed.open:
+                observed.add(number, await self._read(number, name))
+        return observed
+
+    async def observe_assignments(self, name: str, survey: IssueSurvey, active: Item | None = None) -> ObservedSeries:
+        """One series of an earlier survey, with the present assignments.
+
+        Only the assigned issues are listed, so it is fast however many issues are open. If ``active`` is named, because
+        the caller is about to assign it, it and the issues that were assigned are also read by themselves."""
         known = survey.series.get(name, {})
-        listed = [found for issue in await self._assigned() if (found := self._finder.find(issue)) is not None]
+        listed = [found for issue in await self._list_assigned() if (found := self._matcher.match(issue)) is not None]
         seen = {found.number: found for found in listed if found.series == name}
-        reality = Reality({number: replace(found, assigned=False) for number, found in known.items()} | seen)
+        observed = ObservedSeries({number: replace(found, assigned=False) for number, found in known.items()} | seen)
         before = [number for number, found in known.items() if found.assigned]
         for number in dict.fromkeys([active, *before] if active is not None else []):
             if isinstance(number, int) and number not in seen:
-                looked = await self.look(number, name)
-                if isinstance(looked, Found):
-                    reality.live[number] = looked
-                else:
-                    reality.live.pop(number, None)
-                    reality.gone[number] = looked
-        return reality
+                observed.add(number, await self._read(number, name))
+        return observed
 
-    async def _assigned(self) -> list[Any]:
-        """GitHub writes a bot in several ways, so for one all that are assigned to anybody are listed."""
-        assignee = self._finder.assignee
+    async def _list_assigned(self) -> list[Any]:
+        """GitHub spells a bot in several ways, so for a bot the issues of all assignees are listed."""
+        assignee = self._matcher.assignee
         login = "*" if assignee is None or assignee.is_bot else assignee.login
         try:
-            return await self._listed({**self._narrowed, "assignee": login}, steady=True)
-        except Refused as refused:
-            if refused.status == 422:  # nobody has this login
+            return await self._list({**self._label_filter, "assignee": login}, stable=True)
+        except RequestRejected as error:
+            if error.status == 422:  # the login does not exist
                 return []
-            raise RegisterUnavailable(f"the issues of {self._client.url} cannot be listed: {refused}") from None
+            raise self._cannot_list(error) from None
 
-    async def live(self, name: str, assignee_is_known: bool) -> list[Live]:
-        """What a series is rebuilt from. Raises NoneFound if no issue is: more likely the pattern is not that of this
-        series than that all of it is done, and to write an empty state would free it. If it is not known whom series
-        assign, the one issue that is assigned to anybody is the one that is being worked on."""
-        found = list((await self.survey(steady=True)).series.get(name, {}).values())
+    async def live_issues(self, name: str, assignee_is_known: bool) -> list[Live]:
+        """The open issues that a series is rebuilt from. Without a known assignee, the only assigned issue counts as
+        the one being worked on.
+
+        Raises CannotRebuild if there is no open issue: the pattern is more likely wrong than the whole series done, and
+        an empty state would free it."""
+        found = list((await self.survey(stable=True)).series.get(name, {}).values())
         if not found:
-            raise NoneFound(
-                f"no open issue of {self._client.url} belongs to {name} by these patterns and labels: nothing was "
-                "written; give the pattern and the label that sync is run with, or say that none lives"
+            raise CannotRebuild(
+                f"no open issue of {self._client.url} belongs to {name} by these patterns and labels; nothing was "
+                "written; give the pattern and the label that sync uses, or --empty if no issue is open"
             )
         if assignee_is_known:
-            return [one.live for one in found]
-        taken = [one.number for one in found if one.form.get("assignees")]
+            return [issue.live for issue in found]
+        taken = [issue.number for issue in found if issue.data.get("assignees")]
         if len(taken) > 1:
             numbers = ", ".join(f"#{number}" for number in taken)
-            raise NoneFound(f"{numbers} are assigned in {name}: to tell which is active, say whom series assign")
-        return [one.live._replace(assigned=one.number in taken) for one in found]
+            raise CannotRebuild(f"{numbers} of {name} are assigned: name the assignee, so that the active one is known")
+        return [issue.live._replace(assigned=issue.number in taken) for issue in found]
 
-    async def reality(self, name: str, survey: Survey, known: Iterable[Item | None]) -> Reality:
-        """``known`` are the issues that the state knows of."""
-        reality = Reality(dict(survey.series.get(name, {})))
-        for number in known:
-            if isinstance(number, int) and number not in reality.live:
-                seen = await self.look(number, name)
-                if isinstance(seen, Found):
-                    reality.live[number] = seen
-                else:
-                    reality.gone[number] = seen
-        return reality
-
-    async def look(self, number: int, name: str) -> Found | Fate:
-        """One issue by itself."""
-        issue = await open_or_fate(self._client, number)
-        if isinstance(issue, Fate):
+    async def _read(self, number: int, name: str) -> SeriesIssue | Departure:
+        issue = await read_open_issue(self._client, number)
+        if isinstance(issue, Departure):
             return issue
-        found = self._finder.find(issue)
-        return found if found is not None and found.series == name else Fate.RENAMED
+        found = self._matcher.match(issue)
+        return found if found is not None and found.series == name else Departure.RENAMED
 
 
-async def open_or_fate(client: GitHubClient, number: int) -> Mapping[str, Any] | Fate:
-    """An issue, or a pull request, if it is open; what became of it otherwise."""
+async def read_open_issue(client: GitHubClient, number: int) -> Mapping[str, Any] | Departure:
+    """An issue, or a pull request, if it is open; otherwise why it is not."""
     try:
         issue: Mapping[str, Any] = await client.get(f"issues/{number}")
-    except Refused as refused:
-        if refused.status in (301, 302, 307, 308):
-            return Fate.TRANSFERRED
-        if refused.status in (404, 410):
-            return Fate.DELETED
-        raise RegisterUnavailable(f"issue #{number} cannot be read: {refused}") from None
+    except RequestRejected as error:
+        if error.status in (301, 302, 307, 308):
+            return Departure.TRANSFERRED
+        if error.status in (404, 410):
+            return Departure.DELETED
+        raise RegisterUnavailable(f"cannot read issue #{number}: {error}") from None
     if issue.get("state") == "open":
         return issue
     pull = issue.get("pull_request")
     if isinstance(pull, Mapping):
-        return Fate.COMPLETED if pull.get("merged_at") else Fate.ABANDONED
-    return await _fate(client, number)
+        return Departure.COMPLETED if pull.get("merged_at") else Departure.ABANDONED
+    return await _closed_by(client, number)
 
 
-async def _fate(client: GitHubClient, number: int) -> Fate:
-    data, errors = await client.ask(_CLOSER, {"owner": client.owner, "name": client.name, "number": number})
+async def _closed_by(client: GitHubClient, number: int) -> Departure:
+    data, errors = await client.graphql(_CLOSER, {"owner": client.owner, "name": client.name, "number": number})
     try:
         events = data["repository"]["issue"]["timelineItems"]["nodes"]
         closer = (events[-1] if events else {}).get("closer") or {}
     except (KeyError, TypeError, AttributeError):
-        raise RegisterUnavailable(f"what closed issue #{number} is not known: {said(errors)}") from None
+        raise RegisterUnavailable(f"cannot tell what closed issue #{number}: {graphql_reason(errors)}") from None
     merged = closer.get("__typename") == "Commit" or closer.get("merged") is True
-    return Fate.COMPLETED if merged else Fate.ABANDONED
+    return Departure.COMPLETED if merged else Departure.ABANDONED
 
 
-def _gist(issue: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What matters here. A comment changes an issue too, and in a busy repository there is always one."""
+def _relevant_fields(issue: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A comment also changes an issue, and a busy repository always gets one."""
     people = [person.get("login") for person in issue.get("assignees") or [] if isinstance(person, Mapping)]
     return issue.get("number"), issue.get("title"), issue.get("state"), sorted(labels_of(issue)), people

@@ -1,17 +1,13 @@
-"""The tracking issue of a series: a view for people, one for each series.
+"""The tracking issue of a series: a view of its state for people.
 
-GitHub has no conditional update of an issue, so what stands in its body is never read as the state: it is written from
-the state, and what people or accidents make of it is written over. Which issue it is stands in a ref of its own,
-``refs/asterism/tracking/NAME``, decided by compare-and-swap. Who creates one and comes second closes it again. When the
-issue is deleted or transferred, another with the label is taken, or a new one made: by one at a time, in the turn of
-the series (``turns.py``), so that a hundred who find none do not make a hundred.
+GitHub has no conditional update of an issue, so the body is never read as the state. It is written from the state, and
+manual edits are overwritten. The ref ``refs/asterism/tracking/NAME`` names the issue (``tracking_record``), decided by
+compare-and-swap; of two processes that create one, the second closes its own again. If the issue is deleted or
+transferred, another one with the label is used, or a new one is created under the assignment lock of the series, so
+that a hundred processes that find none do not create a hundred.
 
-Beside it stands which issues were announced last, and since when each was active. One that is active now and is not
-among them is announced, by whoever writes that down there. Revisions are not compared: they are counted anew where a
-state was lost.
-
-The same ref says by which patterns and label the issues of the series are found. Who comes with others would take every
-issue for renamed: it leaves the series alone.
+The record also has the last announcements. An active issue that is not among them is announced by the process that
+adds it to the record. Revisions are not compared, because they restart where a state was lost.
 """
 
 from __future__ import annotations
@@ -20,60 +16,62 @@ import contextlib
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from asterism.core.series.machine import Series
+from asterism.series.github.assignment import Unassignment
 from asterism.series.github.discovery import TRACKING_LABEL, has_label, labels_of
-from asterism.series.github.discovery_rules import announced_in, answered_in, kept_in, terms_of
-from asterism.series.github.github_client import GitHubClient, Refused
+from asterism.series.github.github_client import GitHubClient, RequestRejected
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.unassignment import Unassignment
-from asterism.series.register import Moved, RegisterUnavailable, Snapshot, Unsure
+from asterism.series.github.tracking_record import Rules, TrackingRecord
+from asterism.series.register import OutcomeUnknown, RegisterUnavailable, RevisionConflict, Snapshot
 
-REMEMBERED = 10
-"""Announcements that are remembered: a copy of GitHub's that is behind may show a state that was announced before."""
-LONGEST = 65_000
-"""Letters of a body: GitHub takes 65,536."""
-SHORT = 100
-"""Places of the queue that are shown, where all of them would be too long."""
+MAX_BODY = 65_000
+"""Characters of a body; GitHub allows 65,536."""
+SHORT_QUEUE = 100
+"""Queue entries that are shown if the whole queue is too long."""
+RECORD_TRIES = 4
+"""How often a change of the record is tried."""
 
 
 def title_of(name: str) -> str:
     return f"{name} Series State"
 
 
-def view_of(name: str, tracking: Iterable[Mapping[str, Any]]) -> str | None:
-    """What the tracking issue of a series shows; None if it is not among these."""
+def shown_body(name: str, tracking: Iterable[Mapping[str, Any]]) -> str | None:
+    """The body of the tracking issue of a series; None if it is not among these issues."""
     return next((issue.get("body") for issue in tracking if issue.get("title") == title_of(name)), None)
 
 
 def body_of(series: Series, note: str = "") -> str:
-    """The state as people read it: the same text for the same state, so that it is written only when it changes. Of a
-    queue that is too long for an issue the beginning is shown, and the document if it fits on one line."""
+    """The body for a state: the same text for the same state, so that it is written only when the state changes.
+
+    Of a queue that is too long for an issue only the beginning is shown, and the document if it fits on one line."""
     document = series.to_text().rstrip("\n")
     one_line = json.dumps(series.to_document(), ensure_ascii=False, separators=(",", ":"))
     body = _body(series, note, len(series.queue), ["```json", document, "```"])
-    if len(body) > LONGEST:
-        body = _body(series, note, SHORT, ["```json", one_line, "```"])
-    if len(body) > LONGEST:
+    if len(body) > MAX_BODY:
+        body = _body(series, note, SHORT_QUEUE, ["```json", one_line, "```"])
+    if len(body) > MAX_BODY:
         body = _body(
-            series, note, SHORT, ["The whole of it is too long for an issue: `asterism series status` says it."]
+            series, note, SHORT_QUEUE, ["The state is too long for an issue: `asterism series status` shows it."]
         )
     return body
 
 
 def _body(series: Series, note: str, places: int, end: list[str]) -> str:
-    rows = [f"| active | {_shown(series.active)} |"]
-    rows += [f"| {place} | {_shown(item)} |" for place, item in enumerate(series.queue[:places], 1)]
+    rows = [f"| active | {_issue(series.active)} |"]
+    rows += [f"| {place} | {_issue(item)} |" for place, item in enumerate(series.queue[:places], 1)]
     if len(series.queue) > places:
         rows.append(f"| … | and {len(series.queue) - places} more |")
     paused = plain(series.paused or "")[:500]
     lines = [
         f"<!-- asterism-series: {plain(series.name)} -->",
-        f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, the "
-        "others wait in this order. Asterism keeps this view; what is written here by hand is overwritten.",
+        f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, and the "
+        "others wait in this order. Asterism maintains this issue and overwrites manual edits.",
         *([f"> {note}"] if note else []),
-        *([f"> Paused {paused}. Nobody is promoted until it is resumed."] if series.paused else []),
+        *([f"> Paused {paused}. No issue is promoted until the series is resumed."] if series.paused else []),
         "",
         "| place | issue |",
         "| --- | --- |",
@@ -85,98 +83,109 @@ def _body(series: Series, note: str, places: int, end: list[str]) -> str:
 
 
 def unassigned_note(series: Series, person: str, assignee: str) -> str:
-    """The comment on the active issue, after a person has unassigned it."""
-    name, who = plain(series.name), f"{plain(person)} unassigned {plain(assignee)}"
+    """The comment on the active issue after a person has unassigned it."""
+    name, event = plain(series.name), f"{plain(person)} unassigned {plain(assignee)}"
     if series.paused is not None:
-        return f"{who}, so the series {name} is paused. To go on: `asterism series resume {name}`."
+        return f"{event}, so the series {name} is paused. Resume it with `asterism series resume {name}`."
     return (
-        f"{who}, but this is the active issue of the series {name}, so it is assigned again. To stop the work on it, "
-        f"close it, or pause the series: `asterism series pause {name}`."
+        f"{event}, but this is the active issue of the series {name}, so it is assigned again. To stop the work on it, "
+        f"close it, or pause the series with `asterism series pause {name}`."
     )
 
 
-def _shown(item: object) -> str:
-    return "nobody" if item is None else f"#{item}"
+def _issue(item: object) -> str:
+    return "none" if item is None else f"#{item}"
 
 
 def plain(text: str) -> str:
-    """So that a name or a reason cannot end a comment, a table or a mention."""
+    """The text without characters that could end a comment or a table, or mention a user."""
     return "".join(letter if letter.isalnum() or letter in " .,:;_-/()" else "·" for letter in text)
 
 
 class _Comment(NamedTuple):
-    """One that is made once: by whoever writes ``note`` down, unless it ``is_noted`` or is no longer current. ``shown``
-    is the tracking issue, if that is known."""
+    """A comment that is made once, by the process that adds it to the record.
 
-    number: int
+    ``is_recorded`` tells whether the record has it, ``add`` adds it with the mark of the process, and ``is_current``
+    tells whether it still applies. ``tracking`` is the tracking issue, if that is known."""
+
+    issue: int
     text: str
     message: str
-    is_noted: Callable[[str | None], bool]
-    note: Callable[[str | None, str], Mapping[str, Any]]
+    is_recorded: Callable[[TrackingRecord], bool]
+    add: Callable[[TrackingRecord, str], TrackingRecord]
     is_current: Callable[[], Awaitable[bool]] | None = None
-    shown: int | None = None
+    tracking: int | None = None
 
 
-class Tracking:
-    """Keeps the tracking issues of a repository. ``terms`` are kept with each series: by what its issues are found. Who
-    has none to keep leaves those that are there."""
+class TrackingIssues:
+    """The tracking issues of a repository. ``rules`` are stored with each series; None leaves the stored ones."""
 
-    def __init__(self, register: GitHubRegister, terms: Mapping[str, str | None] | None = None) -> None:
+    def __init__(self, register: GitHubRegister, rules: Rules | None = None) -> None:
         self._client: GitHubClient = register.client
         self._states = register
-        self._terms = terms
+        self._rules = rules
         self.register = GitHubRegister(register.client, "tracking")
 
     async def show(
         self, name: str, body: str, candidates: tuple[Mapping[str, Any], ...], seen: Snapshot, create: bool = False
     ) -> int | None:
-        """The number of the issue that now shows ``body``; None if there is none and it is not to be created.
-        ``candidates`` are the open issues with the label, ``seen`` is what the register says. Raises
-        RegisterUnavailable and Unsure: then the next cycle does it."""
+        """Write the body into the tracking issue.
+
+        :param candidates: the open issues with the tracking label.
+        :param seen: the record, as the register has it.
+        :returns: the number of the issue; None if there is none and ``create`` is False.
+        :raises RegisterUnavailable, OutcomeUnknown: the next sync repeats it.
+        """
         ours = [issue for issue in candidates if issue.get("title") == title_of(name)]
-        issue = await self._registered(name, seen, candidates)
+        issue = await self._recorded_issue(TrackingRecord.parse(seen.text, name), candidates)
         if issue is None:
             if not ours and not create:
                 return None
-            issue = await self._decided(name, body, ours, seen)
+            issue = await self._choose_issue(name, body, ours, seen)
         else:
-            await self.keep_terms(name, seen)
+            await self.store_rules(name, seen)
         number = int(issue["number"])
-        await self._written(issue, name, body)
+        await self._write(issue, name, body)
         for other in ours:
             if int(other["number"]) != number:
-                await self._closed(int(other["number"]))
+                await self._close(int(other["number"]))
         return number
 
-    async def show_anew(self, name: str, body: str, create: bool) -> int | None:
-        """As ``show``, with what is so by now."""
+    async def show_fresh(self, name: str, body: str, create: bool) -> int | None:
+        """As ``show``, with the record and the issues read again."""
         seen = await self.register.read(name)
-        return await self.show(name, body, await self._listed(), seen, create)
+        return await self.show(name, body, await self._list(), seen, create)
 
-    async def _listed(self) -> tuple[Mapping[str, Any], ...]:
+    async def _list(self) -> tuple[Mapping[str, Any], ...]:
         try:
-            return tuple(await self._client.pages("issues", {"state": "open", "labels": TRACKING_LABEL}))
-        except Refused as refused:
-            raise RegisterUnavailable(f"the tracking issues cannot be listed: {refused}") from None
+            return tuple(await self._client.get_all("issues", {"state": "open", "labels": TRACKING_LABEL}))
+        except RequestRejected as error:
+            raise RegisterUnavailable(f"cannot list the tracking issues: {error}") from None
 
-    async def keep_terms(self, name: str, seen: Snapshot) -> None:
-        """Say by what the issues of a series are found, unless that is known. If somebody is first, the next cycle
-        looks again."""
-        if self._terms is None or terms_of(seen.text, name) == self._terms:
+    async def store_rules(self, name: str, seen: Snapshot) -> None:
+        """Store the discovery rules with a series, unless it has them. After a conflict the next sync does it."""
+        record = TrackingRecord.parse(seen.text, name)
+        if self._rules is None or record.rules == self._rules:
             return
-        with contextlib.suppress(Moved, Unsure):
-            text = self._document(name, _number(seen.text, name), seen.text)
-            await self.register.swap(name, seen.token, text, f"by what the issues of {name} are found")
+        with contextlib.suppress(RevisionConflict, OutcomeUnknown):
+            text = self._with_rules(record).to_text()
+            await self.register.swap(name, seen.token, text, f"store the discovery rules of {name}")
+
+    def _with_rules(self, record: TrackingRecord) -> TrackingRecord:
+        return record if self._rules is None else replace(record, rules=self._rules)
+
+    # -- comments ------------------------------------------------------------------------------------------------------
 
     async def announce(self, series: Series, number: int, text: str, seen: Snapshot) -> None:
-        """Comment on who is active, in the issue ``number``, unless that was done. ``seen`` is what the register
-        said a while ago: if that is enough to know, nothing is asked. Whoever writes it down comments, and nobody else;
-        a comment whose reply is lost is not sent again. Raises RegisterUnavailable: then the next cycle does it."""
-        if series.active is None or _is_told(series, seen.text):
+        """Comment on the tracking issue ``number`` that an issue is active, once.
+
+        ``seen`` is the record as it was read earlier: if it has the announcement, no request is made. A comment whose
+        response is lost is not repeated. Raises RegisterUnavailable: the next sync repeats it."""
+        if series.active is None or TrackingRecord.parse(seen.text, series.name).has_announced(series):
             return
 
         async def is_current() -> bool:
-            """Read after what was announced: if somebody who came later was, the state says so by now."""
+            """Read after the record: if a later issue was announced, the state has it by now."""
             state = Series.salvaged((await self._states.read(series.name)).text, series.name)
             return (state.active, state.since) == (series.active, series.since)
 
@@ -185,150 +194,114 @@ class Tracking:
             _Comment(
                 number,
                 text,
-                f"#{number} tells who is active in {series.name}",
-                lambda seen: _is_told(series, seen),
-                lambda seen, mark: {"announced": _announcement(series, seen, mark)},
+                f"announce the active issue of {series.name} in #{number}",
+                lambda record: record.has_announced(series),
+                lambda record, mark: record.announcing(series, mark),
                 is_current,
-                shown=number,
+                tracking=number,
             ),
         )
 
     async def answer(self, name: str, unassigned: Unassignment, text: str) -> None:
-        """Comment on the issue that a person has unassigned, unless that was done. Raises RegisterUnavailable."""
+        """Comment on the issue that a person has unassigned, once. Raises RegisterUnavailable."""
         event, number = unassigned.event, unassigned.issue
         await self._comment_once(
             name,
             _Comment(
                 number,
                 text,
-                f"an answer in #{number} of {name}",
-                lambda seen: event in answered_in(seen, name),
-                lambda seen, mark: {"answered": [event, *answered_in(seen, name)][:REMEMBERED], "mark": mark},
+                f"answer in #{number} of {name}",
+                lambda record: event in record.answered,
+                lambda record, mark: record.answering(event, mark),
             ),
         )
 
     async def _comment_once(self, name: str, comment: _Comment) -> None:
         mark = uuid.uuid4().hex
-        for _ in range(4):
+        for _ in range(RECORD_TRIES):
             seen = await self.register.read(name)
-            if comment.is_noted(seen.text):
-                if mark in (seen.text or ""):  # ours, and the reply to it was lost
-                    await self._comment(comment.number, comment.text)
+            record = TrackingRecord.parse(seen.text, name)
+            if comment.is_recorded(record):
+                if mark in (seen.text or ""):  # ours: the reply was lost
+                    await self._comment(comment.issue, comment.text)
                 return
             if comment.is_current is not None and not await comment.is_current():
                 return
-            issue = _number(seen.text, name) or comment.shown
-            noted = self._document(name, issue, seen.text, comment.note(seen.text, mark))
+            record = replace(self._with_rules(record), issue=record.issue or comment.tracking)
             try:
-                await self.register.swap(name, seen.token, noted, comment.message)
-            except (Moved, Unsure):
+                await self.register.swap(name, seen.token, comment.add(record, mark).to_text(), comment.message)
+            except (RevisionConflict, OutcomeUnknown):
                 continue
-            await self._comment(comment.number, comment.text)
+            await self._comment(comment.issue, comment.text)
             return
 
     async def _comment(self, number: int, text: str) -> None:
-        try:
-            await self._client.send("POST", f"issues/{number}/comments", {"body": text}, again=False)
-        except (Unsure, Refused):
-            return
+        with contextlib.suppress(OutcomeUnknown, RequestRejected):
+            await self._client.send("POST", f"issues/{number}/comments", {"body": text}, repeatable=False)
 
     # -- which issue ---------------------------------------------------------------------------------------------------
 
-    async def _registered(
-        self, name: str, seen: Snapshot, candidates: tuple[Mapping[str, Any], ...]
+    async def _recorded_issue(
+        self, record: TrackingRecord, candidates: tuple[Mapping[str, Any], ...]
     ) -> Mapping[str, Any] | None:
-        """The issue that the register names, if it is there still."""
-        number = _number(seen.text, name)
-        if number is None:
+        """The issue that the record names, if it still exists."""
+        if record.issue is None:
             return None
         for issue in candidates:
-            if int(issue["number"]) == number:
+            if int(issue["number"]) == record.issue:
                 return issue
         try:
-            found: Mapping[str, Any] = await self._client.get(f"issues/{number}")
-        except Refused:  # deleted, transferred, or never there
+            found: Mapping[str, Any] = await self._client.get(f"issues/{record.issue}")
+        except RequestRejected:  # deleted, transferred, or never there
             return None
         return None if "pull_request" in found else found
 
-    async def _decided(self, name: str, body: str, ours: list[Mapping[str, Any]], seen: Snapshot) -> Mapping[str, Any]:
-        issue = ours[0] if ours else await self._created(name, body)
-        for _ in range(4):
+    async def _choose_issue(
+        self, name: str, body: str, ours: list[Mapping[str, Any]], seen: Snapshot
+    ) -> Mapping[str, Any]:
+        """Record one of ``ours``, or a new issue; the one of another process if that was faster."""
+        issue = ours[0] if ours else await self._create(name, body)
+        for _ in range(RECORD_TRIES):
+            record = replace(self._with_rules(TrackingRecord.parse(seen.text, name)), issue=int(issue["number"]))
             try:
-                text = self._document(name, int(issue["number"]), seen.text)
-                await self.register.swap(name, seen.token, text, f"#{issue['number']} shows {name}")
+                await self.register.swap(name, seen.token, record.to_text(), f"#{issue['number']} shows {name}")
                 return issue
-            except (Moved, Unsure):
+            except (RevisionConflict, OutcomeUnknown):
                 seen = await self.register.read(name)
-                chosen = await self._registered(name, seen, tuple(ours))
+                chosen = await self._recorded_issue(TrackingRecord.parse(seen.text, name), tuple(ours))
                 if chosen is not None:
                     if chosen["number"] != issue["number"]:
-                        await self._closed(int(issue["number"]))
+                        await self._close(int(issue["number"]))
                     return chosen
-        raise RegisterUnavailable(f"which issue shows {name} could not be decided: others were first each time")
+        raise RegisterUnavailable(f"cannot record the tracking issue of {name}: other writers won every try")
 
-    def _document(self, name: str, issue: int | None, before: str | None, anew: Mapping[str, Any] | None = None) -> str:
-        """With all that stood there ``before`` and is not said ``anew``."""
-        terms = terms_of(before, name) if self._terms is None else self._terms
-        kept = {"announced": announced_in(before, name), "answered": answered_in(before, name)}
-        beside = {"found_by": terms and dict(terms), **kept, **(anew or {})}
-        return (
-            json.dumps({"series": name, "issue": issue, **{key: said for key, said in beside.items() if said}}) + "\n"
-        )
-
-    async def _created(self, name: str, body: str) -> Mapping[str, Any]:
+    async def _create(self, name: str, body: str) -> Mapping[str, Any]:
         form = {"title": title_of(name), "body": body, "labels": [TRACKING_LABEL]}
         try:
-            created: Mapping[str, Any] = await self._client.send("POST", "issues", form, again=False)
+            created: Mapping[str, Any] = await self._client.send("POST", "issues", form, repeatable=False)
             return created
-        except Refused as refused:
-            raise RegisterUnavailable(f"the tracking issue of {name} cannot be created: {refused}") from None
-        except Unsure:
-            found = [issue for issue in await self._listed() if issue.get("title") == title_of(name)]
+        except RequestRejected as error:
+            raise RegisterUnavailable(f"cannot create the tracking issue of {name}: {error}") from None
+        except OutcomeUnknown:
+            found = [issue for issue in await self._list() if issue.get("title") == title_of(name)]
             if not found:
                 raise
             return min(found, key=lambda issue: int(issue["number"]))
 
-    # -- what it shows -------------------------------------------------------------------------------------------------
-
-    async def _written(self, issue: Mapping[str, Any], name: str, body: str) -> None:
+    async def _write(self, issue: Mapping[str, Any], name: str, body: str) -> None:
+        """Write title, body, state and label of the issue, where they differ."""
         wanted: dict[str, Any] = {"title": title_of(name), "body": body, "state": "open"}
         if not has_label(issue, TRACKING_LABEL):
             wanted["labels"] = [*labels_of(issue), TRACKING_LABEL]
-        here = {**issue, "body": (issue.get("body") or "").replace("\r\n", "\n").rstrip()}
-        changes = {key: value for key, value in wanted.items() if key == "labels" or here.get(key) != value}
+        present = {**issue, "body": (issue.get("body") or "").replace("\r\n", "\n").rstrip()}
+        changes = {key: value for key, value in wanted.items() if key == "labels" or present.get(key) != value}
         if changes:
             try:
                 await self._client.send("PATCH", f"issues/{issue['number']}", changes)
-            except Refused as refused:
-                raise RegisterUnavailable(f"the view of {name} cannot be written: {refused}") from None
+            except RequestRejected as error:
+                raise RegisterUnavailable(f"cannot write the tracking issue of {name}: {error}") from None
 
-    async def _closed(self, number: int) -> None:
-        """One too many, made in a race."""
-        try:
+    async def _close(self, number: int) -> None:
+        """Close a superfluous tracking issue, which a race created."""
+        with contextlib.suppress(RequestRejected, OutcomeUnknown):
             await self._client.send("PATCH", f"issues/{number}", {"state": "closed", "state_reason": "not_planned"})
-        except (Refused, Unsure):
-            return
-
-
-def _number(text: str | None, name: str) -> int | None:
-    found = kept_in(text, name).get("issue")
-    return found if type(found) is int else None
-
-
-def _announcement(series: Series, before: str | None, mark: str) -> dict[str, Any]:
-    """What is written down of it, with those before it."""
-    last = announced_in(before, series.name)
-    earlier = [[last["issue"], last["since"]], *_earlier(last)] if last is not None else []
-    said = {"issue": series.active, "since": series.since, "revision": series.revision, "mark": mark}
-    return {**said, "earlier": earlier[: REMEMBERED - 1]}
-
-
-def _earlier(last: Mapping[str, Any]) -> list[Any]:
-    found = last.get("earlier")
-    return found if isinstance(found, list) else []
-
-
-def _is_told(series: Series, text: str | None) -> bool:
-    """Whether it was announced that this issue is active since then."""
-    last = announced_in(text, series.name)
-    return last is not None and [series.active, series.since] in [[last["issue"], last["since"]], *_earlier(last)]

@@ -1,7 +1,7 @@
-"""One request to GitHub through githubkit, which knows how to authenticate; nothing is repeated here.
+"""One request to GitHub through githubkit, which authenticates it. Requests are never repeated here.
 
-There are three ends: an answer was heard, whatever it says; the request did not leave (NotSent); or it left and no
-whole answer came back (Lost), so it may have had its effect.
+A request ends in one of three ways: with a response, whatever its status; without having left this machine
+(RequestNotSent); or without a complete response (ResponseLost), so that it may have taken effect.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from asterism.series.github.auth import Credentials
 from asterism.series.register import RegisterUnavailable
 
 TIMEOUT = 15.0
-"""For one request from its beginning to its end, in seconds."""
+"""The timeout of one request, from start to end, in seconds."""
 API_VERSION = "2022-11-28"
 
 
-class NotSent(Exception):
-    """Nothing reached GitHub."""
+class RequestNotSent(Exception):
+    """The request did not reach GitHub."""
 
 
-class Lost(Exception):
-    """The request left, and no whole answer came back."""
+class ResponseLost(Exception):
+    """The request was sent, but no complete response arrived."""
 
 
-class Heard(NamedTuple):
+class Response(NamedTuple):
+    """A response of GitHub, whatever its status."""
+
     url: str
     status: int
     headers: Mapping[str, str]
@@ -43,7 +45,7 @@ class Heard(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What GitHub says about it, with the details of a validation that failed."""
+        """The error message of GitHub, with the details of a failed validation."""
         if not isinstance(self.data, dict):
             return ""
         details = [error.get("message") for error in self.data.get("errors") or [] if isinstance(error, dict)]
@@ -51,10 +53,10 @@ class Heard(NamedTuple):
 
 
 class Connection:
-    """``base_url`` is GITHUB_API_URL: that of github.com, of an Enterprise server (``…/api/v3``), or of a test.
+    """``base_url`` is the API of github.com, of an Enterprise server (``…/api/v3``), or of a test.
 
-    githubkit keeps its connections open only within the context of the task that opened it. Here that is a context of
-    its own, so that any task may ask."""
+    githubkit keeps connections open only within the context of the task that opened them. This class uses a context of
+    its own, so that any task can send."""
 
     def __init__(self, base_url: str, credentials: Credentials, owner: str, name: str) -> None:
         self.base_url = base_url.rstrip("/")
@@ -70,41 +72,44 @@ class Connection:
 
     async def send(
         self, method: str, url: str, params: Mapping[str, str] | None, body: Any, headers: Mapping[str, str]
-    ) -> Heard:
-        """Raises NotSent and Lost."""
-        github = await self._opened()
+    ) -> Response:
+        """Raises RequestNotSent and ResponseLost."""
+        github = await self._open()
         address = url if "://" in url else self.base_url + url
-        words = {
+        request = {
             "params": dict(params) if params else None,
             "json": body,
             "headers": {"X-GitHub-Api-Version": API_VERSION, **headers},
         }
         try:
             async with asyncio.timeout(TIMEOUT):
-                response = await self._answered(github, method, address, words)
+                response = await self._send_with_fresh_token(github, method, address, request)
         except RequestFailed as failed:
-            return _heard(failed.response.raw_response)
+            return _to_response(failed.response.raw_response)
         except RequestError as error:
             if isinstance(error.exc, RequestFailed):
-                return _without_token(_heard(error.exc.response.raw_response))
-            raise _ending(error.exc) from None
+                return _token_response(_to_response(error.exc.response.raw_response))
+            raise _transport_error(error.exc) from None
         except TimeoutError:
-            raise Lost(f"no answer within {TIMEOUT:.0f} s") from None
+            raise ResponseLost(f"no response within {TIMEOUT:.0f} s") from None
         except GitHubException as error:
-            raise RegisterUnavailable(f"GitHub cannot be asked: {error or type(error).__name__}") from None
-        return _heard(response.raw_response)
+            raise RegisterUnavailable(f"the request to GitHub failed: {error or type(error).__name__}") from None
+        return _to_response(response.raw_response)
 
-    async def _answered(self, github: GitHub[Any], method: str, address: str, words: Mapping[str, Any]) -> Any:
-        """githubkit asks for a new token of an App a minute before the old one ends, by the clock of this machine. One
-        that was taken back, or ended by another clock, is refused: then a new one is asked for too, once. What was
-        refused so has not happened, so it may be sent again, whatever it is."""
+    async def _send_with_fresh_token(
+        self, github: GitHub[Any], method: str, address: str, request: Mapping[str, Any]
+    ) -> Any:
+        """Send a request; if GitHub refuses the token of the App, send it once more with a new one.
+
+        githubkit renews a token a minute before it expires, by the clock of this machine. A token that was revoked, or
+        expired by another clock, is refused. A refused request had no effect, so it is safe to repeat."""
         try:
-            return await self._in_context(github.arequest(method, address, **words))
+            return await self._in_context(github.arequest(method, address, **request))
         except RequestFailed as failed:
             if failed.response.status_code != 401 or self._credentials.token:
                 raise
         self._tokens.cleanup()
-        return await self._in_context(github.arequest(method, address, **words))
+        return await self._in_context(github.arequest(method, address, **request))
 
     async def close(self) -> None:
         if self._github is not None:
@@ -114,37 +119,39 @@ class Connection:
     def _in_context(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(coroutine, context=self._context)
 
-    async def _opened(self) -> GitHub[Any]:
+    async def _open(self) -> GitHub[Any]:
         async with self._opening:
             if self._github is None:
-                github = await self._authenticated()
+                github = await self._authenticate()
                 await self._in_context(github.__aenter__())  # type: ignore[no-untyped-call]
                 self._github = github
             return self._github
 
-    async def _authenticated(self) -> GitHub[Any]:
+    async def _authenticate(self) -> GitHub[Any]:
         known = self._credentials
         if known.token:
-            return self._made(TokenAuthStrategy(known.token))
+            return self._make(TokenAuthStrategy(known.token))
         app = AppAuthStrategy(known.app_id, known.private_key or "")
         installation = known.installation
         if installation is None:
             owner, name = self._repository
             try:
-                found = await self._made(app).arequest("GET", f"{self.base_url}/repos/{owner}/{name}/installation")
+                found = await self._make(app).arequest("GET", f"{self.base_url}/repos/{owner}/{name}/installation")
                 installation = int(found.json()["id"])
             except (GitHubException, KeyError, TypeError, ValueError) as error:
-                raise RegisterUnavailable(f"the App is not known to be installed on {owner}/{name}: {error}") from None
-        return self._made(app.as_installation(installation))
+                raise RegisterUnavailable(
+                    f"cannot find the installation of the App on {owner}/{name}: {error}"
+                ) from None
+        return self._make(app.as_installation(installation))
 
-    def _made(self, auth: Any) -> GitHub[Any]:
+    def _make(self, auth: Any) -> GitHub[Any]:
         return GitHub(
             auth,
             base_url=self.base_url,
             user_agent="asterism",
             follow_redirects=False,
             timeout=TIMEOUT,
-            # without TLS there is nothing to load the authorities for; HTTPS in capitals is verified as well
+            # plain HTTP needs no certificate authorities; urlsplit lowers the scheme, so HTTPS:// is verified
             ssl_verify=urlsplit(self.base_url).scheme != "http",
             cache_strategy=self._tokens,
             http_cache=False,
@@ -152,27 +159,27 @@ class Connection:
         )
 
 
-def _heard(response: httpx.Response) -> Heard:
+def _to_response(response: httpx.Response) -> Response:
     try:
         data = json.loads(response.content) if response.content else None
     except ValueError:
-        if response.is_success:  # cut off, or not GitHub
-            raise Lost("the answer is not JSON") from None
+        if response.is_success:  # truncated, or not from GitHub
+            raise ResponseLost("the response is not JSON") from None
         data = None
-    return Heard(str(response.request.url), response.status_code, response.headers, data)
+    return Response(str(response.request.url), response.status_code, response.headers, data)
 
 
-def _without_token(heard: Heard) -> Heard:
-    """What was answered to the request for a token of an App: what was to be asked with it did not leave."""
-    if heard.status >= 500:
-        raise NotSent(f"GitHub answered {heard.status} when it was asked for a token of the App")
-    return heard
+def _token_response(response: Response) -> Response:
+    """The response to the request for a token of the App: the request that needs the token was not sent."""
+    if response.status >= 500:
+        raise RequestNotSent(f"GitHub answered {response.status} to the request for a token of the App")
+    return response
 
 
-def _ending(error: Exception) -> Exception:
+def _transport_error(error: Exception) -> Exception:
     said = f"{type(error).__name__} {error}".strip()
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):
-        return NotSent(said)
+        return RequestNotSent(said)
     if isinstance(error, httpx.TransportError):
-        return Lost(said)
-    return RegisterUnavailable(f"GitHub cannot be asked: {said}")
+        return ResponseLost(said)
+    return RegisterUnavailable(f"the request to GitHub failed: {said}")

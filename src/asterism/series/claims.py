@@ -1,0 +1,110 @@
+"""Claim and release: the steps that make an item active, queue it, or take it out of its series.
+
+``claim`` and ``release`` apply the steps ``Claim`` and ``Release`` with the update loop of ``compare_and_swap``. Both
+can be repeated: a claim of the active item and a release of an absent one change nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+
+from asterism.core.series.machine import Item, Series
+from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts, update
+from asterism.series.register import SeriesRegister
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The step that claims a series for an item. ``id`` identifies the claim through all its tries.
+
+    ``lease`` is in seconds. With ``renew`` the lease of an item that is already active starts again."""
+
+    item: Item
+    by: str | None = None
+    lease: float | None = None
+    renew: bool = False
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __call__(self, series: Series, now: float) -> Series:
+        """End an expired lease first, and then claim."""
+        current = series.expire(now)
+        if current is not series and current.queue[:1] != (self.item,):
+            current = current.promote(now, by=self.by)
+        current = current.claim(self.item, now, self.id, self.lease, self.by)
+        if self.renew and self.lease is not None:
+            current = current.renew(self.item, now, now + self.lease)
+        return current.as_one_change_of(series)
+
+    def message(self, before: Series, after: Series) -> str:
+        """The message of the change."""
+        parts = []
+        if before.active == after.active == self.item and before.since == after.since:
+            parts.append(f"{'renew' if before.lease_until is not None else 'lease'} #{self.item}")
+        else:
+            if before.active is not None and after.since != before.since:
+                parts.append(f"end the lease of #{before.active}")
+                parts += [f"promote #{after.active}"] if after.active not in (None, self.item) else []
+            if after.active == self.item:
+                parts.append(f"claim #{self.item}")
+            elif not parts or self.item not in before.queue:
+                parts.append(f"queue #{self.item}")
+        return "; ".join(parts) + (f" by {self.by}" if self.by else "")
+
+
+@dataclass(slots=True)
+class Release:
+    """The step that releases an item and, with ``promote``, makes the next one of the queue active.
+
+    It remembers the claim that it found first. If a later try finds the item active by another claim, an earlier try
+    with a lost reply released the first one, and the item was claimed again: that claim stays."""
+
+    item: Item
+    by: str | None = None
+    promote: bool = True
+    _found: tuple[float | None, str | None] | None = None
+
+    def __call__(self, series: Series, now: float) -> Series:
+        if series.active == self.item:
+            claim = (series.since, series.claim_id)
+            self._found = self._found or claim
+            if self._found != claim:
+                return series
+        released = series.leave(self.item, now, self.by) if self.promote else series.release(self.item, now)
+        return released.as_one_change_of(series)
+
+    def message(self, before: Series, after: Series) -> str:
+        """The message of the change."""
+        return signed(f"release #{self.item}", self.by)
+
+
+def signed(message: str, by: str | None) -> str:
+    """The message of a change, with its author."""
+    return f"{message} by {by}" if by else message
+
+
+async def claim(
+    register: SeriesRegister,
+    name: str,
+    wanted: Claim,
+    *,
+    retry: RetryOptions | None = None,
+    counts: UpdateCounts | None = None,
+) -> Outcome:
+    """Claim a series. In ``Outcome.after`` the item is active, or it waits in the queue. Raises as ``update`` does."""
+    outcome = await update(register, name, wanted, wanted.message, retry=retry, counts=counts)
+    if counts is not None:
+        counts.duplicate_prevented += outcome.after.active not in (None, wanted.item)
+    return outcome
+
+
+async def release(
+    register: SeriesRegister,
+    name: str,
+    wanted: Release,
+    *,
+    retry: RetryOptions | None = None,
+    counts: UpdateCounts | None = None,
+) -> Outcome:
+    """Release an item. Raises as ``update`` does."""
+    return await update(register, name, wanted, wanted.message, retry=retry, counts=counts)

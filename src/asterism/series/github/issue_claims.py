@@ -1,0 +1,129 @@
+"""Claims that check the issues on GitHub: no claim waits behind a closed issue, and none is made for one.
+
+A register knows claims and releases. It learns with the next sync that the active issue was closed, transferred or
+deleted. A claim does not wait for that: it reads the active issue, and the next ones if that one is gone, and removes
+the gone issues in the same change. Only issues that were read are removed, so a delayed claim removes nothing newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from asterism.core.series.machine import Item, Series, UnreadableSeries
+from asterism.series.claims import Claim, signed
+from asterism.series.compare_and_swap import Outcome, RetryOptions, UpdateCounts, update
+from asterism.series.github.github_client import GitHubClient
+from asterism.series.github.observed_state import Departure, read_open_issue
+from asterism.series.register import NotClaimable, SeriesRegister
+
+MAX_CHECKED = 20
+"""Issues of one series that a claim reads; the others are left to the next sync."""
+
+
+@dataclass(frozen=True)
+class ClaimAfterDepartures:
+    """The step that removes the ``gone`` issues, promotes the next one, and then claims."""
+
+    wanted: Claim
+    gone: Mapping[int, Departure] = field(default_factory=dict)
+
+    def __call__(self, series: Series, now: float) -> Series:
+        return self.wanted(self._remaining(series, now), now).as_one_change_of(series)
+
+    def _remaining(self, series: Series, now: float) -> Series:
+        current = series
+        for number in self.gone:
+            current = current.release(number, now)
+        if series.active != current.active and current.queue[:1] != (self.wanted.item,):
+            current = current.promote(now, by=self.wanted.by)
+        return current
+
+    def message(self, before: Series, after: Series) -> str:
+        """The message of the change."""
+        parts = [f"{reason} #{number}" for number, reason in self.gone.items() if before.position(number) is not None]
+        remaining, item = self._remaining(before, after.updated_at), self.wanted.item
+        if remaining.active not in (None, before.active):
+            parts.append(f"promote #{remaining.active}")
+        unmoved = item in remaining.queue and item in after.queue and remaining.leases == after.leases
+        if parts and unmoved:
+            return signed("; ".join(parts), self.wanted.by)
+        return "; ".join([*parts, self.wanted.message(remaining, after)])
+
+
+class IssueClaims:
+    """Makes claims in the series of a repository. ``left`` has the issues that the claim removed, and why."""
+
+    def __init__(self, client: GitHubClient) -> None:
+        self._client = client
+        self._checked: dict[int, Departure | None] = {}
+        """The issues that were read; None for an open one."""
+        self.left: dict[int, Departure] = {}
+
+    async def claim(
+        self,
+        register: SeriesRegister,
+        name: str,
+        wanted: Claim,
+        *,
+        retry: RetryOptions | None = None,
+        counts: UpdateCounts | None = None,
+    ) -> Outcome:
+        """As ``claim`` of ``asterism.series.claims``. Raises NotClaimable too."""
+        series = await _read(register, name)  # before the issue: it tells whether the repository exists
+        await self._check_claimable(wanted.item)
+        await self._check_ahead(series, wanted.item)
+        while True:
+            gone = {number: reason for number, reason in self._checked.items() if reason is not None}
+            step = ClaimAfterDepartures(wanted, gone)
+            outcome = await update(register, name, step, step.message, retry=retry, counts=counts)
+            before, after = outcome.before, outcome.after
+            removed = {before.active, *before.queue} - {after.active, *after.queue}
+            self.left |= {number: reason for number, reason in gone.items() if number in removed}
+            # another issue may have become active since the check
+            if not await self._check_ahead(after, wanted.item):
+                if counts is not None:
+                    counts.duplicate_prevented += after.active not in (None, wanted.item)
+                return outcome
+
+    async def _check_claimable(self, item: Item) -> None:
+        if not isinstance(item, int):
+            raise NotClaimable(f"{item!r} is not the number of an issue")
+        found = await read_open_issue(self._client, item)
+        where = self._client.url
+        if found is Departure.DELETED:
+            raise NotClaimable(f"issue #{item} does not exist in {where}: it cannot be claimed")
+        if found is Departure.TRANSFERRED:
+            raise NotClaimable(f"#{item} was transferred to another repository: it cannot be claimed in {where}")
+        if isinstance(found, Departure):
+            raise NotClaimable(f"#{item} is closed ({found}): reopen it, or claim another issue")
+        if "pull_request" in found:
+            raise NotClaimable(f"#{item} is a pull request: only issues can be claimed")
+
+    async def _check_ahead(self, series: Series, item: Item) -> bool:
+        """Read the active issue, and if it is gone the ones behind it, up to the first open one.
+
+        Returns whether a gone issue was found that was not known before."""
+        found = False
+        for number in (series.active, *series.queue):
+            if number is None:
+                if series.paused is not None:
+                    return found
+                continue
+            if number == item or not isinstance(number, int) or len(self._checked) >= MAX_CHECKED:
+                return found
+            if number not in self._checked:
+                issue = await read_open_issue(self._client, number)
+                self._checked[number] = issue if isinstance(issue, Departure) else None
+                found = found or isinstance(issue, Departure)
+            if self._checked[number] is None:
+                return found
+        return found
+
+
+async def _read(register: SeriesRegister, name: str) -> Series:
+    """The state; an unused series for an unreadable state, which the claim itself reports."""
+    try:
+        return Series.from_text((await register.read(name)).text, name)
+    except UnreadableSeries:
+        return Series(name)

@@ -1,0 +1,203 @@
+"""Requests in the store to cancel a plan, whether a process runs it or not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import PlanError
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.status import ConstellationState
+from asterism.durable import admin, ownership
+from asterism.durable.journal_store import UnknownConstellation, insert_plan
+from asterism.store.protocol import Query
+from tests.durable import durable_work
+from tests.durable.durable_scenes import DONE, Stage, chain, heard_by, left, task
+
+pytestmark = pytest.mark.virtual_time
+
+CANCELLED = ConstellationState.CANCELLED
+
+
+def told_of_cancelling(plan: Any) -> list[str]:
+    return [entry.why for entry in plan.story() if entry.what == "asked to cancel"]
+
+
+async def test_the_owner_cancels_on_request_and_records_the_reason(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    before = stage.now()
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    assert (await running).state is CANCELLED
+    assert stage.now() - before <= 2 * ownership.REQUEST_INTERVAL
+    found = await stage.load()
+    assert (found.head.state, found.head.owner, found.head.cancelling) == ("cancelled", None, True)
+    assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
+    assert {str(node.status) for node in found.plan.nodes.values()} == {"cancelled"}
+    assert DONE == {}
+
+
+async def test_the_head_says_cancelling_while_a_task_stops(stage: Stage) -> None:
+    orchestrator = stage.orchestrator(grace=50.0)
+    heard = heard_by(orchestrator)
+    running = stage.spawn(orchestrator.run(chain("a", "b", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly")
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
+    assert (await stage.load()).head.cancelling
+    assert not running.done()
+    durable_work.gate("a").set()
+    assert (await running).state is CANCELLED
+    assert [one.kind for one in heard].count("constellation_cancelling") == 1
+
+
+async def test_the_next_owner_cancels_a_stopped_plan_and_starts_nothing(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b"))
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result.state is CANCELLED
+    assert DONE == {}
+    assert await stage.store.find(Query()) == []
+
+
+async def test_a_cancel_request_is_read_before_any_task_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await insert_plan(stage.store, chain("a", "b"))
+    await admin.cancel(stage.fleet(), "nightly")
+    register, asked = stage.store.register, []
+
+    async def slow_the_second_time(key: str) -> Any:
+        if key == admin.cancel_key("nightly"):
+            asked.append(key)
+            await asyncio.sleep(0.0 if len(asked) == 1 else 100.0)
+        return await register(key)
+
+    monkeypatch.setattr(stage.store, "register", slow_the_second_time)
+    assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
+    assert DONE == {}
+
+
+async def test_a_late_cancel_request_leaves_nothing_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await insert_plan(stage.store, chain("a"))
+    register = stage.store.register
+
+    async def ended_after_the_look(key: str) -> Any:
+        found = await register(key)
+        if key == admin.cancel_key("nightly"):
+            monkeypatch.setattr(stage.store, "register", register)
+            await stage.orchestrator().run_stored("nightly")
+        return found
+
+    monkeypatch.setattr(stage.store, "register", ended_after_the_look)
+    with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
+        await admin.cancel(stage.fleet(), "nightly")
+    assert await admin.cancel_reason(stage.store, "nightly") is None
+
+
+async def test_cancelling_a_stopped_plan_stops_its_runs_on_other_devices(stage: Stage) -> None:
+    await stage.device("kitchen")
+    first = stage.orchestrator(local=0)
+    await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
+    await admin.cancel(stage.fleet(), "nightly")
+    assert (await stage.orchestrator(local=0).standby("nightly")).state is CANCELLED
+    (run,) = await stage.store.find(Query(workflow="plan:nightly"))
+    assert (run.ended, run.cancelled) == (True, True)
+    assert DONE == {}
+
+
+async def test_a_standby_finishes_the_cancellation_of_a_dead_owner(stage: Stage) -> None:
+    first = stage.orchestrator(host="there", grace=1000.0)
+    running = stage.spawn(first.run(chain("a", "b", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    second = stage.spawn(stage.orchestrator(host="elsewhere", grace=3.0).standby("nightly"))
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
+    await asyncio.sleep(100.0)
+    assert not second.done()  # the first owner is alive
+    running.cancel()
+    durable_work.gate("a").set()
+    await asyncio.wait([running])
+    assert (await second).state is CANCELLED
+    found = await stage.load()
+    assert found.head.epoch == 2
+    assert told_of_cancelling(found.plan) == ["by ann: not tonight"]
+    assert str(found.plan["b"].status) == "cancelled"
+
+
+async def test_a_standby_obeys_a_cancel_request_that_the_dead_owner_missed(stage: Stage) -> None:
+    first = stage.orchestrator(host="there")
+    running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly")
+    running.cancel()
+    await asyncio.wait([running])
+    assert not (await stage.load()).head.cancelling
+    assert (await stage.orchestrator().standby("nightly")).state is CANCELLED
+    assert DONE == {}
+
+
+async def test_no_pause_or_edit_undoes_a_cancel_request(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b"))
+    await admin.pause(stage.fleet(), "nightly")
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    await admin.cancel(stage.fleet(), "nightly", "nor tomorrow")
+    assert await admin.cancel_reason(stage.store, "nightly") == "by ann: not tonight"
+    assert await admin.unpause(stage.fleet(), "nightly")
+    with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be paused"):
+        await admin.pause(stage.fleet(), "nightly")
+    with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
+        await admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task("c")),)))
+    assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
+
+
+async def test_a_paused_plan_can_be_cancelled(stage: Stage) -> None:
+    orchestrator = stage.orchestrator()
+    running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await admin.pause(stage.fleet(), "nightly")
+    await asyncio.sleep(2 * ownership.REQUEST_INTERVAL)
+    await asyncio.gather(admin.unpause(stage.fleet(), "nightly"), admin.cancel(stage.fleet(), "nightly"))
+    assert (await running).state is CANCELLED
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_concurrent_edits_cancels_and_standbys_end_cancelled_with_all_accepted_edits(
+    stage: Stage, seed: int
+) -> None:
+    await insert_plan(stage.store, chain("a", call="wait"))
+    batches = [EditBatch((AddTask(task(f"t{number}", "wait")),)) for number in range(4)]
+    edits = [stage.spawn(admin.edit(stage.fleet(), "nightly", batch)) for batch in batches]
+    taken_up = [stage.spawn(stage.orchestrator(host=host).standby("nightly")) for host in ("here", "there")]
+    asked = [stage.spawn(admin.cancel(stage.fleet(), "nightly")) for _ in range(3)]
+    outcomes = await asyncio.gather(*edits, return_exceptions=True)
+    await asyncio.gather(*asked)
+    assert [one.state for one in await asyncio.gather(*taken_up)] == [CANCELLED, CANCELLED]
+    added = {f"t{number}" for number, one in enumerate(outcomes) if isinstance(one, Applied)}
+    assert set((await stage.load()).plan.nodes) == {"a", *added}
+    assert all(isinstance(one, Applied | PlanError) for one in outcomes), outcomes
+    assert DONE == {}
+
+
+async def test_an_ended_plan_cannot_be_cancelled(stage: Stage) -> None:
+    with pytest.raises(UnknownConstellation):
+        await admin.cancel(stage.fleet(), "nightly")
+    await stage.orchestrator().run(chain("a"))
+    with pytest.raises(PlanError, match="is completed: it cannot be cancelled"):
+        await admin.cancel(stage.fleet(), "nightly")
+    assert await admin.cancel_reason(stage.store, "nightly") is None
+
+
+async def test_the_name_of_a_removed_cancelled_plan_can_be_used_again(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly")
+    await running
+    await admin.cancel(stage.fleet(), "nightly")  # a cancelled plan stays cancelled
+    await asyncio.sleep(10_000.0)
+    assert await stage.fleet().prune(1000.0) == 1
+    await stage.fleet().prune(1000.0)
+    left_over = {one.key.partition("/")[0] for one in await stage.store.registers("")}
+    assert not left_over & {"plan", "journal", "workflow-version", "cancel"}
+    assert (await stage.orchestrator().run(chain("a"))).state == "completed"

@@ -1,0 +1,138 @@
+"""Ends of tasks that the orchestrator executes itself: one commit with the steps that follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asterism.core.plan.edits import AddTask
+from asterism.core.plan.status import ConstellationState
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, RunStatus
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.orchestrator.events import Event
+from asterism.store.protocol import PutRun, Write
+from tests.durable import durable_work
+from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody, only_run, slowly_completed, task
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_an_end_and_the_steps_that_follow_are_one_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, batches = stage.store.commit, []
+
+    async def counted(writes: Sequence[Write]) -> None:
+        batches.append([write.run for write in writes if isinstance(write, PutRun)])
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", counted)
+    await stage.orchestrator(local=1).run(chain("a", "b", "c"))
+    ends = [[(run.key, run.status) for run in batch] for batch in batches if batch]
+    assert ends == [
+        [("plan:nightly/a/1", RunStatus.PROCESSING)],
+        [("plan:nightly/a/1", COMPLETED), ("plan:nightly/b/2", RunStatus.PROCESSING)],
+        [("plan:nightly/b/2", COMPLETED), ("plan:nightly/c/3", RunStatus.PROCESSING)],
+        [("plan:nightly/c/3", COMPLETED)],
+    ]
+
+
+async def test_a_changed_run_causes_a_reload_without_repeating_its_work(stage: Stage) -> None:
+    plan = chain("a", "b", call="wait")
+    running = asyncio.ensure_future(stage.orchestrator().run(plan))
+    await durable_work.gate("a begun").wait()
+    await changed_by_somebody(stage, await only_run(stage))
+    durable_work.gate("b").set()
+    durable_work.gate("a").set()
+    assert (await running).state is ConstellationState.COMPLETED
+    assert DONE == {"a": 1, "b": 1}
+    taken_up = [entry for entry in (await stage.load()).plan.story() if entry.what == "taken up"]
+    assert len(taken_up) == 2
+
+
+async def test_steps_after_a_refused_end_have_not_happened(stage: Stage) -> None:
+    """The run belongs to another device by the time it ends here: dependents wait for that device."""
+    running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    run = await only_run(stage)
+    flow = await stage.fleet().workflows.get(run.workflow, run.version)
+    lost = transitions.lose(run, flow, stage.store.clock(), "it was silent")
+    await stage.store.commit([PutRun(lost, run.revision)])
+    durable_work.gate("b").set()
+    durable_work.gate("a").set()
+    assert (await running).state is ConstellationState.COMPLETED
+    assert DONE == {"a": 2, "b": 1}  # at least once; the first result did not count
+    (late,) = [notice for _, notice in await stage.store.notices(run=run.id) if notice.kind == "late"]
+    assert "late result" in late.message
+
+
+async def test_nothing_is_announced_that_is_not_durable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = stage.orchestrator()
+    ended = end_of(orchestrator, "a")
+    running = asyncio.ensure_future(orchestrator.run(chain("a", call="wait")))
+    await durable_work.gate("a begun").wait()
+    reached, go = slowly_completed(stage, monkeypatch)
+    durable_work.gate("a").set()
+    await reached.wait()
+    await asyncio.sleep(10.0)
+    assert not ended.is_set()
+    go.set()
+    await running
+    assert ended.is_set()
+
+
+async def test_an_answer_to_a_cycle_is_durable_when_it_returns(stage: Stage) -> None:
+    orchestrator = stage.orchestrator(external=True)
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b")))
+    await stage.until(lambda: not running.done() and orchestrator.stored and orchestrator.cycles("nightly"))
+    (cycle,) = orchestrator.cycles("nightly")
+    orchestrator.claim(cycle.id, "ann")
+    await orchestrator.answer(cycle.id, "ann", [AddTask(task("c"))])
+    assert "c" in (await stage.load()).plan
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
+    ended = asyncio.Event()
+
+    def hear(event: Event) -> Any:
+        if event.kind == "task_completed" and event.task_id == name:  # type: ignore[attr-defined]
+            ended.set()
+
+    orchestrator.events.subscribe(hear)
+    return ended
+
+
+async def test_a_heartbeat_just_after_an_end_does_not_count_it_as_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end is written, so the heartbeat no longer names the run, before the device knows that."""
+    orchestrator = stage.orchestrator()
+    commit, run = stage.store.commit, DeviceAgent.run
+    agents: list[DeviceAgent] = []
+
+    async def noted(agent: DeviceAgent) -> None:
+        agents.append(agent)
+        await run(agent)
+
+    monkeypatch.setattr(DeviceAgent, "run", noted)
+
+    async def with_a_beat(writes: Sequence[Write]) -> None:
+        await commit(writes)
+        if any(isinstance(write, PutRun) and write.run.status is COMPLETED for write in writes):
+            [agent] = agents
+            await agent.heartbeat.beat()
+
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    monkeypatch.setattr(stage.store, "commit", with_a_beat)
+    await asyncio.sleep(1.0)
+    for name in ("b", "a"):
+        durable_work.gate(name).set()
+    assert (await running).state is ConstellationState.COMPLETED
+    assert DONE == {"a": 1, "b": 1}
+    assert "taken the run away" not in caplog.text

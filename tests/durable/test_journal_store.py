@@ -1,0 +1,179 @@
+"""Journal store: a stored plan is loaded whole, or refused with the reason; edits of stopped plans."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import AddTask, EditBatch, RemoveTask
+from asterism.core.plan.journal import SCHEMA, UnreadableJournal
+from asterism.durable import admin, journal_store
+from asterism.durable.journal_store import insert_plan, read_heads, record_key
+from asterism.store.protocol import PutRegister
+from tests.durable import durable_work
+from tests.durable.durable_scenes import DONE, Stage, chain, task
+
+pytestmark = pytest.mark.virtual_time
+
+JOURNALS = Path(__file__).parent / "journals"
+
+
+async def kept(stage: Stage, *names: str) -> None:
+    """Store a plan that no process has run."""
+    await insert_plan(stage.store, chain(*names))
+
+
+async def put(stage: Stage, key: str, value: Any) -> None:
+    before = await stage.store.register(key)
+    await stage.store.commit([PutRegister(key, value, before.revision if before is not None else None)])
+
+
+# -- what cannot be read -----------------------------------------------------------------------------------------------
+
+RECORD, SECOND, THIRD = 0, 1, 2  # relative to the first record of the journal
+LATER = "written by a later version of Asterism"
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "words"),
+    [
+        ("plan/nightly", lambda value: {**value, "schema": SCHEMA + 1}, LATER),
+        ("plan/nightly", lambda value: {**value, "mood": "good"}, "is not the head of a plan"),
+        ("plan/nightly", lambda value: "gone", "is not the head of a plan"),
+        (
+            "plan/nightly",
+            lambda value: {**value, "first": 7},
+            "record 7, the first of the journal of plan 'nightly', is missing",
+        ),
+        (RECORD, lambda value: {**value, "schema": SCHEMA + 1}, LATER),
+        (RECORD, lambda value: {**value, "text": value["text"][:40]}, "the snapshot of plan 'nightly' cannot be read"),
+        (RECORD, lambda value: {**value, "of": 2}, "does not begin with a whole snapshot"),
+        (RECORD, lambda value: {"schema": SCHEMA, "steps": []}, "does not begin with a whole snapshot"),
+        (RECORD, lambda value: [], "is malformed"),
+        (SECOND, lambda value: {"schema": SCHEMA, "steps": 7}, "has no steps"),
+        (
+            SECOND,
+            lambda value: {"schema": SCHEMA, "steps": [["dance"]]},
+            "cannot be replayed",
+        ),
+        (THIRD, lambda value: {"schema": SCHEMA, "steps": []}, r"record \d+ .* is missing"),
+        ("journal/nightly/last", lambda value: {"schema": SCHEMA, "steps": []}, "is not a record of a journal"),
+    ],
+)
+async def test_an_unreadable_journal_is_refused_with_the_reason(
+    stage: Stage, key: str | int, change: Callable[[Any], Any], words: str
+) -> None:
+    await kept(stage, "a")
+    [found] = await read_heads(stage.store)
+    name = record_key("nightly", found.first + key) if isinstance(key, int) else key
+    before = await stage.store.register(name)
+    await put(stage, name, change(before.value if before is not None else None))
+    with pytest.raises(UnreadableJournal, match=words):
+        await stage.load()
+    assert DONE == {}
+
+
+@pytest.mark.parametrize("name", ["a/b", "a@b", "a|b", "two\nlines", "x" * 201])
+async def test_an_invalid_plan_name_is_refused(stage: Stage, name: str) -> None:
+    with pytest.raises(PlanError, match="the name of a stored plan"):
+        await insert_plan(stage.store, Constellation(name))
+
+
+async def test_a_large_plan_is_stored_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 100)
+    await kept(stage, *(f"t{number}" for number in range(50)))
+    assert len(await stage.store.registers("journal/nightly/")) > 20
+    assert len((await stage.load()).plan) == 50
+
+
+async def test_stored_plans_can_be_listed(stage: Stage) -> None:
+    await kept(stage, "a")
+    [found] = await read_heads(stage.store)
+    assert (found.name, found.state, found.ended, found.epoch) == ("nightly", "created", False, 0)
+
+
+async def test_an_end_missing_in_the_head_is_written_by_the_next_reader(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
+    found = await stage.store.register("plan/nightly")
+    assert found is not None
+    await put(stage, "plan/nightly", {**found.value, "state": "executing", "ended_at": None, "owner": "gone"})
+    result = await stage.orchestrator().run_stored("nightly")
+    assert result.state == "completed"
+    [head] = await read_heads(stage.store)
+    assert (head.state, head.owner, head.ended_at) == ("completed", None, result.plan.ended_at)
+
+
+# -- journals of earlier versions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(JOURNALS.glob("*.json")), ids=lambda path: path.stem)
+async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path: Path) -> None:
+    """Each file was written by the version in its name. They are never rewritten: every version must read them."""
+
+    stored = json.loads(path.read_text("utf-8"))
+    await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])
+    found = await stage.load(stored["name"])
+    assert {node.id: str(node.status) for node in found.plan.nodes.values()} == stored["tasks"]
+    assert (found.plan.version, str(found.plan.state)) == (stored["version"], stored["state"])
+    assert len(found.lock.cycles) == stored["open_cycles"]
+
+
+def test_there_is_a_stored_journal_of_this_version() -> None:
+    assert (JOURNALS / f"schema-{SCHEMA}.json").exists()
+
+
+# -- editing at rest ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_edit_of_a_stopped_plan_applies_when_it_runs(stage: Stage) -> None:
+    await kept(stage, "a", "b")
+    fleet = stage.fleet()
+    batch = EditBatch((RemoveTask("b"), AddTask(task("c"))), "ann", base_version=0)
+    assert (await admin.edit(fleet, "nightly", batch, dry_run=True)).version == 1
+    assert (await stage.load()).plan.version == 0
+    assert (await admin.edit(fleet, "nightly", batch)).version == 1
+    result = await stage.orchestrator().run_stored("nightly")
+    assert DONE == {"a": 1, "c": 1}
+    assert result.plan.version == 1
+
+
+async def test_each_concurrent_edit_is_applied_or_rejected_as_stale(stage: Stage) -> None:
+    await kept(stage, "a")
+    apart = [
+        admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task(f"t{n}")),), base_version=0)) for n in range(5)
+    ]
+    same = [admin.edit(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),), base_version=0)) for _ in range(3)]
+    outcomes = await asyncio.gather(*apart, *same, return_exceptions=True)
+    assert [type(one).__name__ for one in outcomes[:5]] == ["Applied"] * 5
+    assert sorted(type(one).__name__ for one in outcomes[5:]) == ["Applied", "EditRejected", "EditRejected"]
+    found = await stage.load()
+    assert found.plan.version == 6
+    assert set(found.plan.nodes) == {f"t{number}" for number in range(5)}
+
+
+async def test_a_running_plan_and_an_ended_plan_cannot_be_edited_in_the_store(stage: Stage) -> None:
+    running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
+    await asyncio.sleep(3.0)
+    batch = EditBatch((AddTask(task("b")),))
+    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and only its editor"):
+        await admin.edit(stage.fleet(), "nightly", batch)
+    durable_work.gate("a").set()
+    await running
+    with pytest.raises(EditRejected, match="is completed"):
+        await admin.edit(stage.fleet(), "nightly", batch)
+    with pytest.raises(PlanError, match="it cannot be paused"):
+        await admin.pause(stage.fleet(), "nightly")
+
+
+async def test_the_first_pause_request_counts(stage: Stage) -> None:
+    await kept(stage, "a")
+    await admin.pause(stage.fleet(), "nightly")
+    await admin.pause(stage.fleet(), "nightly", "again")
+    assert await admin.pause_reason(stage.store, "nightly") == "by ann"

@@ -1,0 +1,262 @@
+"""Reload of a plan: another process changed a run whose end was about to be written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import EditRejected
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.core.plan.status import ConstellationState
+from asterism.core.run import transitions
+from asterism.core.run.run import COMPLETED, RunStatus
+from asterism.durable import compaction, journal_writer
+from asterism.orchestrator.orchestrator import Orchestrator
+from asterism.store.protocol import PutCopy, PutRegister, PutRun, Query, Write
+from asterism.store.store_errors import StoreUnavailable
+from tests.durable import durable_work
+from tests.durable.durable_scenes import (
+    DONE,
+    Stage,
+    chain,
+    changed_by_somebody,
+    only_run,
+    overtake,
+    overtaken_slowly,
+    slowly_completed,
+    task,
+)
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction is due when the journal is closed; the snapshot must not contain the dropped steps."""
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    orchestrator = stage.orchestrator(max_losses=0)
+    plan = Constellation("nightly")
+    plan.add(task("a", "wait"))
+    plan.add(task("b"), "a")
+    plan.add(task("c", "wait"))
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await durable_work.gate("a begun").wait()
+    await durable_work.gate("c begun").wait()
+    run = next(r for r in await stage.store.find(Query()) if r.key == "plan:nightly/a/1")
+    commit, held, go = stage.store.commit, asyncio.Event(), asyncio.Event()
+
+    async def slow(writes: Sequence[Write]) -> None:
+        if any(isinstance(w, PutRun) and w.run.key == "plan:nightly/c/2" for w in writes):
+            held.set()
+            await go.wait()
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", slow)
+    durable_work.gate("c").set()  # its end is on the way
+    await held.wait()
+    durable_work.gate("a").set()  # its end is known here, and waits behind
+    await asyncio.sleep(1.0)
+    flow = await stage.fleet().workflows.get(run.workflow, run.version)
+    await commit([PutRun(transitions.lose(run, flow, stage.store.clock(), "silent"), run.revision)])
+    running.cancel()
+    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than LAST_COMMIT_TIMEOUT
+    go.set()
+    await asyncio.wait([running])
+    monkeypatch.setattr(stage.store, "commit", commit)
+    kept = await stage.load()
+    (now,) = [r for r in await stage.store.find(Query()) if r.id == run.id]
+    assert now.status is RunStatus.FAILED
+    assert str(kept.plan.node("a").status) == "running", kept.plan.node("a").status  # its run has failed
+
+
+@pytest.mark.parametrize("what", ["amend", "cancel"])
+async def test_commands_during_a_reload_take_effect(stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    orchestrator = stage.orchestrator()
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    reached, go = overtaken_slowly(stage, monkeypatch)
+    await overtake(stage)
+    await reached.wait()
+    asyncio.get_running_loop().call_later(1.0, go.set)
+    durable_work.gate("b").set()
+    try:
+        if what == "amend":
+            await orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann"))
+        else:
+            await orchestrator.cancel("nightly")
+    finally:
+        go.set()
+        await running
+
+
+@pytest.mark.parametrize("where", ["load", "is_there", "prepare"])
+async def test_an_unavailable_store_does_not_end_a_reload(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    orchestrator = stage.orchestrator()
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    registers, register = stage.store.registers, stage.store.register
+    failed = []
+
+    async def fails_once(prefix: str) -> Any:
+        wanted = "journal/" if where == "load" else "workflow-version/"
+        if prefix.startswith(wanted) and where != "is_there" and not failed:
+            failed.append(prefix)
+            raise StoreUnavailable("not now")
+        return await registers(prefix)
+
+    async def one_fails_once(key: str) -> Any:
+        if key.startswith("journal/") and where == "is_there" and not failed:
+            failed.append(key)
+            raise StoreUnavailable("not now")
+        return await register(key)
+
+    monkeypatch.setattr(stage.store, "registers", fails_once)
+    monkeypatch.setattr(stage.store, "register", one_fails_once)
+    durable_work.gate("b").set()
+    await overtake(stage)
+    assert (await running).state is ConstellationState.COMPLETED
+    assert failed
+
+
+async def test_a_reload_releases_the_slots_of_tasks_that_never_began(stage: Stage) -> None:
+    orchestrator = stage.orchestrator(max_open_runs=50)
+    plan = chain("a", "b", call="wait")
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await durable_work.gate("a begun").wait()
+
+    async def add_all_the_time() -> None:
+        for number in range(40):
+            with contextlib.suppress(EditRejected):
+                Orchestrator.edit(orchestrator, "nightly", EditBatch((AddTask(task(f"x{number}")),), "ann"))
+            await asyncio.sleep(0)
+
+    durable_work.gate("b").set()
+    await changed_by_somebody(stage, await only_run(stage))
+    adding = asyncio.ensure_future(add_all_the_time())
+    durable_work.gate("a").set()
+    await adding
+    assert (await running).state is ConstellationState.COMPLETED
+    (place,) = list(orchestrator.scheduler.roster)
+    assert place.running == 0
+
+
+async def test_a_run_whose_end_is_being_written_is_not_outdated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is ahead of the store while the end of a run is being committed."""
+    find, commit = stage.store.find, stage.store.commit
+    found, ended = asyncio.Event(), asyncio.Event()
+
+    async def slowly_found(query: Query) -> Any:
+        if query.statuses is None or RunStatus.COMPLETED in query.statuses or found.is_set():
+            return await find(query)
+        if query.workflow != "plan:nightly":
+            return await find(query)
+        await durable_work.gate("a begun").wait()
+        answer = await find(query)
+        found.set()
+        await ended.wait()
+        return answer
+
+    async def slow(writes: Sequence[Write]) -> None:
+        if any(isinstance(w, PutRun) and w.run.status is COMPLETED for w in writes) and not ended.is_set():
+            ended.set()
+            await asyncio.sleep(0.5)
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "find", slowly_found)
+    monkeypatch.setattr(stage.store, "commit", slow)
+    running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
+    await found.wait()
+    durable_work.gate("b").set()
+    durable_work.gate("a").set()
+    assert (await running).state is ConstellationState.COMPLETED
+    kept = await stage.load()
+    taken_up = [entry for entry in kept.plan.story() if entry.what == "taken up"]
+    (run,) = [r for r in await find(Query()) if "/a/" in r.key]
+    assert not [entry for entry in run.story if "cancel" in str(entry)], run.story
+    assert len(taken_up) == 1
+
+
+@pytest.mark.virtual_time(seeds=[None, *range(12)])
+async def test_reloads_do_not_use_up_max_open_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = stage.orchestrator(max_open_runs=2)
+    plan = chain("a", "b", call="wait")
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await durable_work.gate("a begun").wait()
+
+    durable_work.gate("b").set()
+    await changed_by_somebody(stage, await only_run(stage))
+
+    async def add_all_the_time() -> None:
+        for number in range(60):
+            with contextlib.suppress(EditRejected):
+                Orchestrator.edit(orchestrator, "nightly", EditBatch((AddTask(task(f"x{number}")),), "ann"))
+            await asyncio.sleep(0)
+
+    adding = asyncio.ensure_future(add_all_the_time())
+    durable_work.gate("a").set()
+    await adding
+    done, _ = await asyncio.wait([running], timeout=3600.0)
+    (place,) = list(orchestrator.scheduler.roster)
+    assert place.running == 0
+    assert done
+
+
+async def test_an_edit_in_a_refused_commit_is_made_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    orchestrator = stage.orchestrator()
+    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    reached, go = slowly_completed(stage, monkeypatch)
+    durable_work.gate("a").set()
+    durable_work.gate("b").set()
+    await reached.wait()
+    await changed_by_somebody(stage, await only_run(stage))
+    amending = asyncio.ensure_future(orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann")))
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.wait([amending])
+    result = await running
+    await amending
+    assert "c" in result.plan if hasattr(result, "plan") else True
+    assert DONE["c"] == 1
+
+
+async def test_a_result_that_the_store_cannot_hold_fails_only_its_task(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = stage.store.commit
+
+    async def picky(writes: Sequence[Write]) -> None:
+        if any(isinstance(w, PutRun) and w.run.status is COMPLETED and "/a/" in w.run.key for w in writes):
+            raise ValueError("cannot be stored")
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", picky)
+    plan = Constellation("nightly")
+    plan.add(task("a"))
+    plan.add(task("b"))
+    result = await stage.orchestrator().run(plan)
+    assert result.state is ConstellationState.PARTIALLY_FAILED
+
+
+async def test_runs_of_a_peer_plan_of_the_same_name_are_not_cancelled(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
+    (own,) = await stage.store.find(Query())
+    flow = await stage.fleet().workflows.get(own.workflow, own.version)
+    now = stage.store.clock()
+    theirs = transitions.create("theirs", flow, {"name": "x"}, by="nightly", now=now, device="kitchen")
+    await stage.store.start_feed()
+    await stage.store.commit([PutCopy(theirs, None, "their store")])
+    await stage.store.commit([PutRegister("plan/nightly", None, (await stage.store.register("plan/nightly")).revision)])
+    for one in await stage.store.registers("journal/nightly/"):
+        await stage.store.commit([PutRegister(one.key, None, one.revision)])
+    assert (await stage.orchestrator().run(chain("b"))).state is ConstellationState.COMPLETED
+    found = await stage.store.run("theirs")
+    assert found is not None
+    assert not found.ended
