@@ -11,7 +11,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.durable import compaction, journal_store
-from asterism.durable.fleet_device import FleetDevice, PlanRuns
+from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.journal_writer import JournalWriter
 from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from asterism.durable.fleet_device import FleetDevice, PlanRuns
+from asterism.durable.fleet_device import FleetDevice
 from asterism.durable.journal_writer import JournalWriter
 from asterism.peers import ingest
 from asterism.store.protocol import Write

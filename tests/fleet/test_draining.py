@@ -65,7 +65,7 @@ async def asked_for(stage: Stage, kitchen: Device, way: str) -> Run:
 
 
 @pytest.mark.parametrize("way", ["assigned", "taken", "created"])
-async def test_what_was_asked_for_before_a_device_is_drained_is_finished_when_it_comes(stage: Stage, way: str) -> None:
+async def test_a_run_requested_before_a_drain_is_finished(stage: Stage, way: str) -> None:
     kitchen = await stage.device("kitchen")
     run = await asked_for(stage, kitchen, way)
     assert not kitchen.hands.begun
@@ -78,9 +78,7 @@ async def test_what_was_asked_for_before_a_device_is_drained_is_finished_when_it
 
 
 @pytest.mark.parametrize("hurry", [False, True])
-async def test_what_was_taken_before_a_device_is_drained_is_no_loss_although_the_answer_got_lost(
-    stage: Stage, hurry: bool
-) -> None:
+async def test_a_run_taken_before_a_drain_is_not_lost_with_its_answer(stage: Stage, hurry: bool) -> None:
     kitchen = await stage.device("kitchen")
     take = stage.store.take
 
@@ -99,7 +97,7 @@ async def test_what_was_taken_before_a_device_is_drained_is_no_loss_although_the
     assert (found.status, found.epoch, found.losses) == ("reassigning" if hurry else "completed", 1, 0)
 
 
-async def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing(stage: Stage) -> None:
+async def test_an_unavailable_store_does_not_keep_an_idle_device_from_leaving(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     kitchen.line.down = True
     began = stage.now()
@@ -109,9 +107,7 @@ async def test_a_store_that_is_away_does_not_keep_a_device_that_has_nothing(stag
 
 
 @pytest.mark.parametrize("way", ["assigned", "taken", "created"])
-async def test_what_comes_when_a_device_is_in_a_hurry_to_leave_is_handed_back_and_is_no_loss(
-    stage: Stage, way: str
-) -> None:
+async def test_a_run_that_arrives_during_a_hurried_leave_is_handed_back_without_loss(stage: Stage, way: str) -> None:
     kitchen = await stage.device("kitchen")
     run = await asked_for(stage, kitchen, way)
     kitchen.agent.drain(hand_back=True)
@@ -121,7 +117,7 @@ async def test_what_comes_when_a_device_is_in_a_hurry_to_leave_is_handed_back_an
     assert found.previous[0][4:] == ("released", "the device is leaving")
 
 
-async def test_a_device_hears_from_the_store_that_it_is_to_leave(stage: Stage) -> None:
+async def test_a_device_drains_when_the_store_asks(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", heartbeat=10.0)
     asked = await stage.person.drain("kitchen")
     assert asked.draining
@@ -145,7 +141,7 @@ async def test_a_device_hands_work_back_while_its_own_rule_says_so(stage: Stage)
     await stage.at_work(kitchen, run)
 
 
-async def test_a_device_that_is_cancelled_stops_its_work_and_says_that_it_is_gone(stage: Stage) -> None:
+async def test_a_cancelled_device_stops_its_work_and_ends_its_session(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", backlog=1)
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.virtual_time
 # -- many paces ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_device_is_heard_of_before_it_is_given_work_with_a_shorter_heartbeat(stage: Stage) -> None:
+async def test_a_device_renews_its_lease_before_work_with_a_shorter_heartbeat(stage: Stage) -> None:
     """Its own heartbeat is so slow that the store might take the run away before it hears of it again."""
     brisk = Workflow("brisk", call="work:do", heartbeat=1.0, timeout=4.0)
     kitchen = await stage.device("kitchen", heartbeat=300.0, timeout=900.0, monitor_every=5.0)
@@ -86,7 +86,7 @@ async def test_one_grant_is_begun_once_however_often_it_comes(stage: Stage) -> N
     assert (len(desk), len(kitchen.hands.begun)) == (0, 1)
 
 
-async def test_a_grant_that_came_before_one_that_has_left_is_not_begun(stage: Stage) -> None:
+async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
@@ -105,7 +105,7 @@ async def test_a_grant_that_came_before_one_that_has_left_is_not_begun(stage: St
     assert (len(desk), len(kitchen.hands.begun)) == (0, 2)
 
 
-def test_what_has_left_is_remembered_for_so_many_more_and_forgotten_then() -> None:
+def test_a_recent_set_forgets_old_members() -> None:
     past = RecentSet(3)
     for number in range(5):
         past.add(number)

@@ -85,7 +85,7 @@ def test_no_failing_expression_brings_a_secret_into_the_store(tmp_path: Path, ca
         assert form not in caplog.text
 
 
-def test_without_the_mask_it_is_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_mask_the_secret_is_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An expression repeats nothing of its data, but a request that gets no answer names its address."""
     monkeypatch.setattr(Mask, "error", lambda self, error: error)
     flow = Workflow("work", http={"url": "http://127.0.0.1:1/{token}"})
@@ -96,9 +96,7 @@ def test_without_the_mask_it_is_in_the_store(tmp_path: Path, monkeypatch: pytest
 # -- what the work says, and what it returns ---------------------------------------------------------------------------
 
 
-async def test_a_result_is_stored_as_it_is_and_masked_where_it_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = shell("""printf '{"v1.1": "%s"}' "$token" """)
     run, shown = await run_on_a_device(f"sqlite:///{tmp_path}/fleet.db", flow, GIVEN)
     assert run.output == {"v1.1": VALUE}
@@ -163,7 +161,7 @@ def test_a_variable_that_is_named_like_a_secret_is_masked(monkeypatch: pytest.Mo
 # -- the policy --------------------------------------------------------------------------------------------------------
 
 
-def test_secrets_of_the_policy_are_masked_whoever_prints_them() -> None:
+def test_secrets_of_the_device_policy_are_masked_in_all_output() -> None:
     listed = policy(shell=True, environment=("MY_VALUE",), secrets=("MY_*",))
     told = Told()
     assert execute(shell('echo "$MY_VALUE"'), policy=listed, told=told) == VALUE
@@ -225,7 +223,7 @@ def test_a_secret_that_is_not_named_by_text_fails_the_work() -> None:
 # -- notices -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_notification_command_says_is_masked_in_the_log(
+def test_output_of_a_notification_command_is_masked_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     listed = policy(commands=("sh",), environment=("MY_VALUE",), secrets=("MY_VALUE",))

@@ -53,7 +53,7 @@ async def processing(stage: Stage, owner: Owner, flow: Workflow = WORK) -> Run:
 # -- taking away -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_assignment_that_nobody_answers_runs_out(stage: Stage) -> None:
+async def test_an_unanswered_assignment_expires(stage: Stage) -> None:
     monitor = stage.monitor()
     session = await idle(stage, "kitchen", timeout=1000.0)
     run = await stage.person.create(WORK)
@@ -189,7 +189,7 @@ async def test_a_device_that_comes_back_while_the_brake_holds_keeps_its_work(sta
 # -- handing out -------------------------------------------------------------------------------------------------------
 
 
-async def test_what_waits_is_handed_out_by_score_and_the_scores_are_kept(stage: Stage) -> None:
+async def test_waiting_runs_are_assigned_by_score_and_keep_the_scores(stage: Stage) -> None:
     run = await stage.person.create(WORK)
     await idle(stage, "slow", profile={"quality": 0.1})
     await idle(stage, "fast", profile={"quality": 0.9})
@@ -210,7 +210,7 @@ async def test_the_most_urgent_is_handed_out_first_and_nothing_while_it_backs_of
     assert [(await stage.read(run)).status for run in (low, high, later)] == ["created", "assigned", "created"]
 
 
-async def test_a_preferred_device_gets_what_is_offered_although_others_could_take_it_first(stage: Stage) -> None:
+async def test_a_preferred_device_gets_an_offered_run_before_others(stage: Stage) -> None:
     await stage.device("plain", monitor_every=5.0)
     liked = await stage.device("liked", labels={"room": "attic"})
     await stage.until(lambda: liked.line.asked["heartbeat"])
@@ -223,7 +223,7 @@ async def test_a_preferred_device_gets_what_is_offered_although_others_could_tak
     await stage.until(lambda: len(liked.hands.begun) == 2)
 
 
-async def test_when_the_preferred_device_does_not_come_anybody_may_have_it(stage: Stage) -> None:
+async def test_without_the_preferred_device_any_device_may_take_the_run(stage: Stage) -> None:
     flow = replace(WORK, name="picky", prefers="os == 'plan9'")
     orchestration = replace(WORK, name="orchestration", orchestration=True)
     runs = [await stage.person.create(flow), await stage.person.create(orchestration)]
@@ -259,7 +259,7 @@ async def test_when_all_decline_they_are_asked_again_and_at_last_it_fails_with_e
     assert not hub.hands.begun
 
 
-async def test_what_no_device_can_do_fails_with_every_objection(stage: Stage) -> None:
+async def test_a_run_that_no_device_can_execute_fails_with_all_reasons(stage: Stage) -> None:
     monitor = stage.monitor()
     run = await stage.person.create(GPU)
     kitchen = await stage.device("kitchen")
@@ -268,19 +268,17 @@ async def test_what_no_device_can_do_fails_with_every_objection(stage: Stage) ->
     assert (await stage.read(run)).status == "created"
     await watch(monitor, 30.0)
     error = (await stage.read(run)).error
-    assert error == (
-        "no device could take it for 300 s. kitchen: it lacks gpu; attic: it has no slots"
-    )
+    assert error == ("no device could take it for 300 s. kitchen: it lacks gpu; attic: it has no slots")
     assert not kitchen.hands.begun
 
 
-async def test_what_nobody_is_there_for_fails_too(stage: Stage) -> None:
+async def test_a_run_without_any_device_fails_too(stage: Stage) -> None:
     run = await stage.person.create(WORK, device="nowhere")
     await watch(stage.monitor(), 320.0)
     assert (await stage.read(run)).error == "no device could take it for 300 s. no device is joined"
 
 
-async def test_a_device_that_comes_in_time_gets_it_and_one_that_leaves_starts_the_wait_anew(stage: Stage) -> None:
+async def test_a_joining_device_gets_the_run_and_a_leaving_one_restarts_the_wait(stage: Stage) -> None:
     monitor = stage.monitor()
     first = await stage.person.create(GPU)
     await watch(monitor, 250.0)
@@ -311,7 +309,7 @@ async def test_a_run_that_a_rule_accepts_is_not_given_up_because_of_others_that_
 # -- tidying -----------------------------------------------------------------------------------------------------------
 
 
-async def test_old_runs_are_forgotten_with_what_belonged_to_them(stage: Stage) -> None:
+async def test_old_runs_are_removed_with_their_blobs_and_reports(stage: Stage) -> None:
     await stage.person.configure(keep=1000.0)
     monitor = stage.monitor()
     old = await stage.person.create(WORK, {"text": "x" * 200_000})
@@ -343,7 +341,7 @@ async def test_a_great_many_old_runs_do_not_keep_the_monitor_from_its_work(
     assert counts == [14, 8, 2, 0, 0, 0]
 
 
-async def test_a_device_that_is_long_gone_is_forgotten_and_one_that_was_replaced_only_then_as_well(
+async def test_a_long_silent_session_ends_and_so_does_a_replaced_one(
     stage: Stage,
 ) -> None:
     """It may take work for as long as it believes that it was heard of, and an ended session owns nothing."""
@@ -403,7 +401,7 @@ async def test_a_store_out_of_reach_does_not_end_a_monitor(stage: Stage) -> None
     assert await stage.store.find(Query(offered=True)) == []
 
 
-async def test_what_all_have_declined_begins_a_new_round_however_much_waits_before_it(
+async def test_a_run_that_all_declined_starts_a_new_round_however_many_wait_before_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 5)
@@ -422,7 +420,7 @@ async def test_what_all_have_declined_begins_a_new_round_however_much_waits_befo
     assert not any([(await stage.read(run)).rounds for run in runs[:-1]])
 
 
-async def test_what_no_device_can_take_is_given_up_however_much_waits_before_it(
+async def test_an_unplaceable_run_is_given_up_however_many_wait_before_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 5)
@@ -441,7 +439,7 @@ async def test_what_no_device_can_take_is_given_up_however_much_waits_before_it(
     assert not any([(await stage.read(run)).ended for run in before])
 
 
-async def test_a_device_of_a_peer_is_given_its_work_however_much_waits_and_whoever_is_idle_here(
+async def test_a_device_of_a_peer_gets_its_run_however_many_runs_wait(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes nothing by itself, so what is for it alone would wait for ever beside a device that cannot do it."""

@@ -53,7 +53,7 @@ def test_the_margin_leaves_time_to_stop_and_never_takes_more_than_a_third() -> N
     assert margin(6.0, 5.0) == 2.0
 
 
-async def test_what_a_device_stopped_by_itself_comes_back_to_the_fleet_when_it_is_heard_of_again(stage: Stage) -> None:
+async def test_a_fenced_run_returns_to_the_fleet_with_the_next_heartbeat(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)
@@ -67,7 +67,7 @@ async def test_what_a_device_stopped_by_itself_comes_back_to_the_fleet_when_it_i
     assert len(found.previous) == 1
 
 
-async def test_a_result_is_told_even_if_the_store_was_out_of_reach_for_longer_than_the_lease(stage: Stage) -> None:
+async def test_a_result_is_written_after_an_outage_longer_than_the_lease(stage: Stage) -> None:
     """Nothing is being done any more, so to go on telling does no harm; to do it all again would."""
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     run = await stage.person.create(TIGHT)
@@ -181,7 +181,7 @@ async def drop_rule(stage: Stage, device: Device) -> None:
     stage.store._sessions[device.session] = replace(session, accepts=None)
 
 
-async def test_what_was_claimed_and_acknowledged_to_nobody_is_taken_up_with_the_next_heartbeat(stage: Stage) -> None:
+async def test_a_claim_whose_answer_was_lost_is_adopted_with_the_next_heartbeat(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", heartbeat=5.0)
     await kitchen.fleet.workflows.add(WORK)
     kitchen.line.loses["take"] = 1

@@ -79,7 +79,7 @@ async def test_work_that_was_handed_back_goes_to_another_device_or_waits(stage: 
     assert (await stage.read(run)).rounds == 0
 
 
-async def test_a_device_that_was_chosen_before_anybody_heard_that_it_rests_declines_and_that_is_no_round(
+async def test_a_decline_by_a_resting_device_does_not_count_as_a_round(
     stage: Stage,
 ) -> None:
     battery = Battery(0.9)
@@ -106,7 +106,7 @@ async def test_a_device_that_joins_while_it_has_to_rest_takes_nothing_at_all(sta
     assert (laptop.hands.begun, (await stage.read(run)).epoch) == ([], 0)
 
 
-async def test_a_run_that_others_declined_waits_for_the_one_that_rests(stage: Stage) -> None:
+async def test_a_run_that_others_declined_waits_for_a_resting_device(stage: Stage) -> None:
     """Its rounds are not over before that one was asked, too; a failed attempt does not wait for it."""
     battery = Battery()
     laptop = await stage.device("laptop", **battery.terms)

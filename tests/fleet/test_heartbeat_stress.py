@@ -130,7 +130,7 @@ async def test_one_heartbeat_that_is_never_answered_costs_no_work() -> None:
 
 
 @pytest.mark.virtual_time(seed=1)
-async def test_what_an_execution_says_of_itself_never_ends_the_device() -> None:
+async def test_an_invalid_report_of_an_execution_never_ends_the_device() -> None:
     async def boasts(work: RunWork) -> str:
         work.on_progress(Progress(10**5000))
         await asyncio.sleep(20.0)
@@ -173,7 +173,7 @@ async def test_an_input_that_cannot_be_read_is_a_loss_with_a_delay_and_a_cap() -
 
 
 @pytest.mark.virtual_time(seed=1)
-async def test_a_retry_keeps_a_large_input_that_nobody_else_refers_to_any_more() -> None:
+async def test_a_retry_keeps_the_blob_of_a_pruned_run() -> None:
     scene = Scene(Worker(sleeps))
     await scene.agent.joined.wait()
     first = await scene.person.create(Workflow("w", call="a:b"), {"text": "x" * 100_000})
@@ -186,7 +186,7 @@ async def test_a_retry_keeps_a_large_input_that_nobody_else_refers_to_any_more()
 
 
 @pytest.mark.virtual_time(seed=1)
-async def test_an_empty_store_in_the_place_of_ours_is_waited_out_and_ends_nobody() -> None:
+async def test_a_device_waits_while_an_empty_store_replaces_its_own() -> None:
     class Moved(MemoryStore):
         away = False
 

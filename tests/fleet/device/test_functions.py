@@ -76,7 +76,7 @@ def test_a_module_is_imported_beside_the_loop(tmp_path: Path, monkeypatch: pytes
 # -- telling and being told --------------------------------------------------------------------------------------------
 
 
-def test_a_function_is_told_which_attempt_it_is_and_tells_how_far_it_is() -> None:
+def test_a_function_gets_its_attempt_and_reports_progress() -> None:
     told = Told()
     before = (Assignment("d", 1, 0.0, 1.0, "declined"), Assignment("d", 2, 0.0, 1.0, "timeout"))
     run = Run("r9", "work", 1, 0.0, "test", epoch=3, progress=Progress(4, 7), previous=before)
@@ -89,7 +89,7 @@ def test_a_function_is_told_which_attempt_it_is_and_tells_how_far_it_is() -> Non
     assert told.progress == [Progress(1, 2), Progress(2, 2)]
 
 
-async def test_progress_is_told_on_the_loop_from_whatever_thread() -> None:
+async def test_progress_from_any_thread_arrives_on_the_event_loop() -> None:
     where: list[int] = []
 
     def from_a_thread_of_its_own(run: CurrentRun) -> None:
@@ -203,7 +203,7 @@ def test_an_error_of_its_own_is_passed_on_also_a_timeout() -> None:
     assert not isinstance(caught.value, LimitReached)
 
 
-def test_a_secret_is_masked_in_what_it_raises_and_not_in_what_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_masked_in_errors_and_not_in_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
     given = {"token": {"secret": "MY_TOKEN"}}
     assert execute(function(lambda token: {"t": [token]}), given) == {"t": ["s3cr3t-value"]}
@@ -258,7 +258,7 @@ async def test_a_coroutine_that_will_not_stop_is_left_to_itself_after_the_grace(
     assert "does not stop" in caplog.text
 
 
-async def test_a_thread_is_told_to_stop_and_hears_it_when_it_reports() -> None:
+async def test_a_thread_learns_that_it_should_stop_when_it_reports() -> None:
     heard: list[BaseException | bool] = []
     running, stopped = threading.Event(), threading.Event()
 
@@ -333,7 +333,7 @@ async def test_cancelling_twice_does_not_wait_for_the_grace() -> None:
     await soon_async(lambda: made.lingering == 0)
 
 
-def test_a_thread_that_reports_after_its_device_is_gone_is_told_to_stop() -> None:
+def test_a_thread_that_reports_after_the_device_has_gone_should_stop() -> None:
     running, go = threading.Event(), threading.Event()
     said: list[BaseException] = []
 

@@ -42,7 +42,7 @@ def whats(run: Run) -> list[str]:
     return [entry.what for entry in run.story]
 
 
-async def test_what_a_device_refuses_it_never_takes_and_the_run_says_why(stage: Stage) -> None:
+async def test_a_refused_run_is_never_taken_and_records_the_reason(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     run = await stage.person.create(WORK, {"forbidden": True})
     kitchen.hands.finish(first)
@@ -57,7 +57,7 @@ async def test_what_a_device_refuses_it_never_takes_and_the_run_says_why(stage: 
     await stage.at_work(attic, run)
 
 
-async def test_a_device_does_not_judge_again_and_again_what_it_has_refused(stage: Stage) -> None:
+async def test_a_device_judges_a_refused_run_once(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     judged: list[str] = []
     check = kitchen.hands.check
@@ -68,7 +68,7 @@ async def test_a_device_does_not_judge_again_and_again_what_it_has_refused(stage
     assert judged == [run.id]
 
 
-async def test_a_device_finds_what_it_will_do_behind_any_number_of_runs_that_it_will_not(stage: Stage) -> None:
+async def test_a_device_finds_an_acceptable_run_behind_any_number_of_others(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     refused = [await stage.person.create(WORK, {"forbidden": True}) for _ in range(6 * JUDGED_AHEAD)]
     last = await stage.person.create(WORK)
@@ -79,7 +79,7 @@ async def test_a_device_finds_what_it_will_do_behind_any_number_of_runs_that_it_
     assert {(await stage.read(run)).epoch for run in refused} == {0}
 
 
-async def test_what_has_to_be_judged_first_is_not_overtaken_by_less_urgent_work(stage: Stage) -> None:
+async def test_a_run_to_be_judged_is_not_overtaken_by_less_urgent_ones(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
     kitchen.hands.judges_each = lambda flow, given: bool(given)  # type: ignore[method-assign]
     plain = await stage.person.create(WORK)
@@ -115,7 +115,7 @@ def test_only_a_function_with_a_plain_input_is_judged_by_its_workflow_alone(
     assert executors.judges_each(flow, given) is each
 
 
-async def test_a_real_policy_judges_the_command_of_each_run_before_it_is_taken(stage: Stage, tmp_path: Path) -> None:
+async def test_the_device_policy_judges_each_command_before_the_run_is_taken(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("commands: [sh]\n")
     executors = DeviceExecutor(DevicePolicy.load(file), device="kitchen", session="s")
@@ -129,9 +129,7 @@ async def test_a_real_policy_judges_the_command_of_each_run_before_it_is_taken(s
     assert "shred" in found.declined["kitchen"]
 
 
-async def test_without_judging_first_the_record_shows_a_grant_of_what_was_refused(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_judging_first_a_refused_run_shows_a_grant(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation."""
     kitchen, first = await busy(stage, Hands())
     kitchen.hands.judges_each = lambda flow, given: False  # type: ignore[method-assign]

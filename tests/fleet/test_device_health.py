@@ -144,7 +144,7 @@ async def test_runs_wait_for_a_fleet_whose_only_device_is_sick(stage: Stage) -> 
     watching.cancel()
 
 
-async def test_what_waits_in_its_backlog_is_handed_back_at_once(stage: Stage) -> None:
+async def test_runs_in_the_backlog_are_handed_back_at_once(stage: Stage) -> None:
     sick, hands = await device(stage, "sick", None, slots=1, backlog=5)
     runs = [await stage.person.create(BUILD) for _ in range(6)]
     await stage.until(lambda: len(sick.agent.worker) == 6)
@@ -157,7 +157,7 @@ async def test_what_waits_in_its_backlog_is_handed_back_at_once(stage: Stage) ->
     assert all(run.losses == 0 for run in handed)
 
 
-async def test_work_that_fails_at_once_on_every_device_stops_none(stage: Stage) -> None:
+async def test_work_that_fails_on_every_device_stops_no_device(stage: Stage) -> None:
     flow = await stage.person.workflows.add(replace(BUILD, retries=2))
     watching = await watched(stage)
     fleet = [await device(stage, name, ValueError("out of paper")) for name in ("kitchen", "attic")]
@@ -168,7 +168,7 @@ async def test_work_that_fails_at_once_on_every_device_stops_none(stage: Stage) 
     watching.cancel()
 
 
-async def test_who_fails_at_once_at_what_another_completes_stops(stage: Stage) -> None:
+async def test_a_device_that_fails_where_another_completes_stops_taking_work(stage: Stage) -> None:
     flow = await stage.person.workflows.add(replace(BUILD, retries=3))
     watching = await watched(stage)
     sick, hands = await device(stage, "sick", ValueError("no such library"))
@@ -234,7 +234,7 @@ async def test_a_retry_on_a_healthy_device_does_not_wait_for_one_that_has_stoppe
     watching.cancel()
 
 
-async def test_one_that_rests_as_well_is_waited_for_by_those_that_others_declined(stage: Stage) -> None:
+async def test_runs_that_others_declined_wait_for_a_suspended_resting_device(stage: Stage) -> None:
     battery = {"level": 0.9}
     watching = await watched(stage)
     await stopped(stage, hands_back="battery < 0.2", measure=lambda: {"battery": battery["level"]}, heartbeat=5.0)
@@ -248,7 +248,7 @@ async def test_one_that_rests_as_well_is_waited_for_by_those_that_others_decline
     watching.cancel()
 
 
-async def test_one_that_is_well_again_is_given_a_run_although_others_are_idle(stage: Stage) -> None:
+async def test_a_recovered_device_gets_a_run_although_others_are_idle(stage: Stage) -> None:
     watching = await watched(stage)
     sick, hands = await stopped(stage)
     hands.error = None

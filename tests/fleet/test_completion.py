@@ -69,7 +69,7 @@ async def test_only_so_many_ends_leave_together(stage: Stage, monkeypatch: pytes
     assert sorted(map(len, commits)) == [1, 2, 2]
 
 
-async def test_one_that_has_changed_meanwhile_does_not_keep_the_others_from_being_told(stage: Stage) -> None:
+async def test_a_conflict_of_one_end_does_not_keep_the_others_from_being_written(stage: Stage) -> None:
     device, runs = await at_work(stage, 4)
     device.line.late["commit"] = 1.0
     finish_all(device, runs)
@@ -78,7 +78,7 @@ async def test_one_that_has_changed_meanwhile_does_not_keep_the_others_from_bein
     await stage.until(lambda: not len(device.agent.worker))
 
 
-async def test_one_that_was_taken_away_is_fenced_and_the_others_are_told(stage: Stage) -> None:
+async def test_a_run_that_was_taken_away_is_fenced_and_the_other_ends_are_written(stage: Stage) -> None:
     device, runs = await at_work(stage, 3)
     device.line.down = True
     finish_all(device, runs)
@@ -93,7 +93,7 @@ async def test_one_that_was_taken_away_is_fenced_and_the_others_are_told(stage: 
     await stage.store.commit([PutRun(taken.changed(revision=taken.revision + 2), taken.revision + 1)])
 
 
-async def test_ends_whose_answer_was_lost_are_not_told_twice(stage: Stage) -> None:
+async def test_ends_whose_answer_was_lost_are_written_once(stage: Stage) -> None:
     device, runs = await at_work(stage, 4)
     commits = noted(stage)
     device.line.loses["commit"] = 1
@@ -103,7 +103,7 @@ async def test_ends_whose_answer_was_lost_are_not_told_twice(stage: Stage) -> No
     assert sorted(map(len, commits)) == [4]
 
 
-async def test_ends_that_were_lost_on_the_way_are_told_again(stage: Stage) -> None:
+async def test_ends_of_a_lost_commit_are_written_again(stage: Stage) -> None:
     device, runs = await at_work(stage, 4)
     device.line.drops["commit"] = 1
     finish_all(device, runs)
@@ -120,7 +120,7 @@ async def test_a_device_that_leaves_while_ends_are_on_their_way_leaves_nothing_o
     await stage.until(lambda: not len(device.agent.worker))
 
 
-async def test_a_device_that_is_ended_still_has_its_time_to_tell_one_by_one_what_could_not_be_told_together(
+async def test_an_ending_device_still_writes_failed_batches_one_by_one(
     stage: Stage,
 ) -> None:
     device, runs = await at_work(stage, 3)
@@ -147,7 +147,7 @@ async def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its
         assert str((await stage.read(run)).status) == "completed"
 
 
-async def test_settings_that_are_not_fresh_any_more_are_read_once_for_all_who_ask(stage: Stage) -> None:
+async def test_stale_settings_are_read_once_for_all_callers(stage: Stage) -> None:
     device, runs = await at_work(stage, 10)
     await stage.until(lambda: stage.now() > 100.0)
     asked = device.line.asked["register"]

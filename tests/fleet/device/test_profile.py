@@ -28,7 +28,7 @@ def energy(power: Path) -> tuple[float | None, bool]:
     return found["battery"], found["plugged"]
 
 
-def test_a_profile_says_what_the_device_is_and_how_busy_it_is(tmp_path: Path) -> None:
+def test_a_profile_has_machine_and_load(tmp_path: Path) -> None:
     found = measure()
     assert found["os"] == os.uname().sysname.lower()
     assert found["arch"] == os.uname().machine
@@ -58,7 +58,7 @@ def test_a_device_without_a_battery_is_plugged_in(tmp_path: Path, power: Any) ->
     assert energy(power("AC", type="Mains", online="0")) == (None, True)
 
 
-def test_a_laptop_says_how_full_its_battery_is_and_whether_it_is_plugged_in(power: Any) -> None:
+def test_the_profile_of_a_laptop_has_battery_and_plugged(power: Any) -> None:
     power("BAT0", type="Battery", capacity="80", status="Discharging")
     assert energy(power("AC", type="Mains", online="0")) == (0.8, False)
 
@@ -74,11 +74,11 @@ def test_two_batteries_are_averaged_and_a_mouse_is_not_a_device(power: Any) -> N
     assert energy(power("hidpp", type="Battery", capacity="5", status="Discharging", scope="Device")) == (0.75, True)
 
 
-def test_without_a_line_the_battery_says_whether_it_is_plugged_in(power: Any) -> None:
+def test_without_a_mains_supply_the_battery_status_decides_plugged(power: Any) -> None:
     assert energy(power("BAT0", type="Battery", capacity="50", status="Discharging")) == (0.5, False)
 
 
-def test_what_cannot_be_read_is_passed_over(power: Any) -> None:
+def test_an_unreadable_power_supply_is_skipped(power: Any) -> None:
     power("BAT0", type="Battery", capacity="nonsense")
     power("BAT1", type="Battery")
     assert energy(power("X")) == (None, True)

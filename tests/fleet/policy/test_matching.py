@@ -47,7 +47,7 @@ def allows(entry: str, url: str) -> bool:
         ("xn--bcher-kva.example", "http://bücher.example/"),
     ],
 )
-def test_an_entry_allows_what_it_says(entry: str, url: str) -> None:
+def test_a_host_rule_allows_as_documented(entry: str, url: str) -> None:
     assert allows(entry, url)
 
 
@@ -113,7 +113,7 @@ def written(number: int) -> list[str]:
 
 @settings(max_examples=300)
 @given(NUMBERS, st.data())
-def test_an_address_is_judged_by_what_it_reaches_however_it_is_written(number: int, data: st.DataObject) -> None:
+def test_an_address_is_judged_by_its_value_in_any_spelling(number: int, data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(written(number)))
     try:
         url = httpx.URL(f"http://{text}/")
@@ -174,11 +174,11 @@ def simply(pattern: str, name: str, separator: str) -> bool:
 
 @settings(max_examples=500)
 @given(st.text("ab/.*?\n[", max_size=8), st.text("ab/.\n[", max_size=8), st.sampled_from(["", "/", "."]))
-def test_a_pattern_means_what_it_says(pattern: str, name: str, separator: str) -> None:
+def test_a_pattern_matches_as_documented(pattern: str, name: str, separator: str) -> None:
     assert (compile_pattern(pattern, separator).fullmatch(name) is not None) is simply(pattern, name, separator)
 
 
-def test_a_list_of_patterns_has_what_one_of_them_has() -> None:
+def test_a_list_of_patterns_matches_if_one_does() -> None:
     names = NamePatterns(("a*b*", "*a", "c"))
     assert [name in names for name in ("axb", "xa", "c", "ab", "b", "cc", 5, "")] == [True] * 4 + [False] * 4
     assert "" not in NamePatterns(())

@@ -143,7 +143,7 @@ def test_if_both_die_the_command_itself_dies_with_them(agent: Callable[..., Agen
 
 
 @linux
-def test_what_is_left_is_ended_at_the_next_start_also_what_has_left_its_group(agent: Callable[..., Agent]) -> None:
+def test_orphans_are_killed_at_the_next_start_even_outside_their_group(agent: Callable[..., Agent]) -> None:
     one = agent(TREE)
     leader, child, other, grandchild = one.numbers(4)
     one.kill()
@@ -155,7 +155,7 @@ def test_what_is_left_is_ended_at_the_next_start_also_what_has_left_its_group(ag
 
 
 @linux
-def test_what_threw_its_environment_away_is_found_by_its_group(agent: Callable[..., Agent]) -> None:
+def test_an_orphan_without_environment_is_found_by_its_group(agent: Callable[..., Agent]) -> None:
     one = agent("echo $$ >> $NOTED; exec env -i sleep 1000", setting=WITHOUT_DEATH_SIGNAL)
     (leader,) = one.numbers(1)
     soon(lambda: b"ASTERISM" not in Path(f"/proc/{leader}/environ").read_bytes())
@@ -192,7 +192,7 @@ def test_nothing_is_left_of_a_dead_life(agent: Callable[..., Agent], state: Path
 
 
 @linux
-def test_what_belongs_to_others_is_left_alone(agent: Callable[..., Agent]) -> None:
+def test_processes_of_others_are_left_alone(agent: Callable[..., Agent]) -> None:
     line = "echo $$ >> $NOTED; exec sleep 1000"
     others = {
         "a living agent": agent(line, session="s1"),
@@ -277,7 +277,7 @@ def test_nothing_is_kept_of_a_dead_life_of_another_device_either(state: Path) ->
 
 
 @linux
-def test_what_another_device_left_running_is_for_that_device_to_end(state: Path) -> None:
+def test_orphans_of_another_device_are_left_to_it(state: Path) -> None:
     groups = left_by(LAPTOP, state)
     with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stray:
         try:
@@ -309,7 +309,7 @@ def test_nothing_is_kept_of_it_after_the_machine_was_started_again_either(
         {"machine": "", "boot": "another"},
     ],
 )
-def test_a_life_of_which_it_is_not_sure_that_it_is_dead_is_left_alone(state: Path, of_the_life: dict[str, Any]) -> None:
+def test_records_of_a_possibly_living_agent_are_left_alone(state: Path, of_the_life: dict[str, Any]) -> None:
     groups = left_by(LAPTOP, state, **of_the_life)
     assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert groups.exists()
@@ -348,7 +348,7 @@ def test_marks_that_are_not_whole_are_left_alone() -> None:
 
 
 @linux
-def test_a_stray_in_somebody_elses_group_is_ended_alone() -> None:
+def test_an_orphan_in_the_group_of_another_is_killed_alone() -> None:
     """The group is the stranger's; the stray has joined it."""
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -437,7 +437,7 @@ def test_nothing_is_left_of_a_lock_that_is_given_back(state: Path) -> None:
     assert lock_holder(STORE, KITCHEN) is None
 
 
-def test_who_gives_back_a_lock_whose_file_was_cleaned_away_leaves_that_of_another_alone(state: Path) -> None:
+def test_releasing_a_lock_leaves_the_lock_file_of_another_alone(state: Path) -> None:
     first, second, third = (DeviceLock(STORE, KITCHEN) for _ in range(3))
     assert first.acquire()
     for file in (state / "devices").iterdir():
@@ -465,7 +465,7 @@ def test_a_lock_whose_file_cannot_be_removed_is_given_back_all_the_same(
     second.close()
 
 
-def test_a_lock_that_is_given_back_while_another_asks_for_it_is_the_others_alone(
+def test_a_lock_released_during_an_acquire_goes_to_the_other_alone(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file is removed between the opening and the locking: to hold that one would mean nothing."""

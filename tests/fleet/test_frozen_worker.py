@@ -14,7 +14,7 @@ pytestmark = pytest.mark.virtual_time
 WORK = Workflow("work", call="work:do", heartbeat=3.0, timeout=10.0)
 
 
-async def test_what_came_before_a_long_sleep_is_not_begun_after_it(stage: Stage) -> None:
+async def test_a_run_received_before_a_long_freeze_is_not_begun_after_it(stage: Stage) -> None:
     """The grant was good when it came. When its execution gets its turn, nobody knows any more."""
     kitchen = await stage.device("kitchen")
     lease = kitchen.agent.lease

@@ -81,7 +81,7 @@ async def test_there_is_one_coordinator_and_one_deputy_and_each_has_one_office(s
     assert sorted(offices(left)) == [(False, True), (True, False)]
 
 
-async def test_a_deputy_leaves_to_a_living_coordinator_what_it_would_take_away(stage: Stage) -> None:
+async def test_a_deputy_leaves_lost_runs_to_a_living_coordinator(stage: Stage) -> None:
     for name in ("hub", "deputy"):
         await stage.device(name, monitor_every=EVERY, slots=0)
     await asyncio.sleep(200.0)

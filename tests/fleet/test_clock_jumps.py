@@ -49,7 +49,7 @@ async def test_a_device_that_is_heard_of_keeps_its_work_when_the_clock_jumps(sta
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_what_a_dead_device_had_is_given_away_in_time_when_the_clock_jumps(stage: Stage, jump: float) -> None:
+async def test_runs_of_a_dead_device_are_reassigned_in_time_when_the_clock_jumps(stage: Stage, jump: float) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
@@ -78,14 +78,14 @@ async def asked_in_vain(stage: Stage) -> tuple[Run, Monitor]:
     return run, monitor
 
 
-async def test_an_assignment_that_nobody_answers_runs_out_although_the_clock_was_set_back(stage: Stage) -> None:
+async def test_an_unanswered_assignment_expires_although_the_clock_was_set_back(stage: Stage) -> None:
     run, monitor = await asked_in_vain(stage)
     stage.jump = -HOUR
     await watch(monitor, WORK.assignment_timeout + 20.0)
     assert (await stage.read(run)).previous[0].detail == "kitchen did not answer in time"
 
 
-async def test_who_was_just_asked_has_time_to_answer_although_the_clock_jumped_ahead(stage: Stage) -> None:
+async def test_a_new_assignment_has_time_although_the_clock_jumped_ahead(stage: Stage) -> None:
     run, monitor = await asked_in_vain(stage)
     stage.jump = HOUR
     await watch(monitor, 80.0)
@@ -94,7 +94,7 @@ async def test_who_was_just_asked_has_time_to_answer_although_the_clock_jumped_a
     assert (await stage.read(run)).previous[0].detail == "kitchen did not answer in time"
 
 
-async def test_what_backs_off_is_tried_again_although_the_clock_was_set_back(stage: Stage) -> None:
+async def test_a_run_in_backoff_is_tried_again_although_the_clock_was_set_back(stage: Stage) -> None:
     flow = await stage.person.workflows.add(replace(WORK, retries=1, backoff=5.0, backoff_most=60.0))
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(flow)
@@ -123,7 +123,7 @@ async def test_a_coordinator_of_the_future_does_not_stay_in_office_when_the_cloc
     assert not await first.campaign()
 
 
-async def test_what_was_lost_is_not_counted_twice_when_the_clock_jumps_there_and_back(stage: Stage) -> None:
+async def test_a_loss_is_counted_once_when_the_clock_jumps_back_and_forth(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     monitor = stage.monitor()
     run = await stage.person.create(WORK)

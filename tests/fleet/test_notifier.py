@@ -73,7 +73,7 @@ def only(*commands: str, **rules: Any) -> DevicePolicy:
     return DevicePolicy(Rules(commands=commands, **rules), "policy.yaml")
 
 
-def test_the_address_that_is_told_cannot_send_a_device_to_a_host_that_its_policy_does_not_list(
+def test_the_notification_address_cannot_redirect_to_a_host_that_is_not_allowed(
     servers: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     listed, other = servers
@@ -87,7 +87,7 @@ def test_the_address_that_is_told_cannot_send_a_device_to_a_host_that_its_policy
     assert other.asked == ["/inside"]
 
 
-def test_the_command_that_is_told_goes_by_the_name_that_the_policy_lists(tmp_path: Path) -> None:
+def test_the_notification_command_runs_under_the_allowed_name(tmp_path: Path) -> None:
     """A program of many names does what its name says."""
     link = tmp_path / "teller"
     link.symlink_to(Path("/bin/sh").resolve())
@@ -96,7 +96,7 @@ def test_the_command_that_is_told_goes_by_the_name_that_the_policy_lists(tmp_pat
     assert (tmp_path / "name").read_text().strip() == str(link)
 
 
-def test_the_command_that_is_told_gets_what_every_command_of_the_device_gets(
+def test_the_notification_command_gets_the_variables_of_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_TOKEN", "hush")
@@ -116,7 +116,7 @@ def test_the_command_that_is_told_gets_what_every_command_of_the_device_gets(
     assert (notice["kind"], notice["message"]) == ("failed", "a")
 
 
-def test_a_command_that_fails_has_not_been_told_and_is_tried_a_few_times_before_the_next_has_its_turn(
+def test_a_failed_delivery_is_tried_a_few_times_before_the_next_notice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = tmp_path / "count"
@@ -128,7 +128,7 @@ def test_a_command_that_fails_has_not_been_told_and_is_tried_a_few_times_before_
     assert "exited with 3" in caplog.text
 
 
-async def test_what_a_notification_started_does_not_outlive_it(tmp_path: Path) -> None:
+async def test_processes_of_a_notification_command_do_not_outlive_it(tmp_path: Path) -> None:
     number = tmp_path / "number"
     command = ["sh", "-c", f"sleep 1000 & echo $! > {number}.new; mv {number}.new {number}; wait"]
     telling = asyncio.create_task(told(DevicePolicy.open(), "a", notify_command=command))
@@ -165,7 +165,7 @@ def telling(file: Path) -> list[str]:
     return ["sh", "-c", f'cat >> "{file}"; echo >> "{file}"']
 
 
-async def test_whoever_begins_to_be_told_is_told_of_what_comes_from_then_on(tmp_path: Path) -> None:
+async def test_a_new_receiver_gets_only_new_notices(tmp_path: Path) -> None:
     file = tmp_path / "told"
     async with Fleet(MemoryStore()) as fleet:
         await failed(fleet, "long ago", "yesterday")
@@ -184,7 +184,7 @@ async def test_whoever_begins_to_be_told_is_told_of_what_comes_from_then_on(tmp_
         assert await delivered(fleet, file) == ["at last"]
 
 
-async def test_after_a_restore_only_what_had_not_been_told_is_told(tmp_path: Path) -> None:
+async def test_after_a_restore_only_undelivered_notices_are_delivered(tmp_path: Path) -> None:
     file = tmp_path / "told"
     async with Fleet(MemoryStore()) as fleet, Fleet(MemoryStore()) as restored:
         await fleet.configure(notify_command=telling(file))

@@ -113,7 +113,7 @@ async def test_a_change_that_arrives_after_it_was_tried_again_is_recognised(stag
     assert tries[0].story != tries[1].story
 
 
-async def test_whoever_is_second_reads_again_and_judges_anew(stage: Stage) -> None:
+async def test_a_writer_that_loses_the_race_reads_again(stage: Stage) -> None:
     run = await stage.person.create(WORK)
     await stage.person.pause(run.id, "first")
     seen = []
@@ -151,7 +151,7 @@ async def test_a_run_that_is_not_there_is_said_not_to_be(stage: Stage) -> None:
         await stage.person.cancel("nobody")
 
 
-async def test_what_an_owner_may_not_do_is_refused_and_changes_nothing(stage: Stage) -> None:
+async def test_an_invalid_step_of_an_owner_is_refused_and_changes_nothing(stage: Stage) -> None:
     run = await run_that_is(stage, "processing")
     lost = await stage.person.ledger.change(run, lambda r, f: transitions.lose(r, f, 5.0, "silent"))
     with pytest.raises(RunRefused, match="epoch 1 can no longer complete it"):
@@ -159,7 +159,7 @@ async def test_what_an_owner_may_not_do_is_refused_and_changes_nothing(stage: St
     assert await stage.read(run) == lost
 
 
-def test_history_decides_what_has_happened() -> None:
+def test_a_write_is_recognised_in_the_story_of_a_run() -> None:
     run = transitions.create("r", WORK, {}, by="ann", now=0.0)
     ours = transitions.take(run, KITCHEN, WORK, 1.0)
     theirs = transitions.take(run, Owner("kitchen", "kitchen-2"), WORK, 1.0)
@@ -233,9 +233,7 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
         ({"device": 3}, "device is a text"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_before_anything_is_written(
-    stage: Stage, terms: dict[str, Any], words: str
-) -> None:
+async def test_invalid_terms_are_refused_before_any_write(stage: Stage, terms: dict[str, Any], words: str) -> None:
     with pytest.raises(Exception, match=words):
         await stage.person.create(WORK, terms.pop("given", None), **terms)
     assert await stage.person.runs() == []
@@ -284,7 +282,7 @@ async def test_a_series_that_cannot_be_read_is_taken_and_says_so(stage: Stage) -
     assert "series films cannot be read, so nothing more of it begins until it is mended" in notice.message
 
 
-async def test_who_mends_a_series_sees_what_has_ended_meanwhile(stage: Stage) -> None:
+async def test_a_repair_of_a_series_sees_runs_that_ended_meanwhile(stage: Stage) -> None:
     """The end of a run does not slip in between the reading and the writing of whoever mends it."""
     run = await stage.person.create(WORK, series="films")
     await stage.store.commit([PutRegister("series/films", {"broken": True}, 1)])
@@ -310,7 +308,7 @@ async def test_a_failure_is_noticed_in_the_same_commit_and_a_cancellation_is_not
     assert notice.message == f"run {run.id} (work) failed: out of paper"
 
 
-async def test_those_of_one_process_who_want_into_a_series_take_turns(stage: Stage) -> None:
+async def test_writers_of_one_process_take_turns_at_a_series(stage: Stage) -> None:
     """Each would be too late as often as there are others, which took minutes for a few hundred."""
     line = Line(stage.store)
     fleet = stage.fleet("bob", line)

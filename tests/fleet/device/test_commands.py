@@ -35,7 +35,7 @@ PYTHON = sys.executable
 # -- what it is told ---------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_told_who_it_is_and_how_far_the_attempt_before_had_come() -> None:
+def test_a_command_gets_its_run_and_the_progress_of_the_attempt_before() -> None:
     names = ("RUN", "EPOCH", "DEVICE", "SESSION", "STEP", "TOTAL")
     line = 'echo "' + "|".join(f"$ASTERISM_{name}" for name in names) + '"'
     run = Run("r7", "work", 1, 0.0, "test", epoch=4, progress=Progress(3, 10))
@@ -45,7 +45,7 @@ def test_a_command_is_told_who_it_is_and_how_far_the_attempt_before_had_come() -
     assert execute(shell(line), run=run.changed(progress=Progress(3))) == "r7|4|kitchen|s1|3|"
 
 
-def test_what_the_device_was_told_itself_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_agent_itself_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RUN", "EPOCH", "STEP", "TOTAL", "PROGRESS", "INPUT", "SESSION"):
         monkeypatch.setenv(f"ASTERISM_{name}", "of another run")
     assert "of another run" not in execute(command("env"))
@@ -90,7 +90,7 @@ def test_a_large_input_is_read_from_its_file() -> None:
     assert execute(command(PYTHON, "-c", program), given) == "10000000 False"
 
 
-def test_a_large_input_that_a_word_names_fails_and_says_what_to_do_instead() -> None:
+def test_a_large_input_in_a_word_fails_with_advice() -> None:
     with pytest.raises(AsterismError, match=r"word 2 of the command has more than .* \$ASTERISM_INPUT"):
         execute(command("echo", "{text}"), {"text": "x" * (LONGEST_VARIABLE + 1)})
     with pytest.raises(AsterismError, match=r"the variable BIG has more than .* \$ASTERISM_INPUT"):
@@ -112,7 +112,7 @@ def test_a_nul_character_in_a_word_fails_and_says_where() -> None:
     ("printed", "value"),
     [('{"a": [1, null]}', {"a": [1, None]}), ("plain", "plain"), ("", ""), ("{no json", "{no json")],
 )
-def test_the_result_is_what_it_printed(printed: str, value: Any) -> None:
+def test_the_result_is_the_printed_output(printed: str, value: Any) -> None:
     assert execute(command("printf", "%s", printed)) == value
 
 
@@ -125,7 +125,7 @@ def test_a_result_that_json_cannot_hold_fails_the_work() -> None:
         execute(command("printf", "%s", r'["\ud800"]'))
 
 
-def test_a_command_that_fails_says_how_and_with_what_last_words() -> None:
+def test_a_failed_command_reports_its_exit_code_and_its_last_output() -> None:
     with pytest.raises(CommandFailed, match="the command exited with 3: the disk is full") as caught:
         execute(shell("echo first >&2; echo the disk is full >&2; exit 3"))
     assert (caught.value.code, caught.value.output) == (3, "first\nthe disk is full\n")
@@ -147,7 +147,7 @@ def test_more_output_than_is_kept_and_bytes_that_are_no_text_do_no_harm() -> Non
     assert len(told.output[-1].encode()) <= TAIL
 
 
-async def test_the_tail_has_both_pipes_and_is_told_while_the_command_runs(tmp_path: Path) -> None:
+async def test_the_tail_has_both_pipes_and_is_reported_while_the_command_runs(tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)
 
@@ -167,7 +167,7 @@ async def test_the_tail_has_both_pipes_and_is_told_while_the_command_runs(tmp_pa
     assert sorted(tail.split()) == ["one", "three", "two"]
 
 
-async def test_progress_is_told_while_the_command_runs_and_once_more_at_its_end(tmp_path: Path) -> None:
+async def test_progress_is_reported_while_the_command_runs_and_at_its_end(tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)
     told, made = Told(), executors()
@@ -244,7 +244,7 @@ def test_a_secret_reaches_the_command_and_no_text_about_it(monkeypatch: pytest.M
     assert "s3cr3t" not in str(other.value)
 
 
-def test_what_only_looks_like_a_secret_can_be_given_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_looks_like_a_secret_can_be_given_literally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
     data = {"secret": "MY_TOKEN"}
     for value in (data, {"$literal": data}, {"$literal": 1}, {"literal": data}, [data], "text"):
@@ -320,7 +320,7 @@ def test_cancelling_asks_the_whole_group_to_stop(tmp_path: Path) -> None:
     assert lines(said) == ["bye"]
 
 
-def test_cancelling_kills_what_does_not_listen_after_the_grace(tmp_path: Path) -> None:
+def test_cancelling_kills_a_stubborn_command_after_the_grace_period(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     line = f"trap '' TERM; sleep 1000 & echo $! >> {noted}; echo $$ >> {noted}; while :; do wait; done"
     for number in stopped_when(noted, 2, line, grace=0.05):
@@ -374,7 +374,7 @@ def test_cancelling_at_any_moment_of_the_start_ends_soon_and_leaves_no_process(
         soon(lambda number=number: not alive(number))
 
 
-async def test_a_command_that_is_stopped_has_told_how_far_it_came(tmp_path: Path) -> None:
+async def test_a_stopped_command_has_reported_its_progress(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     told, made = Told(), executors()
     flow = shell(f'echo 4/9 > "$ASTERISM_PROGRESS"; echo $$ >> {noted}; exec sleep 1000')
@@ -410,7 +410,7 @@ async def test_nothing_is_left_behind(state: Path) -> None:
     made.close()
 
 
-def test_the_file_of_process_groups_is_rid_of_what_has_ended(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_process_groups_are_removed_from_the_records(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asterism.fleet.device.process_records.LARGEST", 40)
     life = ProcessRecords("kitchen", "s1")
     held, in_child = life.admit(None)
@@ -435,7 +435,7 @@ def test_the_file_of_process_groups_is_rid_of_what_has_ended(state: Path, monkey
 # -- what the device lacks ---------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_is_not_here_is_known_before_it_is_claimed() -> None:
+def test_a_missing_command_is_found_before_the_claim() -> None:
     assert check(command("no-such-command-anywhere")) == "there is no command 'no-such-command-anywhere' on this device"
     assert check(command("{program}"), {"program": "no-such-command-anywhere"}) is not None
     assert check(command("{program}"), {"program": "true"}) is None
@@ -443,14 +443,14 @@ def test_a_command_that_is_not_here_is_known_before_it_is_claimed() -> None:
     assert check(shell("no-such-command-anywhere")) is None
 
 
-def test_a_command_that_is_not_here_is_the_lack_of_the_device_also_when_it_is_to_begin(tmp_path: Path) -> None:
+def test_a_missing_command_makes_the_device_unavailable_at_the_start_too(tmp_path: Path) -> None:
     with pytest.raises(DeviceUnavailable, match="there is no command 'no-such-command-anywhere' on this device"):
         execute(command("no-such-command-anywhere"))
     with pytest.raises(DeviceUnavailable, match="there is no command 'true' on this device"):
         execute(command("true", env={"PATH": str(tmp_path)}))
 
 
-def test_a_run_that_was_tried_before_counts_its_attempts_without_those_who_declined() -> None:
+def test_declined_assignments_do_not_count_as_attempts() -> None:
     from asterism.fleet.device.functions import attempt_of
 
     before = tuple(Assignment("d", n, 0.0, 1.0, reason) for n, reason in enumerate(["declined", "timeout", "failed"]))

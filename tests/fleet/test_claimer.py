@@ -30,7 +30,7 @@ def begun(device: Device) -> list[str]:
 # -- claiming --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_device_claims_what_is_assigned_to_it_and_works_on_it(stage: Stage) -> None:
+async def test_a_device_claims_and_executes_an_assigned_run(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK, {"n": 1})
     assert (run.status, run.device, run.assigned_by) == ("assigned", "kitchen", "ann")
@@ -45,7 +45,7 @@ async def test_a_device_claims_what_is_assigned_to_it_and_works_on_it(stage: Sta
     assert told == ["created", "assigning to other", "assigned", "claimed", "processing", "completed"]
 
 
-async def test_what_is_created_on_a_device_is_its_own_and_under_way_in_one_write(stage: Stage) -> None:
+async def test_a_run_created_in_the_process_of_a_device_starts_there_in_one_write(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     await kitchen.fleet.workflows.add(WORK)
     commits = kitchen.line.asked["commit"]
@@ -74,7 +74,7 @@ async def test_a_device_starts_no_more_than_it_has_slots_for_and_the_rest_waits_
     assert begun(kitchen) == [run.id for run in runs], "in the order in which they were created"
 
 
-async def test_what_is_taken_within_a_moment_is_taken_at_one_time_but_not_before_it_began_to_wait(stage: Stage) -> None:
+async def test_takes_within_a_moment_share_one_timestamp(stage: Stage) -> None:
     began: list[float] = []
     take = stage.store.take
 
@@ -113,7 +113,7 @@ async def test_a_backlog_is_claimed_in_advance_and_worked_on_by_priority(stage: 
         assert (await stage.end_of(run)).status == "completed"
 
 
-async def test_what_waits_in_vain_for_a_slot_is_handed_back_and_counts_for_nothing(stage: Stage) -> None:
+async def test_a_run_that_waits_in_vain_for_a_slot_is_handed_back_without_loss(stage: Stage) -> None:
     """Otherwise it would be lost again and again, and fail at last, while its device is alive and merely busy."""
     kitchen = await stage.device("kitchen", slots=1, backlog=1, monitor_every=5.0)
     first = await stage.person.create(WORK)
@@ -150,7 +150,7 @@ async def test_more_urgent_work_stops_an_execution_that_may_be_stopped(stage: St
     assert kitchen.hands.works[gentle.id].run.progress == Progress(3, 10)
 
 
-async def test_more_urgent_work_takes_the_place_of_what_is_only_claimed(stage: Stage) -> None:
+async def test_more_urgent_work_replaces_a_claimed_run(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", slots=1, backlog=1)
     first = await stage.person.create(WORK)
     await stage.at_work(kitchen, first)
@@ -177,7 +177,7 @@ async def test_work_that_is_not_more_urgent_stops_nothing(stage: Stage) -> None:
 # -- declining -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_device_declines_what_its_policy_forbids_without_a_penalty(stage: Stage) -> None:
+async def test_a_decline_by_device_policy_carries_no_penalty(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     kitchen.hands.will_not = "the policy does not allow it"
     run = await stage.person.create(WORK)
@@ -188,7 +188,7 @@ async def test_a_device_declines_what_its_policy_forbids_without_a_penalty(stage
     await stage.at_work(attic, run)
 
 
-async def test_what_a_device_declines_is_in_its_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_decline_is_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "asterism.device"):
         kitchen = await stage.device("kitchen")
         kitchen.hands.will_not = "there is no oven here"
@@ -214,7 +214,7 @@ async def test_a_rule_that_cannot_be_evaluated_is_a_refusal_with_words(stage: St
 
 
 @pytest.mark.parametrize("error", [PolicyForbids("not with this input"), DeviceUnavailable("there is no such command")])
-async def test_what_a_device_finds_out_just_before_it_begins_is_declined_too(stage: Stage, error: Exception) -> None:
+async def test_an_objection_just_before_the_start_is_a_decline(stage: Stage, error: Exception) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK, {"large": "x" * 100_000})
     await stage.at_work(kitchen, run)
@@ -225,7 +225,7 @@ async def test_what_a_device_finds_out_just_before_it_begins_is_declined_too(sta
     assert len(kitchen.hands.begun) == 1, "it does not come back to the same device at once"
 
 
-async def test_what_the_policy_finds_out_half_way_is_a_failure(stage: Stage) -> None:
+async def test_a_refusal_of_the_device_policy_half_way_is_a_failure(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)

@@ -106,7 +106,7 @@ def clocked(*times: float) -> Callable[[], float]:
     return lambda: next(at)
 
 
-def test_a_mistake_is_told_with_where_it_happened_whatever_else_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     trouble = RecurringError(
         logging.getLogger(LOGGER), "cannot watch", "watches again", clocked(0.0, 1.0, 2.0, REPEAT_INTERVAL + 9)
     )

@@ -43,7 +43,7 @@ async def test_a_wish_is_heard_with_the_heartbeat_if_the_wake_gets_lost(stage: S
     assert stage.now() - began <= 20.5
 
 
-async def test_a_paused_run_keeps_what_was_done_and_goes_on_when_it_is_resumed(stage: Stage) -> None:
+async def test_a_paused_run_keeps_its_progress_until_it_is_resumed(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
@@ -58,7 +58,7 @@ async def test_a_paused_run_keeps_what_was_done_and_goes_on_when_it_is_resumed(s
     assert kitchen.hands.works[run.id].run.progress == Progress(7, 10)
 
 
-async def test_an_execution_that_ends_while_it_is_being_stopped_is_over_only_once(stage: Stage) -> None:
+async def test_an_execution_that_ends_while_being_stopped_ends_once(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     kitchen.hands.stopping = 2.0
     run = await stage.person.create(WORK)
@@ -71,7 +71,7 @@ async def test_an_execution_that_ends_while_it_is_being_stopped_is_over_only_onc
     assert len(kitchen.hands.stopped) == 1
 
 
-async def test_what_is_stopped_before_its_first_step_leaves_the_desk(stage: Stage) -> None:
+async def test_a_run_stopped_before_its_first_step_leaves_the_worker(stage: Stage) -> None:
     """A task that is cancelled before it has begun takes no step at all."""
     kitchen = await stage.device("kitchen")
     await kitchen.fleet.workflows.add(WORK)
@@ -167,9 +167,7 @@ async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("value", ["x" * 200, ["x" * 200]])
-async def test_what_is_too_large_is_refused_also_if_it_is_not_large_enough_to_be_kept_apart(
-    stage: Stage, value: Any
-) -> None:
+async def test_a_value_above_the_limit_is_refused_even_below_the_blob_size(stage: Stage, value: Any) -> None:
     await stage.person.configure(most=100)
     with pytest.raises(TooLarge, match=r"it has 20\d bytes, and this fleet keeps at most 100"):
         await stage.person.blobs.keep(value, "it")
