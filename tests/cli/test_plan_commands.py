@@ -342,7 +342,7 @@ def test_a_plan_owned_elsewhere_is_not_resumed_but_its_pause_ends(scene: Scene) 
     result = scene.run("resume", "nightly")
     assert result.exit_code == 64
     assert "is run by 'nightly@elsewhere'" in result.stderr
-    assert "`asterism plan standby nightly` waits until it is gone" in result.stderr
+    assert "To wait until it is gone: asterism plan standby nightly" in result.stderr
     scene.ok("plan", "pause", "nightly")
     told = scene.ok("resume", "nightly")
     assert told == "Plan 'nightly' is resumed; nightly@elsewhere runs it.\n"
