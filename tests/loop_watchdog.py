@@ -71,12 +71,12 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "tests/orchestrator/test_scale.py",
-        r"the task (run_in_time\.<locals>\.main|Cycles\._converse)|Orchestrator\._step",
+        r"the task (run_in_time\.<locals>\.main|EditCycles\._call_editor)|DeviceScheduler\._step",
         "a plan of 100,000 tasks is admitted, 20,000 tasks are removed by one edit, or given up below one failure: all "
         "or nothing, in one step",
     ),
     Allowed(
-        "tests/durable/test_durable_(shortening|report|keeping)",
+        "tests/durable/test_(compaction|durable_report|journal_store)",
         r"the task test_",
         "a long journal is read back when a constellation is taken up, before anything of it runs",
     ),
@@ -87,7 +87,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "tests/compat/test_deep_graphs",
-        r"(_Inbox\._deliver|orchestrate_constellation|Orchestrator\._step)",
+        r"(_Inbox\._deliver|orchestrate_constellation|DeviceScheduler\._step)",
         "an agent hands back a copy of a graph of thousands of tasks: compared and merged in one step, all or nothing; "
         "and the statistics of such a graph are counted once, for the event of its end",
     ),

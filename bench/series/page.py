@@ -50,7 +50,7 @@ code 76):
 """
     text += table(
         ("register", "claimed or queued", "contended", "last answer"),
-        ((one.name, str(number - one.told), str(one.message), time_text(one.told_last)) for one in found),
+        ((one.name, str(number - one.told), str(one.told), time_text(one.told_last)) for one in found),
     )
     on_git = [one for one in found if "file" in one.name]
     bars = [

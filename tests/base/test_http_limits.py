@@ -465,11 +465,11 @@ def test_what_comes_and_goes_is_over_when_it_was_not_met_for_a_while(caplog: pyt
     trouble = RecurringError(logging.getLogger("asterism.peers"), "crowded", "calm", lambda: now[0], calm=60.0)
     for second in range(30):
         now[0] = float(second)
-        trouble.met(TooManyConnections("many"))
-        trouble.over()
+        trouble.occurred(TooManyConnections("many"))
+        trouble.recovered()
     now[0] = 88.0
-    trouble.over()
+    trouble.recovered()
     assert [record.message for record in caplog.records] == ["crowded: many"]
     now[0] = 89.0
-    trouble.over()
+    trouble.recovered()
     assert [record.message for record in caplog.records] == ["crowded: many", "calm, after 29 s"]

@@ -359,8 +359,8 @@ def test_without_the_mask_an_error_tells_the_secret(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_shortest_length_versions_are_spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "SHORTEST", 1)
-    monkeypatch.setattr(masks, "ANYWHERE", 1)
+    monkeypatch.setattr(masks, "SHORTEST_MASKED", 1)
+    monkeypatch.setattr(masks, "MASKED_ANYWHERE", 1)
     masks._written.cache_clear()
     assert Mask({"PIN": "1"}).text("v1.1") == "v[secret].[secret]"
     masks._written.cache_clear()

@@ -51,7 +51,7 @@ def test_a_bad_plan_is_not_run(tmp_path: Path) -> None:
     assert result.exit_code == 64
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"{path}:4: task 'b': waits for 'c', and there is no such task",
+        f"{path}:4: task 'b': comes after 'c', but there is no such task",
         f"1 mistake in {path}; nothing was done.",
     ]
     assert not trace.exists()
@@ -73,7 +73,7 @@ tasks:
         "build started on laptop",
         "build: attempt 1 failed and another one follows: the command exited with 3: no luck",
         "build started on laptop, attempt 2",
-        "pack cancelled: unreachable: it waits for success of 'build', which is failed",
+        "pack cancelled: unreachable: it needs 'build' to succeed, but 'build' failed",
         "plan ended: partially failed, version 0",
     ]
     assert any(line.startswith("fetch completed after ") for line in lines)
@@ -84,7 +84,7 @@ def test_the_summary_names_what_did_not_complete_and_why(tmp_path: Path) -> None
     text = "tasks:\n  a: {shell: exit 3}\n  b: {shell: x, after: a}\n  c: {shell: echo 1}\n"
     output = asterism("run", write(tmp_path, text)).stdout
     assert "\na failed: the command exited with 3\n" in output
-    assert "\nb cancelled: unreachable: it waits for success of 'a', which is failed\n" in output
+    assert "\nb cancelled: unreachable: it needs 'a' to succeed, but 'a' failed\n" in output
     for name in ("Makespan", "Lower bound", "Critical path L", "Total work W", "Parallelism W/L", "Time under hold"):
         assert f"\n{name}" in output
     assert "Tasks                1 completed, 1 failed, 1 cancelled\n" in output
@@ -160,7 +160,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     assert result.exit_code == 64
     assert result.stderr.splitlines()[-1] == (
         f"Error: Invalid value for '--report': {page!r} cannot be written: there is no directory "
-        f"{str(tmp_path / 'none')!r}; make it first."
+        f"{str(tmp_path / 'none')!r}; create it first."
     )
 
 
@@ -193,7 +193,7 @@ def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_pat
 @pytest.mark.parametrize(
     ("editor", "told"),
     [
-        ("nowhere", "--editor is package.module:function, not 'nowhere'."),
+        ("nowhere", "--editor must be package.module:function, not 'nowhere'."),
         ("no_such_module_here:f", "The editor 'no_such_module_here:f' cannot be imported: ModuleNotFoundError: "),
         ("editor_beside:not_a_function", "is not callable"),
         ("editor_beside:nothing", "has no 'nothing'"),
@@ -229,7 +229,7 @@ def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tm
     path = write(tmp_path, "devices: {laptop: {}}\ntasks:\n  a: {shell: x, device: {needs: [gpu]}}\n")
     result = asterism("run", path, "--no-device-timeout", "0")
     assert result.exit_code == 1
-    assert "warning: task 'a': needs a device that can gpu" in result.stderr
+    assert "warning: task 'a': needs a device with gpu" in result.stderr
     assert "no device with 'gpu' has joined" in result.stdout
 
 

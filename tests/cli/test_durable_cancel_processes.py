@@ -28,7 +28,7 @@ def test_whoever_runs_it_is_told_from_another_process_and_ends_it(scene: Scene) 
         pids = pids_in(trace.pids)
         with scene.process("plan", "cancel", "nightly", "--reason", "not tonight") as asking:
             code, output, errors = ended(asking)
-        assert (code, output) == (0, "nightly is cancelled, by ann: not tonight\n"), errors
+        assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann: not tonight.\n"), errors
         assert "nightly is run by nightly@" in errors
         code, output, errors = ended(process)
     assert code == 130, errors
@@ -67,7 +67,7 @@ def test_one_whose_process_died_on_this_machine_is_cancelled_without_waiting_for
         assert gone(pids)
     with scene.process("plan", "cancel", "nightly") as asking:
         code, output, errors = ended(asking)
-    assert (code, output) == (0, "nightly is cancelled, by ann\n"), errors
+    assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann.\n"), errors
     assert scene.json("plan", "list")[0]["state"] == "cancelled"
 
 
@@ -76,14 +76,14 @@ def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_
     with scene.process(*trace.words, *QUICK) as first:
         pids = pids_in(trace.pids)
         with scene.process("plan", "standby", "nightly", *QUICK) as second:
-            heard(second, "Standing by: nightly is run by nightly@")
+            heard(second, "Standing by: nightly@")
             with scene.process("plan", "cancel", "nightly") as asking:
                 read_until(first, "nightly is being cancelled")
                 first.kill()
                 first.wait(PATIENCE)
                 assert gone(pids)
                 code, output, errors = ended(asking)
-            assert (code, output) == (0, "nightly is cancelled, by ann\n"), errors
+            assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann.\n"), errors
             assert ended(second)[0] == 130
     assert scene.json("plan", "list")[0]["state"] == "cancelled"
     assert trace.lines() == ["one"]
@@ -92,12 +92,12 @@ def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_
 def test_whoever_waits_for_the_end_may_stop_waiting_and_takes_nothing_back(scene: Scene) -> None:
     owned(keeping(scene))
     with scene.process("plan", "cancel", "nightly", "--json", "--reason", "not tonight") as process:
-        heard(process, "nightly is run by nightly@elsewhere, which is asked to cancel it.")
+        heard(process, "nightly@elsewhere runs 'nightly', and was asked to cancel it.")
         process.send_signal(signal.SIGINT)
         code, output, errors = ended(process)
     assert code == 130
     assert json.loads(output) == {"name": "nightly", "state": "cancelling", "cancelled": "by ann: not tonight"}
-    assert f"asterism plan cancel nightly --store {scene.url} waits again" in errors
+    assert f"Wait for its end with: asterism plan cancel nightly --store {scene.url}" in errors
     assert "Traceback" not in errors
     told = scene.json("plan", "list")[0]
     assert (told["owner"], told["cancelling"]) == ("nightly@elsewhere", True)

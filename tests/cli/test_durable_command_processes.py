@@ -41,7 +41,7 @@ def test_a_signal_leaves_it_and_resume_goes_on(scene: Scene, number: signal.Sign
         process.send_signal(number)
         code, output, errors = ended(process)
     assert code == 130
-    assert f"left nightly; asterism resume nightly --store {scene.url} goes on" in errors
+    assert f"Stopped 'nightly'. Resume it with: asterism resume nightly --store {scene.url}\n" in errors
     assert "failed" not in output
     assert gone(pids)
     told = scene.json("plan", "list")[0]
@@ -61,11 +61,11 @@ def test_a_second_signal_leaves_at_once(scene: Scene) -> None:
     with scene.process(*trace.words) as process:
         pids = pids_in(trace.pids)
         process.send_signal(signal.SIGINT)
-        heard(process, "Leaving; Ctrl-C again leaves at once.")
+        heard(process, "Stopping; press Ctrl-C again to stop at once.")
         process.send_signal(signal.SIGINT)
         code, _, errors = ended(process)
     assert code == 130
-    assert "left nightly; asterism resume nightly" in errors
+    assert "Stopped 'nightly'. Resume it with: asterism resume nightly" in errors
     assert "Traceback" not in errors
     assert gone(pids)
     assert scene.json("plan", "list")[0]["state"] == "executing"
@@ -92,7 +92,7 @@ def test_a_standby_takes_over_when_the_first_is_killed(scene: Scene) -> None:
     with scene.process(*trace.words, *QUICK) as first:
         pids = pids_in(trace.pids)
         with scene.process("plan", "standby", "nightly", *QUICK) as second:
-            heard(second, "Standing by: nightly is run by nightly@")
+            heard(second, "Standing by: nightly@")
             first.kill()
             first.wait(PATIENCE)
             assert gone(pids)
@@ -108,11 +108,11 @@ def test_a_standby_takes_over_when_the_first_is_killed(scene: Scene) -> None:
 def test_a_standby_that_is_told_to_go_goes(scene: Scene) -> None:
     owned(keeping(scene))
     with scene.process("plan", "standby", "nightly") as process:
-        heard(process, "Standing by: nightly is run by nightly@elsewhere.")
+        heard(process, "Standing by: nightly@elsewhere runs 'nightly'.")
         process.send_signal(signal.SIGINT)
         code, output, errors = ended(process)
     assert (code, output) == (130, "")
-    assert "nobody stands by for nightly here any more" in errors
+    assert "Stopped standing by for 'nightly'." in errors
 
 
 def test_a_constellation_that_runs_here_is_refused_to_others_and_paused_from_elsewhere(scene: Scene) -> None:
@@ -121,12 +121,15 @@ def test_a_constellation_that_runs_here_is_refused_to_others_and_paused_from_els
         trace.pids.read_text()
         second = scene.run("resume", "nightly")
         assert second.exit_code == 64
-        assert "is run by another process on this machine; `asterism plan standby nightly` waits" in second.stderr
+        assert (
+            "is run by another process on this machine; to take over when it ends, use: asterism plan standby nightly"
+            in second.stderr
+        )
         scene.ok("plan", "pause", "nightly", "--reason", "lunch")
         read_until(process, "nightly paused")
         trace.open()
         read_until(process, "two completed")
-        assert "it goes on where it is run, by nightly@" in scene.ok("resume", "nightly")
+        assert "Plan 'nightly' is resumed; nightly@" in scene.ok("resume", "nightly")
         read_until(process, "three completed")
         code, _, errors = ended(process)
     assert code == 0, errors
@@ -162,7 +165,11 @@ def test_a_task_that_an_edit_cancels_at_rest_is_stopped_where_it_runs(scene: Sce
             assert ended(process)[0] == 130
         batch = {"edits": [{"op": "cancel_task", "task_id": "two", "reason": "not tonight"}]}
         told = scene.run("plan", "edit", "nightly", "--file", "-", given=json.dumps(batch))
-        assert told.stdout.splitlines() == ["cancel task 'two'", "stops task 'two'", "nightly changed: version 0 -> 1"]
+        assert told.stdout.splitlines() == [
+            "cancel task 'two'",
+            "stop task 'two'",
+            "Plan 'nightly' changed: version 0 -> 1.",
+        ]
         heard(device, "stopped run")
         assert gone(pids)
     assert trace.lines() == ["one"]
@@ -205,7 +212,7 @@ def test_the_live_view_shows_a_constellation_from_taking_it_up_to_leaving_it(sce
         _, errors = process.communicate(timeout=PATIENCE)
         os.close(leader)
         assert process.returncode == 130, errors
-        assert "left nightly" in errors
+        assert "Stopped 'nightly'." in errors
         assert "Traceback" not in errors
         assert b"nightly" in drawn
         assert b"failed" not in drawn.lower().replace(b"0 failed", b"")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.cli.fleet_snapshot import CancelledCount, look
-from asterism.cli.fleet_watch import picture, watch
+from asterism.cli.fleet_snapshot import CancelledCount, take_snapshot
+from asterism.cli.fleet_watch import fleet_frame, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet
@@ -27,9 +27,9 @@ from tests.process_scenes import PATIENCE, ended
 
 def drawn(scene: Scene, width: int = 100, height: int = 24) -> list[str]:
     async def ask(fleet: Fleet) -> list[str]:
-        found = await look(fleet, height, (), CancelledCount())
+        found = await take_snapshot(fleet, height, (), CancelledCount())
         console = Console(file=io.StringIO(), width=width, height=height, color_system=None, force_terminal=True)
-        console.print(picture(found, width, height))
+        console.print(fleet_frame(found, width, height))
         assert isinstance(console.file, io.StringIO)
         return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -72,8 +72,8 @@ def test_the_picture_says_who_owns_what_and_how_far_it_is(tmp_path: Path) -> Non
     assert rows[runs[6].id[-8:]][-2:] == ["series", "s"]
     assert rows[runs[1].id[-8:]][-2:] == ["no", "luck"]
     devices = lines[11:]
-    assert devices[0].startswith("kitchen-pc  ■□  1/2  heard of ")
-    assert devices[1].startswith("laptop      ■   1/1  heard of ")
+    assert devices[0].startswith("kitchen-pc  ■□  1/2  heartbeat ")
+    assert devices[1].startswith("laptop      ■   1/1  heartbeat ")
     assert devices[1].endswith("coordinator")
     assert devices[2].endswith("silent")
 
@@ -108,16 +108,16 @@ def test_of_many_runs_each_sort_has_its_share(tmp_path: Path) -> None:
 
 def test_an_empty_fleet_says_what_to_do(tmp_path: Path) -> None:
     lines = drawn(Scene(tmp_path))
-    assert lines[0].startswith("nothing to do  sqlite:///")
+    assert lines[0].startswith("no runs  sqlite:///")
     assert "No runs yet." in lines
-    assert lines[-1] == "No device is joined: asterism device join NAME"
+    assert lines[-1] == "No device is joined. Start one with: asterism device join NAME"
 
 
 def test_a_look_finds_what_a_device_that_has_gone_still_owns(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
     run = scene.step(scene.create(), taken_by("nobody"), started)
-    found = scene.ask(lambda fleet: look(fleet, 10))
+    found = scene.ask(lambda fleet: take_snapshot(fleet, 10))
     assert [one.id for one in found.owned] == [run.id]
     assert " gone" in "\n".join(drawn(scene))
 
@@ -128,9 +128,9 @@ def test_a_look_tells_the_end_of_what_was_there_before_however_old_it_is(tmp_pat
     first, second = scene.create(), scene.create()
     for run in (second, first):
         scene.step(run, taken_by("a"), started, completed(1))
-    found = scene.ask(lambda fleet: look(fleet, 1))
+    found = scene.ask(lambda fleet: take_snapshot(fleet, 1))
     assert [run.id for run in found.ended] == [second.id]
-    found = scene.ask(lambda fleet: look(fleet, 1, [first.id, "unknown"]))
+    found = scene.ask(lambda fleet: take_snapshot(fleet, 1, [first.id, "unknown"]))
     assert [run.id for run in found.ended] == [first.id, second.id]
 
 
@@ -232,4 +232,4 @@ def test_a_store_that_is_out_of_reach_for_a_while_is_watched_on(
     told = output.getvalue() if terminal else capsys.readouterr().err
     assert "the disk is away" in told
     if not terminal:
-        assert told == "the store is out of reach: the disk is away\n"
+        assert told == "The store cannot be reached: the disk is away\n"

@@ -107,7 +107,7 @@ def test_a_host_that_is_killed_is_asked_again(house: House, when: str) -> None:
     line = invitation(kitchen, "laptop", f"https://{place}", "--as", "kitchen")
     with doomed(kitchen, ("guard", "redeem", 1, when), "peer", "serve", "--listen", place) as process:
         assert address_of(process) == f"https://{place}"
-        refused(laptop.run("peer", "accept", line), "is out of reach", code=75)  # nobody knows what came of it
+        refused(laptop.run("peer", "accept", line), "is unreachable", code=75)  # nobody knows what came of it
         assert process.wait(PATIENCE) == -signal.SIGKILL
     with serving(kitchen, place):
         laptop.ok("peer", "sync", "kitchen")
@@ -126,7 +126,7 @@ def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: H
         line = invitation(kitchen, "laptop", url, "--as", "kitchen")
         laptop.ok("peer", "accept", line)
         thief.ask(lambda fleet: _disguised(fleet, laptop))
-        refused(thief.run("peer", "accept", line), "403: the invitation of laptop was used already")
+        refused(thief.run("peer", "accept", line), "403: the invitation of laptop was already used")
         assert thief.json("runs", "list") == []
         laptop.ok("peer", "sync", "kitchen")
 
@@ -147,7 +147,7 @@ def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
     with serving(kitchen) as url:
         line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
         assert "kitchen is now a peer" in laptop.run("peer", "accept", "-", given=line).stderr
-    refused(laptop.run("peer", "accept", "-", given="no"), "this is no invitation")
+    refused(laptop.run("peer", "accept", "-", given="no"), "this is not an invitation")
 
 
 # -- silent connections ------------------------------------------------------------------------------------------------

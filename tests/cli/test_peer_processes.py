@@ -204,10 +204,10 @@ def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: Hou
     with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     with laptop.process("device", "join", "writer", "--peer", url) as writer:
-        heard(writer, "cannot meet peer kitchen: ")
+        heard(writer, "cannot sync with peer kitchen: ")
         run_id = laptop.json("runs", "create", "cook")["id"]
         with serving(kitchen, url.removeprefix("https://")):
-            heard(writer, "meeting peer kitchen again, after ")
+            heard(writer, "syncing with peer kitchen again, after ")
             assert kitchen.json("runs", "show", run_id)["workflow"] == "cook"
 
 
@@ -264,7 +264,7 @@ def test_a_wrong_token_is_refused(house: House) -> None:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
         tokens = json.dumps({"kitchen": "A" * 43}).encode()
         write_private(laptop.folder / "fleet.db-peers.json", tokens, replace=True)
-        refused(laptop.run("peer", "sync", "kitchen"), "answered 401: the token is not known here")
+        refused(laptop.run("peer", "sync", "kitchen"), "answered 401: unknown token")
 
 
 def test_a_server_with_another_certificate_is_refused(house: House) -> None:
@@ -273,14 +273,14 @@ def test_a_server_with_another_certificate_is_refused(house: House) -> None:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     (kitchen.folder / "fleet.db-identity.pem").unlink()
     with serving(kitchen, url.removeprefix("https://")):
-        refused(laptop.run("peer", "sync", "kitchen"), "shows another certificate than the one it was invited with")
+        refused(laptop.run("peer", "sync", "kitchen"), "is not the one in the invitation")
 
 
 def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         late = invitation(kitchen, "laptop", url, "--valid", "0")
-        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has run out")
+        refused(laptop.run("peer", "accept", late), "answered 403: the invitation of laptop has expired")
         assert laptop.json("peer", "list") == []
         assert json.loads((laptop.folder / "fleet.db-peers.json").read_text()) == {}
         laptop.ok("peer", "accept", invitation(kitchen, "laptop", url))
@@ -293,11 +293,11 @@ def test_an_invitation_serves_one_store_and_no_other(house: House) -> None:
     with serving(kitchen) as url:
         line = invitation(kitchen, "laptop", url)
         laptop.ok("peer", "accept", line)
-        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was used already")
+        refused(attic.run("peer", "accept", line), "answered 403: the invitation of laptop was already used")
         assert attic.json("peer", "list") == []
         assert attic.json("runs", "list") == []
         laptop.ok("peer", "sync", url)
-        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "a peer 'laptop' is there already")
+        refused(kitchen.run("peer", "invite", "laptop", "--url", url), "there is already a peer 'laptop'")
 
 
 def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
@@ -309,18 +309,18 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
     shutil.copy(laptop.file, copy.file)  # nobody has it open
     with serving(kitchen, url.removeprefix("https://")):
         line = invitation(kitchen, "another", url)
-        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is known as peer laptop already, not as another")
+        refused(copy.run("peer", "accept", line, "--name", "cooker"), "is already peer laptop, not another")
     with serving(laptop) as url:
         line = invitation(laptop, "copy", url)
-        refused(copy.run("peer", "accept", line, "--name", "laptop"), "a copy of the same store")
+        refused(copy.run("peer", "accept", line, "--name", "laptop"), "is a copy of this store")
 
 
 def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
-    refused(laptop.run("peer", "sync", "kitchen"), f"{url} is out of reach", code=75)
-    refused(laptop.run("peer", "sync", "kitchen", "--json"), f"{url} is out of reach", code=75)
+    refused(laptop.run("peer", "sync", "kitchen"), f"{url} is unreachable", code=75)
+    refused(laptop.run("peer", "sync", "kitchen", "--json"), f"{url} is unreachable", code=75)
 
 
 def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
@@ -352,7 +352,7 @@ def test_what_listens_there_and_is_no_peer_is_told(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     line = invitation(kitchen, "laptop", "https://127.0.0.1:1")
     with plain_server() as port:
-        refused(laptop.run("peer", "accept", line.replace(":1/", f":{port}/")), "does not speak TLS as a peer does")
+        refused(laptop.run("peer", "accept", line.replace(":1/", f":{port}/")), "does not use TLS as a peer does")
         assert laptop.json("peer", "list") == []
 
 
@@ -388,7 +388,7 @@ def test_two_do_not_listen_in_one_place(house: House) -> None:
     with serving(house.kitchen) as url:
         place = url.removeprefix("https://")
         result = house.laptop.made().run("peer", "serve", "--listen", place)
-        refused(result, f"there is no listening on {place}: Address already in use")
+        refused(result, f"cannot listen on {place}: Address already in use")
 
 
 def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopted(house: House) -> None:

@@ -94,7 +94,7 @@ def test_an_issue_of_no_series_and_one_that_is_not_there_are_told(server):
     told = json.loads(asterism(server, "series", "sync", "--issue", str(number), "--json").stdout)
     assert (told["status"], told["series"], told["active"], told["position"]) == ("none", None, None, None)
     result = asterism(server, "series", "sync", "--issue", "99")
-    assert (result.exit_code, "cannot be read" in result.stderr) == (64, True)
+    assert (result.exit_code, "cannot read issue" in result.stderr) == (64, True)
 
 
 def test_a_login_that_cannot_be_assigned_has_an_exit_code_of_its_own(server):
@@ -189,7 +189,7 @@ def test_figures_that_cannot_be_written_keep_nobody_from_hearing_what_happened(s
     in_the_way.touch()
     result = asterism(server, "series", "sync", "--json", "--issue", "1", "--metrics", str(in_the_way / "m.json"))
     assert (result.exit_code, json.loads(result.stdout)["status"]) == (0, "claimed")
-    assert "the figures cannot be written" in result.stderr
+    assert "cannot write the metrics" in result.stderr
 
 
 def test_without_a_name_the_figures_go_where_the_seed_says(server, tmp_path, monkeypatch):
@@ -245,14 +245,14 @@ def test_what_is_wrong_is_said_once_and_what_is_not_known_is_not_said(server):
     asterism(server, "series", "sync")
     server.call(lambda world: world.write_document("refs/asterism/series/RFC-093", '{"version": 2}', "series.json"))
     result = asterism(server, "series", "sync")
-    assert (result.exit_code, result.stdout) == (65, "series RFC-093: left as it is\n")
-    assert result.stderr == "series RFC-093: this is version 2 of a series; 1 is known here\n"
+    assert (result.exit_code, result.stdout) == (65, "series RFC-093: left unchanged\n")
+    assert result.stderr == "series RFC-093: the state has version 2, and this version of Asterism reads version 1\n"
 
 
 @pytest.mark.parametrize("number", ["0", "-3", "x"])
 def test_what_is_no_number_of_an_issue_is_not_asked_for(server, number):
     result = asterism(server, "series", "sync", "--issue", number)
-    assert (result.exit_code, "is no number of an issue" in result.stderr) == (64, True)
+    assert (result.exit_code, "is not the number of an issue" in result.stderr) == (64, True)
     assert server.log == []
 
 
@@ -312,7 +312,7 @@ def test_a_claim_looks_at_the_issues(server):
     result = asterism(server, "series", "claim", "RFC-093", "--issue", "2", *place)
     assert (result.exit_code, result.stdout.splitlines()) == (
         0,
-        ["#1 has left RFC-093: it is completed", "claimed RFC-093 for #2 (revision 2)"],
+        ["#1 left RFC-093: completed", "claimed RFC-093 for #2 (revision 2)"],
     )
     result = asterism(server, "series", "claim", "RFC-093", "--issue", "3", "--json", *place)
     told = json.loads(result.stdout)
@@ -320,7 +320,7 @@ def test_a_claim_looks_at_the_issues(server):
     assert "completed #1; claim #2 by ann" in asterism(server, "series", "history", "RFC-093", *place[:2]).stdout
 
 
-@pytest.mark.parametrize(("issue", "said"), [("1", "#1 is closed (completed)"), ("4711", "there is no issue #4711")])
+@pytest.mark.parametrize(("issue", "said"), [("1", "#1 is closed (completed)"), ("4711", "issue #4711 does not exist")])
 def test_what_cannot_be_claimed_is_refused_with_64(server, issue, said):
     scenes.merged(server, 1)
     words = ("series", "claim", "RFC-093", "--issue", issue, "--github", "acme/rocket")

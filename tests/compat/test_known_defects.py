@@ -155,7 +155,7 @@ def test_a_success_only_dependent_of_a_failed_task_does_not_wait_for_ever(dialec
         "X": "completed",
     }
     assert outcome["results"]["B"].status is TaskStatus.CANCELLED
-    assert outcome["results"]["B"].error == "unreachable: it waits for success of 'A', which is failed"
+    assert outcome["results"]["B"].error == "unreachable: it needs 'A' to succeed, but 'A' failed"
     assert session.devices.started == ["A", "X"]
 
 

@@ -40,13 +40,13 @@ def test_an_unknown_task_reads_like_a_sentence_although_it_is_a_key_error() -> N
 
 def test_a_duplicate_says_what_to_do() -> None:
     error = DuplicateTask("a")
-    assert str(error) == "there is a task 'a' already; choose another id or update the one that exists"
+    assert str(error) == "task 'a' already exists; choose another id, or update it"
     assert error.task_id == "a"
 
 
 def test_a_cycle_prints_its_path() -> None:
     error = CycleFound(["c", "a", "b", "c"])
-    assert str(error) == "that would close a cycle: c -> a -> b -> c"
+    assert str(error) == "this dependency would close a cycle: c -> a -> b -> c"
     assert error.path == ("c", "a", "b", "c")
 
 

@@ -110,8 +110,8 @@ def test_without_it_a_run_ends_before_it_began(monkeypatch: pytest.MonkeyPatch) 
     """The ablation."""
     program = [("take and start", 1_000_000.0 + HOUR), ("complete", 1_000_000.0)]
     assert is_in_order(played(program, 1_000_000.0)[-1])
-    monkeypatch.setattr(history, "time_of_step", lambda last, now: now)
-    monkeypatch.setattr("asterism.core.run.run.time_of_step", lambda last, now: now)
+    monkeypatch.setattr(history, "step_time", lambda last, now: now)
+    monkeypatch.setattr("asterism.core.run.run.step_time", lambda last, now: now)
     assert not is_in_order(played(program, 1_000_000.0)[-1])
 
 

@@ -111,7 +111,7 @@ def test_a_mistake_is_told_with_where_it_happened_whatever_else_goes_wrong(caplo
         logging.getLogger(LOGGER), "cannot watch", "watches again", clocked(0.0, 1.0, 2.0, REPEAT_INTERVAL + 9)
     )
     for error in (StoreFull("no room left"), KeyError("x"), KeyError("x"), KeyError("x")):
-        trouble.met(error)
+        trouble.occurred(error)
     assert told(caplog, "") == [
         ("WARNING", "cannot watch: no room left"),
         ("ERROR", "cannot watch: a mistake in Asterism itself"),
@@ -133,9 +133,9 @@ def test_a_minute_is_counted_from_the_last_line_not_from_the_beginning(caplog: p
     )
     trouble = RecurringError(logging.getLogger(LOGGER), "no heartbeat", "heartbeats again", clocked(*times))
     for _ in range(6):
-        trouble.met(error)
-    trouble.over()
-    trouble.over()
+        trouble.occurred(error)
+    trouble.recovered()
+    trouble.recovered()
     assert told(caplog, "") == [
         ("WARNING", "no heartbeat: no room left"),
         ("WARNING", "no heartbeat, for 69 s now: no room left"),

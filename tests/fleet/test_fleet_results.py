@@ -24,7 +24,7 @@ async def test_a_wish_to_cancel_is_obeyed_as_soon_as_the_device_is_woken(stage: 
     await stage.at_work(kitchen, run)
     began = stage.now()
     asked = await stage.person.cancel(run.id)
-    assert (asked.status, asked.wish) == ("processing", "cancel")
+    assert (asked.status, asked.stop_request) == ("processing", "cancel")
     ended = await stage.end_of(run)
     assert (ended.status, ended.cancelled, ended.error) == ("failed", True, "cancelled by ann (cancel)")
     assert stage.now() - began < 1.0
@@ -123,7 +123,7 @@ async def test_progress_is_kept_for_the_next_attempt_whichever_way_a_run_is_lost
     await kitchen.crash()
     monitor = stage.monitor()
     while (await stage.read(run)).status == "processing":
-        await monitor.watch()
+        await monitor.run_pass()
         await asyncio.sleep(5.0)
     assert (await stage.read(run)).progress == Progress(4, 10)
 

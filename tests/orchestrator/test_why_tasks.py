@@ -51,7 +51,7 @@ def holder(answer: Any) -> tuple[str, str]:
 def test_an_open_dependency_is_named() -> None:
     answer = ask(chain(Task("a", call=after(10)), Task("b")), "b", 1)
     assert holder(answer) == ("dependency", "a")
-    assert str(answer) == "b is waiting: it waits for success of 'a', which is running"
+    assert str(answer) == "b is waiting: it needs 'a' to succeed, and 'a' is running"
 
 
 def test_every_open_dependency_is_named_and_no_other() -> None:
@@ -59,18 +59,18 @@ def test_every_open_dependency_is_named_and_no_other() -> None:
     plan.add(Task("d"), after={"a": "completion", "b": "success", "c": "success"})
     answer = ask(plan, "d", 5)
     assert [(one.kind, one.name) for one in answer.holders] == [("dependency", "a"), ("dependency", "b")]
-    assert "it waits for success of 'b', which is failed" in str(answer)
+    assert "it needs 'b' to succeed, but 'b' failed" in str(answer)
 
 
 def test_a_condition_that_does_not_hold_or_could_not_be_evaluated_is_quoted() -> None:
     plan = independent(Task("a", call=after(1, {"n": 1})), Task("busy", call=after(100)))
     plan.add(Task("b"), after={"a": {"when": "result.n > 5"}})
     plan.add(Task("c"), after={"a": {"when": "result.m > 5"}})
-    assert "the condition 'result.n > 5' on it does not hold" in str(ask(plan, "b", 2))
+    assert "its condition 'result.n > 5' does not hold" in str(ask(plan, "b", 2))
 
     plan = independent(Task("a", call=after(1, {"n": 1})), Task("busy", call=after(100)))
     plan.add(Task("c"), after={"a": {"when": "result.m > 5"}})
-    assert "the condition 'result.m > 5' on it could not be evaluated" in str(ask(plan, "c", 2))
+    assert "its condition 'result.m > 5' could not be evaluated" in str(ask(plan, "c", 2))
 
 
 def test_an_open_cycle_is_named_with_its_editor_and_its_age() -> None:
@@ -84,7 +84,7 @@ def test_an_end_that_waits_for_its_cycle_is_named() -> None:
     plan.add(Task("b"), after="a")
     answer = ask(plan, "b", 4, editor=Script(seconds=10), max_cycles=1)
     assert holder(answer) == ("review", "a")
-    assert "waits for its review: 1 cycle is open" in str(answer)
+    assert "waits for review: 1 cycle is open" in str(answer)
 
 
 def test_under_global_the_cycle_that_holds_everything_is_named() -> None:
@@ -144,7 +144,7 @@ def test_a_device_that_rests_after_a_refusal_is_not_called_busy() -> None:
     assert "busy" not in str(answer)
 
 
-def test_a_task_no_device_can_take_says_what_it_asks_for_and_who_is_there() -> None:
+def test_a_task_without_a_capable_device_names_its_needs_and_the_devices() -> None:
     answer = ask(independent(Task("a", needs=["gpu", "disk"])), "a", 0.001)
     assert holder(answer)[0] == "no_device"
     assert str(answer) == ("a is pending: no device with 'disk', 'gpu' has joined; the devices are device")
@@ -163,7 +163,7 @@ def test_the_pause_before_the_next_attempt_is_named() -> None:
     assert "attempt 1 failed" in str(answer)
 
 
-def test_a_next_attempt_that_finds_no_device_says_so() -> None:
+def test_a_next_attempt_without_a_device_is_explained() -> None:
     plan = independent(Task("a", call=failing(1), retries=1, backoff=1))
     answer = ask(plan, "a", 0.5, lambda one: one.leave("device"))
     assert answer.status == "running"
@@ -190,13 +190,13 @@ def test_a_running_task_names_its_device_and_since_when() -> None:
     assert str(answer) == "a is running: it runs on 'device' for 4.0 s, attempt 1"
 
 
-def test_a_provisional_task_says_that_it_is_one() -> None:
+def test_a_provisional_task_is_explained_as_provisional() -> None:
     plan = chain(Task("a", call=after(1)), Task("b", call=after(10), revocable=True))
     answer = ask(plan, "b", 2, editor=Script(seconds=10), policy="speculative")
     assert "it runs provisionally on 'device'" in str(answer)
 
 
-def test_a_task_that_is_over_says_how_and_why() -> None:
+def test_an_ended_task_is_explained_with_its_reason() -> None:
     plan = independent(Task("a", call=failing(1)), Task("b", call=after(10)))
     answer = ask(plan, "a", 2)
     assert holder(answer) == ("ended", "failed")

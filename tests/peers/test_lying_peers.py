@@ -59,7 +59,9 @@ async def our_device_has_completed_it() -> None:
     laptop, liar, run = await victim()
     done = transitions.complete(run, run.grant, {"lie": True}, laptop.store.clock())  # type: ignore[arg-type]
     await liar.says(done)
-    await unmoved(laptop, run, "it is forged: laptop is a device of ours, and has not said that the run is completed")
+    await unmoved(
+        laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed"
+    )
 
 
 @scene
@@ -67,7 +69,7 @@ async def our_device_has_completed_it_with_another_result() -> None:
     laptop, liar, run = await victim()
     done = await laptop.complete(run.id, {"true": 1})
     await liar.says(done.changed(output={"lie": True}))
-    await unmoved(laptop, done, "its result was another one")
+    await unmoved(laptop, done, "reported another result")
 
 
 @scene
@@ -95,7 +97,7 @@ async def what_our_device_does_is_told_otherwise() -> None:
         {"progress": Progress(999, 1000)},
         {"failures": 99, "avoid": ("zzz",)},
         {"started_at": 9e9},
-        {"wish": "cancel", "wished_by": "zoe"},
+        {"stop_request": "cancel", "stop_requested_by": "zoe"},
         {"due_at": 9e9},
     ):
         await liar.says(run.changed(**change))
@@ -117,11 +119,11 @@ async def a_wish_is_a_pretext_to_change_something_else() -> None:
 @scene
 async def it_is_another_store_now() -> None:
     laptop, liar, _ = await victim()
-    with pytest.raises(PeerRefused, match="now says it is"):
+    with pytest.raises(PeerRefused, match="but the caller is store"):
         await liar.says(store="another-store")
-    with pytest.raises(PeerRefused, match="is of another"):
+    with pytest.raises(PeerRefused, match="is from another"):
         await liar.says(store="another-store", devices=None)
-    with pytest.raises(PeerRefused, match="a copy of the same store"):
+    with pytest.raises(PeerRefused, match="is a copy of this store"):
         await liar.says(store=await laptop.id())
 
 
@@ -136,7 +138,7 @@ async def its_clock_is_a_century_ahead() -> None:
     assert peer.heard_at is not None
     assert peer.heard_at <= laptop.store.clock()
     for clock in (float("inf"), float("nan"), "now", None, 1e300):
-        with pytest.raises(PeerRefused, match="not complete, or not what it says"):
+        with pytest.raises(PeerRefused, match="incomplete or invalid"):
             await liar.says(clock=clock)
 
 
@@ -206,7 +208,7 @@ async def its_records_contradict_themselves() -> None:
         {"error": "x"},
         {"device": "a|b"},
         {"device": "x" * 1000},
-        {"wish": "burn"},
+        {"stop_request": "burn"},
         {"keep": "mine"},
         {"progress": Progress(2**70)},
         {"output": {"early": True}},
@@ -255,8 +257,8 @@ async def one_bad_record_does_not_keep_out_the_good_ones() -> None:
     assert await laptop.run("good") == good
     assert await laptop.run(run.id) == run
     told = await laptop.notices("refused")
-    assert any("it differs from ours in priority; ours is kept" in one for one in told)
-    assert any("it is twice in one message" in one for one in told)
+    assert any("it differs from our record in priority" in one for one in told)
+    assert any("the message contains it twice" in one for one in told)
     count = len(told)
     await liar.says(bad)
     assert len(await laptop.notices("refused")) == count
@@ -281,7 +283,7 @@ async def it_has_a_device_that_is_ours() -> None:
     assert set(sessions) == {"laptop-1", "oven-1"}
     assert (sessions["laptop-1"].state, sessions["laptop-1"].device) == (OPEN, "laptop")
     [told, _] = await laptop.notices("impostor")
-    assert told.startswith("peer kitchen announced a device laptop, which is a device of this store")
+    assert told.startswith("peer kitchen announced device laptop, which belongs to this store")
     await liar.says(devices=[a_device(device="laptop"), a_device(id="laptop-1", device="x")])
     assert len(await laptop.notices("impostor")) == 2
 
@@ -383,12 +385,12 @@ async def something_large_is_not_what_its_name_says() -> None:
     large = transitions.create("large", FLOW, {"$blob": name, "size": 5}, by="liar", now=1.0)
     answer = await liar.says(large)
     assert answer["wants"] == {name: 5}
-    with pytest.raises(PeerRefused, match="its name is not that of its bytes"):
+    with pytest.raises(PeerRefused, match="its name is not the hash of its bytes"):
         await laptop.exchange.receive_blob("kitchen", name, b"evil")
-    with pytest.raises(PeerRefused, match="nobody has asked for it"):
+    with pytest.raises(PeerRefused, match="did not ask for this blob"):
         await laptop.exchange.receive_blob("kitchen", "cd" * 32, b"evil")
     await laptop.fleet.configure(most=3)
-    with pytest.raises(PeerRefused, match="keeps 3 at most"):
+    with pytest.raises(PeerRefused, match="limit of this fleet is 3"):
         await laptop.exchange.receive_blob("kitchen", name, b"12345")
     assert await laptop.store.run("large") is None
     assert await laptop.exchange.read_blob("kitchen", "../../etc/passwd", "r1") is None
@@ -404,7 +406,7 @@ async def messages_that_are_none_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(PeerRefused):
             await liar.says(**changes)  # type: ignore[arg-type]
-    with pytest.raises(PeerRefused, match="a message is a JSON object"):
+    with pytest.raises(PeerRefused, match="a message has to be a JSON object"):
         await laptop.exchange.answer("kitchen", [])  # type: ignore[arg-type]
     assert await laptop.run(run.id) == run
 

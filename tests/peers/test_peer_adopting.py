@@ -9,7 +9,7 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from asterism.peers import ingest
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
@@ -44,7 +44,7 @@ async def test_what_waits_is_offered_here_when_its_peer_is_gone() -> None:
     assert found.id == run.id
     assert found.waiting_since == found.not_before == kitchen.store.clock()
     assert (found.story[-1].what, await kitchen.left_to(run.id)) == ("adopted", None)
-    assert found.story[-1].why == "peer laptop was not heard of for 3610 s"
+    assert found.story[-1].why == "peer laptop has been silent for 3610 s"
     await laptop.meet(kitchen)
     assert await laptop.left_to(run.id) == await kitchen.id()
 
@@ -56,7 +56,7 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     await passes(kitchen, Takeover(kitchen.fleet), HOUR + 10.0)
     found = await kitchen.run(run.id)
     assert (found.status, found.losses, found.epoch) == (REASSIGNING, 1, 1)
-    assert found.previous[-1].detail == "peer laptop was not heard of for 3610 s"
+    assert found.previous[-1].detail == "peer laptop has been silent for 3610 s"
     await kitchen.step(run.id, lambda one: one.changed(not_before=0.0, revision=one.revision + 1))
     await kitchen.take(run.id)
     met = await laptop.meet(kitchen)
@@ -135,14 +135,14 @@ async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
     monitor = Monitor(kitchen.fleet, "kitchen")
     for _ in range(10):
         await kitchen.beat()
-        await monitor.watch()
+        await monitor.run_pass()
         kitchen.clock.now += 25.0
     assert (await kitchen.run(run.id)).status is PROCESSING
     await kitchen.fleet.configure(peer_timeout=100.0)
     for _ in range(10):
         kitchen.clock.now += 25.0
         await kitchen.beat()
-        await monitor.watch()
+        await monitor.run_pass()
     assert (await kitchen.run(run.id)).device != "laptop"
 
 
@@ -170,14 +170,14 @@ async def test_a_store_without_peers_is_asked_nothing() -> None:
 
 async def test_a_copy_says_why_it_does_not_run() -> None:
     laptop, kitchen, run = await left()
-    told = await why(kitchen.fleet, run.id)
+    told = await explain_run(kitchen.fleet, run.id)
     assert [reason.kind for reason in told.reasons] == ["left"]
-    assert "it is left to peer laptop, which says what becomes of it" in str(told)
+    assert "peer laptop manages it" in str(told)
     await laptop.take(run.id)
     await laptop.meet(kitchen)
-    kinds = [reason.kind for reason in (await why(kitchen.fleet, run.id)).reasons]
+    kinds = [reason.kind for reason in (await explain_run(kitchen.fleet, run.id)).reasons]
     assert kinds == ["running", "left"]
-    assert [reason.kind for reason in (await why(laptop.fleet, run.id)).reasons] == ["running"]
+    assert [reason.kind for reason in (await explain_run(laptop.fleet, run.id)).reasons] == ["running"]
 
 
 async def test_a_series_that_cannot_be_read_keeps_its_runs_from_being_adopted() -> None:

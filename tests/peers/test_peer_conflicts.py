@@ -93,7 +93,7 @@ async def test_the_user_of_the_loser_can_insist() -> None:
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
     await laptop.meet(kitchen)
     [told] = await kitchen.notices("conflict")
-    assert told.endswith("(it had come to 4/9)")
+    assert told.endswith("(progress: 4/9)")
     mine = await kitchen.fleet.keep_mine(run.id)
     assert (mine.retry_of, mine.pinned, mine.progress, mine.input) == (
         run.id,
@@ -112,7 +112,7 @@ async def test_a_wish_on_a_copy_reaches_the_owner_and_the_copy_is_left_to_it_aga
     await laptop.meet(kitchen)
     await kitchen.fleet.cancel(run.id)
     await laptop.meet(kitchen)
-    assert (await laptop.run(run.id)).wish == "cancel"
+    assert (await laptop.run(run.id)).stop_request == "cancel"
     assert await laptop.left_to(run.id) is None
     await laptop.meet(kitchen)
     assert await kitchen.left_to(run.id) == await laptop.id()
@@ -128,12 +128,16 @@ async def test_a_wish_that_loses_to_a_step_of_the_owner_is_made_anew_once() -> N
     await laptop.step(run.id, lambda one: transitions.start(one, one.grant, laptop.store.clock()))
     await laptop.meet(kitchen)
     found = await laptop.run(run.id)
-    assert (found.status, found.wish, found.wished_by) == (PROCESSING, "pause", "kitchen: the disk is full")
+    assert (found.status, found.stop_request, found.stop_requested_by) == (
+        PROCESSING,
+        "pause",
+        "kitchen: the disk is full",
+    )
     await laptop.fleet.resume(run.id)
     await laptop.meet(kitchen)
     await laptop.meet(kitchen)
-    assert (await laptop.run(run.id)).wish is None
-    assert (await kitchen.run(run.id)).wish is None
+    assert (await laptop.run(run.id)).stop_request is None
+    assert (await kitchen.run(run.id)).stop_request is None
 
 
 async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_given_away_meanwhile() -> None:
@@ -143,7 +147,7 @@ async def test_a_run_that_was_cancelled_as_a_copy_is_cancelled_though_it_was_giv
     assert (await kitchen.fleet.cancel(run.id)).status is FAILED
     await laptop.take(run.id)
     await laptop.meet(kitchen)
-    assert (await laptop.run(run.id)).wish == "cancel"
+    assert (await laptop.run(run.id)).stop_request == "cancel"
 
 
 async def test_the_end_of_a_run_elsewhere_makes_room_in_its_series_here() -> None:

@@ -211,7 +211,7 @@ async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
     await laptop.meet(kitchen)
     devices = {one.device: one for one in await laptop.fleet.devices()}
     assert (devices["kitchen"].state, devices["kitchen"].host) == (ABROAD, "via kitchen")
-    outlook = await laptop.fleet.outlook(fresh=True)
+    outlook = await laptop.fleet.placer(fresh=True)
     assert set(outlook.sessions) == {"laptop", "kitchen"}
     assert outlook.ranks["kitchen"] == 0.0
     run = await laptop.create(device="kitchen")
@@ -270,10 +270,10 @@ async def test_a_store_is_bound_at_the_first_contact() -> None:
     assert (await laptop.exchange.peers.get("kitchen")).store == await kitchen.id()
     other = await Side("other").joined()
     await other.exchange.peers.add("laptop")
-    with pytest.raises(PeerRefused, match="if it was made anew, remove the peer"):
+    with pytest.raises(PeerRefused, match="if the store was created again, remove the peer"):
         await laptop.exchange.sync("kitchen", Direct(laptop, other))
     await laptop.exchange.peers.add("den")
-    with pytest.raises(PeerRefused, match="is known as peer kitchen already"):
+    with pytest.raises(PeerRefused, match="is already peer kitchen"):
         await laptop.exchange.peers.bind("den", await kitchen.id())
 
 
@@ -282,7 +282,7 @@ async def test_two_copies_of_one_store_do_not_talk() -> None:
     copy = Side("copy", laptop.store)
     await laptop.knows(copy)
     await copy.exchange.peers.add("laptop")
-    with pytest.raises(PeerRefused, match="has a copy of the same store"):
+    with pytest.raises(PeerRefused, match="is a copy of this store"):
         await laptop.meet(copy)
 
 
@@ -290,9 +290,9 @@ async def test_peers_are_known_by_name_and_token() -> None:
     peers = PeerRegistry(MemoryStore())
     await peers.add("kitchen", url="https://kitchen:7420", pin="ab", token_sha256="cd" * 32, invited_at=5.0)
     await peers.add("den")
-    with pytest.raises(PeerExists, match="is there already"):
+    with pytest.raises(PeerExists, match="there is already a peer"):
         await peers.add("kitchen")
-    with pytest.raises(AsterismError, match="the name of a peer"):
+    with pytest.raises(AsterismError, match="is not a valid peer name"):
         await peers.add("a/b")
     assert [one.name for one in await peers.all()] == ["den", "kitchen"]
     found = await peers.find_by_token_hash("cd" * 32)
@@ -301,7 +301,7 @@ async def test_peers_are_known_by_name_and_token() -> None:
     assert await peers.find_by_token_hash("") is None
     await peers.remove("kitchen")
     assert [one.name for one in await peers.all()] == ["den"]
-    with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known are: den"):
+    with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known peers: den"):
         await peers.get("kitchen")
     assert (await peers.add("kitchen")).store is None
 

@@ -59,7 +59,7 @@ async def test_of_one_peer_only_so_many_refusals_are_said_in_a_day() -> None:
         await liar.says(*(broken(run.changed(id=f"run-{first + one}"), 1) for one in range(500)))
     told = await laptop.notices("refused")
     assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
-    assert "no more is said of that for a day" in told[-1]
+    assert "further ones are not reported today" in told[-1]
     laptop.clock.now += DAY
     await liar.says(broken(run.changed(id="run-9999"), 1))
     assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2

@@ -44,7 +44,7 @@ async def test_a_copy_of_a_run_that_its_judge_has_forgotten_is_closed_and_that_i
     laptop.clock.now += 31 * DAY
     met = await asked_twice(laptop, kitchen)
     closed = await laptop.run(run.id)
-    why = "how it ended is not known: peer kitchen, to whom it was left, does not know it any more"
+    why = "its end is unknown: it was left to peer kitchen, which no longer knows it"
     assert (closed.status, closed.error) == (FAILED, why)
     assert met.closed == (f"run {run.id}: {why}",)
     assert (await laptop.notices("failed"))[0].endswith(why)

@@ -39,7 +39,7 @@ async def test_an_id_that_is_no_text_stops_no_meeting(tmp_path: Path, name: str)
     assert answer["cursor"]["number"] == 1
     assert answer["refused"] == 1
     [told] = await laptop.notices("refused")
-    assert told.startswith("peer kitchen: it is no record of a run")
+    assert told.startswith("peer kitchen: it is not a valid record of a run")
     await store.close()
 
 
@@ -89,7 +89,7 @@ async def test_a_mistake_of_ours_is_told_and_the_peer_is_left_alone_for_longer_a
     assert gaps[0] < 8.0
     assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
     assert len(gaps) > 8
-    told = [one for one in caplog.records if one.message == "a mistake in meeting peer kitchen"]
+    told = [one for one in caplog.records if one.message == "internal error in the sync with peer kitchen"]
     assert len(told) == len(tried)
     assert told[0].exc_info is not None
 
@@ -136,7 +136,9 @@ async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_o
         assert await kitchen.run(run.id) == run
     assert await kitchen.store.run(large.id) is None
     [told] = await laptop.notices("refused")
-    assert told.startswith(f"run {large.id} was not sent to peer kitchen: it is too large for a message")
+    assert told.startswith(
+        f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message"
+    )
     await laptop.take(large.id)
     assert (await laptop.meet(kitchen)).sent == 0
     assert len(await laptop.notices("refused")) == 1
@@ -156,7 +158,7 @@ async def test_a_run_whose_workflow_is_gone_is_passed_over_with_a_notice_and_the
     assert await kitchen.store.run("kept") is not None
     assert await kitchen.store.run(run.id) is None
     assert await laptop.notices("refused") == [
-        f"run {run.id} was not sent to peer kitchen: its workflow transcode@1 is not kept here any more"
+        f"run {run.id} was not sent to peer kitchen: its workflow transcode@1 is no longer in this store"
     ]
 
 
@@ -202,7 +204,7 @@ async def test_a_peer_that_always_has_more_does_not_keep_a_meeting_going(
                 }  # fmt: skip
 
         await laptop.exchange.sync("kitchen", Chatty(laptop, laptop))
-    assert "the meeting with peer kitchen gets nowhere, and is ended" in caplog.text
+    assert "the sync with peer kitchen makes no progress and ends" in caplog.text
 
 
 @pytest.mark.parametrize("field", ["protocol", "clock", "store", "feed", "cursor", "records"])
@@ -239,7 +241,7 @@ async def test_of_many_refusals_the_first_reasons_are_told_and_how_many_there_ar
         await laptop.create()
     met = await laptop.meet(kitchen)
     assert len(met.refused_there) == messages.MAX_REASONS + 1
-    assert met.refused_there[-1] == "7 more, for which it says no reason"
+    assert met.refused_there[-1] == "7 more, without a reason"
     assert all(len(one) <= messages.MAX_REASON_CHARS for one in met.refused_there)
 
 
@@ -249,10 +251,10 @@ async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_w
     liar = Liar(laptop)
     run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
     answer = await liar.says(run, workflows=[])
-    assert answer["reasons"] == ["run one: its workflow transcode@1 did not come with it"]
+    assert answer["reasons"] == ["run one: its workflow transcode@1 is missing"]
     answer = await liar.says(run, ["two"])
     assert answer["refused"] == 1
-    assert answer["reasons"] == ["run two: it is no record of a run: its columns are not those of a run"]
+    assert answer["reasons"] == ["run two: it is not a valid record of a run: it does not have the columns of a run"]
 
 
 # -- a store that only syncs -------------------------------------------------------------------------------------------

@@ -87,8 +87,8 @@ async def test_a_peer_out_of_reach_is_left_alone_for_longer_and_longer(caplog: p
         assert met
         task.cancel()
     told = [one.message for one in caplog.records if "peer kitchen" in one.message]
-    assert told[0] == "cannot meet peer kitchen: nobody answers"
-    assert told[-1].startswith("meeting peer kitchen again, after")
+    assert told[0] == "cannot sync with peer kitchen: nobody answers"
+    assert told[-1].startswith("syncing with peer kitchen again, after")
     assert len(told) < 15
 
 

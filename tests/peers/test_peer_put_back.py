@@ -60,8 +60,8 @@ async def test_it_is_noticed_by_the_side_that_is_called_too() -> None:
     met = await laptop.meet(kitchen)
     assert await has(laptop, new)
     assert met.put_back == "there"
-    assert (await laptop.notices("restored"))[0].startswith("the store of peer kitchen was put back from an older copy")
-    assert (await kitchen.notices("restored"))[0].startswith("this store was put back from an older copy of itself")
+    assert (await laptop.notices("restored"))[0].startswith("the store of peer kitchen was restored from an older copy")
+    assert (await kitchen.notices("restored"))[0].startswith("this store was restored from an older copy")
 
 
 async def test_what_it_created_since_comes_back_to_it_and_is_its_own() -> None:
@@ -221,7 +221,7 @@ async def test_a_result_that_the_store_has_forgotten_is_not_believed_and_that_is
     await laptop.meet(kitchen)
     assert (await kitchen.run(lost)).status is COMPLETED
     assert await laptop.store.run(lost) is None
-    assert "laptop is a device of ours, and has not said" in (await laptop.notices("refused"))[0]
+    assert "laptop is a device of this store, and did not report" in (await laptop.notices("refused"))[0]
 
 
 async def test_a_peer_of_an_earlier_version_goes_on_where_it_was() -> None:

@@ -23,10 +23,10 @@ async def test_what_does_not_fit_is_refused_once_told_and_comes_when_there_is_ro
     runs = [await laptop.create() for _ in range(3)]
     met = await laptop.meet(kitchen)
     assert await known(kitchen, runs) == [True, True, False]
-    assert met.refused_there[0].startswith("peer laptop may store 2 runs here, and there is no room for more")
+    assert met.refused_there[0].startswith("peer laptop has used its quota of 2 runs in this store")
     for _ in range(3):
         await laptop.meet(kitchen)
-    assert len([one for one in await kitchen.notices("refused") if "may store 2 runs" in one]) == 1
+    assert len([one for one in await kitchen.notices("refused") if "quota of 2 runs" in one]) == 1
     await kitchen.fleet.configure(peer_runs=3)
     await laptop.meet(kitchen)
     assert await known(kitchen, runs) == [True, True, True]

@@ -48,7 +48,7 @@ def hold(seed: int) -> list[str]:
 def recorded() -> Iterator[list[Step]]:
     """Everything the lock and the plan do, in the order in which they do it."""
     steps: list[Step] = []
-    finish, open_, close, start = AssignmentLock.finish, AssignmentLock._open, AssignmentLock.close, Graph.start
+    finish, open_, close, start = AssignmentLock.finish, AssignmentLock._open_cycle, AssignmentLock.close, Graph.start
 
     def finished(lock: AssignmentLock, node: Node, status: Any, now: float, *rest: Any) -> None:
         before = len(lock.waiting)
@@ -71,7 +71,7 @@ def recorded() -> Iterator[list[Step]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AssignmentLock, "finish", finished)
-        patch.setattr(AssignmentLock, "_open", opened)
+        patch.setattr(AssignmentLock, "_open_cycle", opened)
         patch.setattr(AssignmentLock, "close", closed)
         patch.setattr(Graph, "start", started)
         yield steps

@@ -1,14 +1,8 @@
-"""The race hunt in the test suite, and the proof that it would notice.
-
-Seeds are tried in order until the time budget is used up (ASTERISM_RACE_SECONDS, 20 by default), but never fewer than
-three thousand.
-"""
+"""The race hunt in the test suite, and the proof that it would notice."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,15 +14,11 @@ from asterism.core.plan import provisional
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.lock import AssignmentLock
-from asterism.orchestrator.edit_cycles import Cycles
-from asterism.orchestrator.editor_calls import batch_of
+from asterism.orchestrator.edit_cycles import EditCycles, batch_of
 from asterism.orchestrator.execution import Execution
 from tests.races.holds import hold
 from tests.races.scenario import race
 from tests.races.wild import wild
-
-BUDGET = float(os.environ.get("ASTERISM_RACE_SECONDS", "20"))
-AT_LEAST = 3000
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -40,14 +30,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-def test_no_interleaving_breaks_a_promise() -> None:
-    deadline = time.monotonic() + BUDGET
-    seed = 0
-    while seed < AT_LEAST or time.monotonic() < deadline:
+@pytest.mark.hunt(few=300, many=5000)
+def test_no_interleaving_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
         problems = race(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
-        seed += 1
-    print(f"{seed} seeds, none bad")
 
 
 def test_the_wild_hunt_notices_when_a_task_starts_before_its_last_execution_has_stopped(
@@ -57,14 +44,16 @@ def test_the_wild_hunt_notices_when_a_task_starts_before_its_last_execution_has_
     assert any("worked on twice" in problem for seed in range(600) for problem in wild(seed))
 
 
-def test_nothing_hangs_or_breaks_when_everything_goes_wrong_at_once() -> None:
-    for seed in range(300):
+@pytest.mark.hunt(few=100, many=1000)
+def test_nothing_hangs_or_breaks_when_everything_goes_wrong_at_once(seeds: range) -> None:
+    for seed in seeds:
         problems = wild(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
 
 
-def test_under_global_nothing_starts_while_an_end_is_unreviewed() -> None:
-    for seed in range(500):
+@pytest.mark.hunt(few=60, many=600)
+def test_under_global_nothing_starts_while_an_end_is_unreviewed(seeds: range) -> None:
+    for seed in seeds:
         problems = hold(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
 
@@ -77,15 +66,15 @@ def test_the_hunt_notices_a_start_in_an_open_cycle(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_hunt_notices_a_start_with_a_time_that_is_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Execution._start
-    monkeypatch.setattr(Execution, "_start", lambda self, node, place, now: start(self, node, place, now - 1.0))
+    start = Execution.start_one
+    monkeypatch.setattr(Execution, "start_one", lambda self, now: start(self, now - 1.0))
     assert any("the record says" in problem for seed in range(50) for problem in hold(seed))
 
 
 def _settle_up_late(self: Execution) -> None:
     """The cycle is opened one tick after the step that would open it."""
     if not self.done.done() and not self.cancelling:
-        self.loop.call_soon(lambda: None if self.done.done() else self.cycles.open_due())
+        self._loop.call_soon(lambda: None if self.done.done() else self.cycles.open_due())
 
 
 def first_bad_seed(policy: str | None, most: int = 1500) -> list[str]:
@@ -129,8 +118,8 @@ def skip_the_base_version_check(monkeypatch: pytest.MonkeyPatch) -> None:
 def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close the cycle as soon as the answer is there, and check and apply it one tick later."""
 
-    def judge(self: Cycles, cycle: Any, answer: Any, author: str) -> Applied:
-        batch, _ = batch_of(answer, self.plan, cycle, author)
+    def judge(self: EditCycles, cycle: Any, answer: Any, author: str) -> Applied:
+        batch, _ = batch_of(answer, self._plan, cycle, author)
         self._close(cycle, "accepted")
 
         def later() -> None:
@@ -139,10 +128,10 @@ def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
             except EditRejected as rejected:
                 self._publish("edit_rejected", cycle, violations=rejected.violations)
 
-        self.execution.loop.call_soon(later)
-        return Applied(self.plan.version, batch, None)
+        self._loop.call_soon(later)
+        return Applied(self._plan.version, batch, None)
 
-    monkeypatch.setattr(Cycles, "judge", judge)
+    monkeypatch.setattr(EditCycles, "_judge", judge)
 
 
 def let_edits_reach_running_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +148,7 @@ def believe_stopped_executions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def revoke_only_the_edited_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisional, "below", lambda node: [node])
+    monkeypatch.setattr(provisional, "provisional_below", lambda node: [node])
 
 
 def count_void_reviews(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Count
 
 # -- git ---------------------------------------------------------------------------------------------------------------
 
-HUNDRED = range(1, 101)
+CLAIMS = [pytest.param(range(1, 9), id="8"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
 
 
 def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
@@ -69,62 +69,70 @@ def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
     return all(right) and all(named) and len(ended) == len(numbers)
 
 
-def test_a_hundred_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_or_contended(
-    tmp_path: Path,
+@pytest.mark.parametrize("numbers", CLAIMS)
+def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_or_contended(
+    numbers: range, tmp_path: Path
 ) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
-    ended = all_at_once(claims(HUNDRED, *place), tmp_path)
-    found = judged(ended, HUNDRED, *place)
-    assert answered(ended, HUNDRED)
+    ended = all_at_once(claims(numbers, *place), tmp_path)
+    found = judged(ended, numbers, *place)
+    assert answered(ended, numbers)
     assert found[CLAIMED] == 1
-    assert found[QUEUED] + found[CONTENDED] == 99
+    assert found[QUEUED] + found[CONTENDED] == len(numbers) - 1
 
 
-def test_a_hundred_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", CLAIMS)
+def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
-    ended = all_at_once(claims(HUNDRED, *place, "--tries", "0"), tmp_path)
-    assert judged(ended, HUNDRED, *place) == {CLAIMED: 1, QUEUED: 99}
-    assert answered(ended, HUNDRED)
+    ended = all_at_once(claims(numbers, *place, "--tries", "0"), tmp_path)
+    assert judged(ended, numbers, *place) == {CLAIMED: 1, QUEUED: len(numbers) - 1}
+    assert answered(ended, numbers)
 
 
-def test_fifty_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
-    numbers = range(1, 51)
+@pytest.mark.parametrize(
+    "numbers", [pytest.param(range(1, 7), id="6"), pytest.param(range(1, 51), id="50", marks=pytest.mark.long)]
+)
+def test_many_claims_over_http_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     bare_repository(tmp_path / "remote.git")
     with over_http(tmp_path) as (address, _):
         place = ("--remote", f"{address}/remote.git")
         found = judged(all_at_once(claims(numbers, *place, "--tries", "0"), tmp_path), numbers, *place)
-    assert found == {CLAIMED: 1, QUEUED: 49}
+    assert found == {CLAIMED: 1, QUEUED: len(numbers) - 1}
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 
-def thousand(tmp_path: Path, url: str) -> None:
-    """Fifty processes, each of which claims for twenty issues, one after the other."""
-    numbers = range(1, 1001)
-    processes = [numbers[first::50] for first in range(50)]
-    words = [["series-claims", url, NAME, *map(str, own)] for own in processes]
+def claim_from_processes(processes: int, tmp_path: Path, url: str) -> None:
+    """Each process claims for twenty issues, one after the other."""
+    numbers = range(1, 20 * processes + 1)
+    shares = [numbers[first::processes] for first in range(processes)]
+    words = [["series-claims", url, NAME, *map(str, own)] for own in shares]
     ended = all_at_once(words, tmp_path)
     assert {one.code for one in ended} == {0}, next(one.err for one in ended if one.code)
     told = [(number, code) for one in ended for number, code in json.loads(one.out)]
     assert sorted(number for number, _ in told) == list(numbers)
     place = ("--store", url)
     judged([Ended(code, "", "", 0.0) for _, code in sorted(told)], numbers, *place)
-    assert Counter(code for _, code in told) == {CLAIMED: 1, QUEUED: 999}
+    assert Counter(code for _, code in told) == {CLAIMED: 1, QUEUED: len(numbers) - 1}
 
 
-def test_a_thousand_claims_from_fifty_processes_on_sqlite_lose_nobody(tmp_path: Path) -> None:
-    thousand(tmp_path, f"sqlite:///{tmp_path}/fleet.db")
+@pytest.mark.parametrize("processes", [4, pytest.param(50, marks=pytest.mark.long)])
+def test_claims_from_many_processes_on_sqlite_lose_nobody(processes: int, tmp_path: Path) -> None:
+    claim_from_processes(processes, tmp_path, f"sqlite:///{tmp_path}/fleet.db")
 
 
-def test_a_thousand_claims_from_fifty_processes_on_postgresql_lose_nobody(tmp_path: Path, postgres_url: str) -> None:
-    thousand(tmp_path, postgres_url)
+@pytest.mark.parametrize("processes", [4, pytest.param(50, marks=pytest.mark.long)])
+def test_claims_from_many_processes_on_postgresql_lose_nobody(
+    processes: int, tmp_path: Path, postgres_url: str
+) -> None:
+    claim_from_processes(processes, tmp_path, postgres_url)
 
 
 # -- killed in the middle ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("longest", [0.4, 0.8])
+@pytest.mark.parametrize("longest", [0.4, pytest.param(0.8, marks=pytest.mark.long)])
 def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: Path, longest: float) -> None:
     chance = random.Random(longest)
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
@@ -144,7 +152,10 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: P
     assert len({found["active_issue"], *queue}) == 1 + len(queue) == found["revision"]
 
 
-@pytest.mark.parametrize(("register", "longest"), [("git", 0.6), ("git", 0.2), ("sqlite", 0.3), ("postgres_url", 0.3)])
+@pytest.mark.parametrize(
+    ("register", "longest"),
+    [("git", 0.6), pytest.param("git", 0.2, marks=pytest.mark.long), ("sqlite", 0.3), ("postgres_url", 0.3)],
+)
 def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
     tmp_path: Path, register: str, longest: float, request: pytest.FixtureRequest
 ) -> None:

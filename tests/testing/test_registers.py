@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asterism.series.git_register import GitRegister
-from asterism.series.register import Change, RevisionConflict, SeriesRegister, Snapshot
+from asterism.series.register import Change, RevisionConflict, SeriesRegister, Snapshot, encode_name
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.url import open_store

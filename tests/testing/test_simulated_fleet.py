@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,22 +26,14 @@ from asterism.testing.simulator.sim_machine import Machine, SimExecutor
 from asterism.testing.simulator.witness import Witness, WitnessedStore
 from asterism.testing.virtual_time import run as in_virtual_time
 
-SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20"))
-"""How long to look for a world that breaks a promise."""
-
-AT_LEAST = 1500
-"""How many worlds, however slow the machine."""
-
 ABLATED = 400
 """In how many worlds a missing safeguard has to show."""
 
 
-def test_no_world_breaks_a_promise() -> None:
-    until = time.monotonic() + SECONDS
-    seed = 0
-    while seed < AT_LEAST or time.monotonic() < until:
+@pytest.mark.hunt(few=60, many=1500)
+def test_no_world_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed)
-        seed += 1
 
 
 def test_one_seed_is_one_world() -> None:
@@ -75,13 +65,13 @@ def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
 
 def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
     """It would act on the store's clock alone."""
-    left, holds = monitor.Monitor._left, monitor.Monitor._holds
+    left, is_held = monitor.Monitor._time_left, monitor.Monitor._is_held
 
-    async def never_holds(self: monitor.Monitor, *args: Any, tells: bool = True) -> bool:
-        return await holds(self, *args, tells=tells) and tells
+    async def never_held(self: monitor.Monitor, *args: Any, notify: bool = True) -> bool:
+        return await is_held(self, *args, notify=notify) and notify
 
-    patch.setattr(monitor.Monitor, "_left", lambda self, *args: 0.0 if args[-1] else left(self, *args))
-    patch.setattr(monitor.Monitor, "_holds", never_holds)
+    patch.setattr(monitor.Monitor, "_time_left", lambda self, *args: 0.0 if args[-1] else left(self, *args))
+    patch.setattr(monitor.Monitor, "_is_held", never_held)
 
 
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
@@ -94,7 +84,7 @@ def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("asterism.core.run.run.time_of_step", lambda last, now: now)
+    patch.setattr("asterism.core.run.run.step_time", lambda last, now: now)
 
 
 @pytest.mark.parametrize(
@@ -120,19 +110,20 @@ def test_a_missing_safeguard_is_noticed(
 # -- wall clocks ---------------------------------------------------------------------------------------------------
 
 
-def hunt_with_wall_clocks(worlds: int) -> None:
-    for seed in range(worlds):
+def hunt_with_wall_clocks(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed, world=fleet_world.WallClockWorld)
 
 
-def test_no_jump_of_a_wall_clock_shows_in_what_is_written() -> None:
-    hunt_with_wall_clocks(ABLATED)
+@pytest.mark.hunt(few=40, many=ABLATED)
+def test_no_jump_of_a_wall_clock_shows_in_what_is_written(seeds: range) -> None:
+    hunt_with_wall_clocks(seeds)
 
 
 def test_a_machine_that_went_by_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_world, "own_clock", lambda machine: machine.wall_time)
     with pytest.raises(Violation, match="--world wall-clocks"):
-        hunt_with_wall_clocks(ABLATED)
+        hunt_with_wall_clocks(range(ABLATED))
 
 
 # -- a look after every wait: too rare to meet by chance, so it is staged ------------------------------------------
@@ -204,6 +195,6 @@ def test_a_mistake_that_a_device_survives_is_no_line_in_a_log_but_the_end_of_the
     async def mistaken(watching: monitor.Monitor) -> None:
         raise AttributeError("a slip of the pen")
 
-    monkeypatch.setattr(monitor.Monitor, "watch", mistaken)
+    monkeypatch.setattr(monitor.Monitor, "run_pass", mistaken)
     with pytest.raises(Violation, match="a slip of the pen"):
         simulate(0)

@@ -3,9 +3,7 @@ random ones; and that the simulator notices when a safeguard is missing."""
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from typing import Any
 
 import pytest
@@ -22,15 +20,6 @@ from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 
-SECONDS = float(os.environ.get("ASTERISM_SIM_SECONDS", "20")) / 3
-"""How long to look for a random world that breaks a promise."""
-
-AT_LEAST = 20
-"""How many worlds of each kind, however slow the machine."""
-
-DEPTH = int(os.environ.get("ASTERISM_SIM_DEPTH", "2"))
-"""How many splits follow each other in the schedules that are enumerated."""
-
 BEYOND = 11
 """Of those that are longer by one, every so many are played."""
 
@@ -38,9 +27,11 @@ ABLATED = 60
 """In how many worlds a missing safeguard has to show."""
 
 
-def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows() -> None:
-    schedules = [*peer_world.schedules(DEPTH), *peer_world.schedules(DEPTH + 1)[::BEYOND]]
-    assert len(peer_world.schedules(DEPTH)) == 8**DEPTH
+@pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_knows(depth: int) -> None:
+    """``depth`` is how many splits follow each other in the schedules that are enumerated."""
+    schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::BEYOND]]
+    assert len(peer_world.schedules(depth)) == 8**depth
     lost = sum(
         simulate(number, world=peer_world.PeerWorld, splits=splits).witness.lost
         for number, splits in enumerate(schedules)
@@ -48,27 +39,23 @@ def test_after_every_schedule_of_splits_there_is_one_record_and_every_loser_know
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
 
 
-def test_after_random_faults_there_is_one_record_and_every_loser_knows() -> None:
-    until = time.monotonic() + SECONDS
-    seed = lost = 0
-    while seed < AT_LEAST or time.monotonic() < until:
-        lost += simulate(seed, world=peer_world.PeerWorld).witness.lost
-        seed += 1
-    assert lost > 0
+@pytest.mark.hunt(few=8, many=100)
+def test_after_random_faults_there_is_one_record_and_every_loser_knows(seeds: range) -> None:
+    assert sum(simulate(seed, world=peer_world.PeerWorld).witness.lost for seed in seeds) > 0
 
 
 def test_a_run_that_three_stores_left_each_to_the_next_is_gone_on_with() -> None:
     simulate(67, world=PutBackWorld)
 
 
+@pytest.mark.hunt(few=6, many=30)
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
-def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(world: type[peer_world.PeerWorld]) -> None:
-    until = time.monotonic() + SECONDS / 4
-    seed = 0
+def test_also_where_stores_forget_clocks_jump_and_files_are_put_back(
+    world: type[peer_world.PeerWorld], seeds: range
+) -> None:
     seen: list[peer_world.PeerWorld] = []
-    while seed < AT_LEAST / 2 or time.monotonic() < until:
+    for seed in seeds:
         simulate(seed, seen, world)
-        seed += 1
     log = "\n".join(str(line) for one in seen for line in one.witness.log)
     assert sum(one.witness.forgot for one in seen) > 0 or world is not ForgetfulWorld
     assert "is put back" in log or world is not PutBackWorld

@@ -25,7 +25,7 @@ class RecurringError:
         self._met = self._told = 0.0
         self._mistakes: set[str] = set()
 
-    def met(self, error: Exception) -> None:
+    def occurred(self, error: Exception) -> None:
         """It went wrong, for the first time or again."""
         now = self._met = self._now()
         mistake = None if isinstance(error, AsterismError) else type(error).__name__
@@ -41,7 +41,7 @@ class RecurringError:
         self._told = now
         self._began = now if self._began is None else self._began
 
-    def over(self) -> None:
+    def recovered(self) -> None:
         """It went well."""
         if self._began is None:
             return

@@ -134,10 +134,10 @@ def follow_redirect(answer: httpx.Response, mask: Mask) -> httpx.Request:
     if _origin(asked.url) == _origin(answer.request.url):
         return asked
     for name, value in asked.headers.items():
-        if name in _CREDENTIALS or (name not in _FRAMING and mask.bears(value)):
+        if name in _CREDENTIALS or (name not in _FRAMING and mask.contains_secret(value)):
             del asked.headers[name]
     body = b"".join(asked.stream) if isinstance(asked.stream, httpx.ByteStream) else b""  # empty if it is a GET now
-    if body and mask.bears(body.decode(errors="replace")):
+    if body and mask.contains_secret(body.decode(errors="replace")):
         raise UnsafeRedirect(
             f"{masked_url(str(answer.request.url))} redirects ({answer.status_code}) to another origin, "
             f"{_origin_text(asked.url)}, and the body of the request bears a secret, so it was not sent there; if it "

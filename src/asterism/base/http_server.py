@@ -90,7 +90,7 @@ class Listener:
         await asyncio.gather(*self._connecting, return_exceptions=True)
 
     def _accept(self) -> None:
-        self._crowded.over()
+        self._crowded.recovered()
         for _ in range(AT_ONCE):
             try:
                 sock, address = self._sock.accept()
@@ -99,13 +99,13 @@ class Listener:
             except OSError as error:
                 self._pause(error)
                 return
-            self._exhausted.over()
+            self._exhausted.recovered()
             self._connect(sock, str(address[0]) if address else "")
 
     def _pause(self, error: OSError) -> None:
         """If the process is out of descriptors it needs some for its own work, too: those of strangers are given
         back."""
-        self._exhausted.met(CannotAccept(f"{error.strerror or error}; the next try is in {PAUSE:g} s"))
+        self._exhausted.occurred(CannotAccept(f"{error.strerror or error}; the next try is in {PAUSE:g} s"))
         if error.errno in _EXHAUSTED:
             self.connections.shed()
         self._loop.remove_reader(self._sock)
@@ -113,7 +113,7 @@ class Listener:
 
     def _made_room(self) -> None:
         most = self.connections.strangers_at_most
-        self._crowded.met(TooManyConnections(f"of {most} that show no token or signature the oldest are closed"))
+        self._crowded.occurred(TooManyConnections(f"of {most} that show no token or signature the oldest are closed"))
 
     def _connect(self, sock: socket.socket, address: str) -> None:
         sock.setblocking(False)

@@ -2,7 +2,7 @@
 
 Text and data are different things. *Text* is written for people: errors, the tail of a command's output, stories,
 notices, log lines, tables, reports. It is masked. *Data* flows between tasks: inputs and results. It is never altered,
-since the next task needs it as it is; a view that shows data masks a copy (``Mask.shown``).
+since the next task needs it as it is; a view that shows data masks a copy (``Mask.data``).
 
 A mask is made before anything of the work is evaluated, from the names of secrets: those that the work refers to, those
 that a device policy lists, and variables of the environment whose name says what they hold (``named_like_a_secret``).
@@ -148,7 +148,7 @@ class Mask:
         last = len(text) - (max(_overlap(text, form) for form in forms) if growing else 0)
         return text[first:last]
 
-    def shown(self, value: Any) -> Any:
+    def data(self, value: Any) -> Any:
         """A copy of data for a view: every text in it masked, and numbers that are a value. If there is nothing to
         mask, it is the data itself."""
         if not self._written:
@@ -158,17 +158,17 @@ class Mask:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return HIDDEN if self.text(_digits(value)) == HIDDEN else value
         if isinstance(value, Mapping):
-            items = {self.shown(key): self.shown(item) for key, item in value.items()}
+            items = {self.data(key): self.data(item) for key, item in value.items()}
             return value if _same(value, items) and _same(value.values(), items.values()) else items
         if type(value) in (list, tuple):
-            masked = type(value)(self.shown(item) for item in value)
+            masked = type(value)(self.data(item) for item in value)
             return value if _same(value, masked) else masked
         return value
 
     def result(self, value: Any) -> Any:
         """A copy of a result for a view. It is withheld if it may hold a secret that cannot be found here: in a store
         it may come from a device that knows more."""
-        return self._withheld("it") if self.absent and value is not None else self.shown(value)
+        return self._withheld("it") if self.absent and value is not None else self.data(value)
 
     def about_data(self, text: str) -> str:
         """What an expression said about the data it was given. The same holds for it."""
@@ -177,7 +177,7 @@ class Mask:
     def _withheld(self, what: str) -> str:
         return f"[withheld: {what} may show a secret that is not known here: {', '.join(self.absent)}]"
 
-    def bears(self, text: str) -> bool:
+    def contains_secret(self, text: str) -> bool:
         """Whether a value stands in a text; for what the work refers to, however short that is."""
         return self.text(text) != text or any(_written(value).within(text) for value in self.values.values() if value)
 
@@ -204,10 +204,10 @@ class Mask:
         for other in (*inner, error.__cause__, error.__context__):
             if other is not None:
                 self._mask_in_place(other, seen)
-        error.args = tuple(self.shown(argument) for argument in error.args)
+        error.args = tuple(self.data(argument) for argument in error.args)
         for name in (*vars(error), *_BESIDE_VARS):
             before = getattr(error, name, None)
-            after = self.shown(before)
+            after = self.data(before)
             if after is not before:
                 setattr(error, name, after)
 

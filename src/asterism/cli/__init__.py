@@ -1,1 +1,34 @@
-"""What people and programs touch: the command line, plan files, the live view, drawings and reports."""
+"""The command line ``asterism``: one module per command group, and what only the terminal shows.
+
+``main`` lists all commands and imports the module of a command when it is used, so that every command starts fast:
+modules named ``*_commands`` import only click, the options and ``cli_context`` at their top, and everything else inside
+the functions of the commands.
+
+=====================  ===============================================================================================
+command                modules
+=====================  ===============================================================================================
+run, check, show,      ``plan_file_commands``; drawings in ``plan_diagram``
+schema
+plan                   ``plan_commands``; ``plan_execution`` runs, resumes and cancels stored plans, ``stored_plans``
+                       reads them, ``plan_views`` prints them, ``plan_edits`` has edits, ``task_explanation`` has why
+runs                   ``runs_commands``; ``run_actions``, ``run_list``, ``run_details``, ``run_hints``; ``fleet_watch``
+                       and ``fleet_snapshot`` have the live view of ``runs watch``
+workflow, fleet        ``workflow_commands``, ``fleet_commands``; their tables are in ``fleet_tables``
+device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log,
+                       ``device_scores`` the scores
+store                  ``store_commands``; ``store_contents``, ``backup_file``
+peer                   ``peer_commands`` and the other ``peer_*`` modules
+series                 ``series_commands`` and the other ``series_*`` modules, ``git_checkout``
+=====================  ===============================================================================================
+
+Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``run_options`` and ``run_output``
+(commands that run a plan), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user); for
+output ``screen``, ``text_table``, ``formats``, ``fleet_json``, and the live view of a plan: ``live_view`` draws the
+frames of ``live_frame`` from the state in ``plan_progress``.
+
+Invariants: every text from outside is cleaned before it reaches a terminal (``base/safe_text``); answers go to standard
+output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
+
+To add a command, add a function to the module of its group. To add a group, write ``<noun>_commands.py`` and add a line
+to ``COMMANDS`` in ``main``. Document both in ``docs/reference/command-line.md``; a test compares them.
+"""

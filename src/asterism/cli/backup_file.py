@@ -1,7 +1,8 @@
-"""Backups in a file: JSON lines, compressed if the name ends in ``.gz``.
+"""Backup files of a store: JSON lines, compressed if the name ends in ``.gz``.
 
-A backup is whole or it is not there: it is written beside its place and moved there at the end. Its last line says how
-many there are before it, so that one that was cut off is known as such before anything is restored from it."""
+A backup file is complete or absent: it is written under another name and renamed at the end. Its last line counts the
+lines before it, so that a truncated file is recognised before anything is restored from it.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +23,8 @@ END = "end"
 
 
 async def write_backup(store: Store, path: Path) -> int:
-    """Everything that is in the store, at one instant. Returns the number of runs. Raises OSError if there is no
-    writing there."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for this user alone
+    """Write a consistent snapshot of the store. Returns the number of runs. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by this user only
     os.close(handle)
     try:
         lines = runs = 0
@@ -34,7 +34,7 @@ async def write_backup(store: Store, path: Path) -> int:
                 lines += 1
                 runs += "run" in line
             file.write(json.dumps({END: lines}) + "\n")
-        _settle(Path(name), path)
+        _publish(Path(name), path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)
@@ -43,20 +43,20 @@ async def write_backup(store: Store, path: Path) -> int:
 
 
 def check_backup(path: Path) -> None:
-    """Raises StoreCorrupt if a file is not a whole backup, and OSError if it cannot be read: to be asked before there
-    is a store to restore it into."""
+    """Raise StoreCorrupt if a file is not a complete backup. To be called before a store is created for it. Raises
+    OSError."""
     for _ in read_backup(path):
         pass
 
 
 async def restore_backup(store: Store, path: Path) -> int:
-    """Fill an empty store from a file that was checked. Returns the number of runs. Raises StoreError if the store is
-    not empty."""
-    return await store.load(_one_by_one(path))
+    """Fill an empty store from a checked file. Returns the number of runs. Raises StoreError if the store is not
+    empty."""
+    return await store.load(_lines(path))
 
 
 def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The lines of a backup, without the last. Raises StoreCorrupt where it is damaged."""
+    """The lines of a backup, without the last. Raises StoreCorrupt at the first damage."""
     count = 0
     ended = False
     try:
@@ -64,23 +64,23 @@ def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
             for text in file:
                 line = json.loads(text)
                 if ended or not isinstance(line, dict):
-                    raise ValueError("it is no backup")
+                    raise ValueError("it is not a backup")
                 if set(line) == {END}:
                     ended = True
                     if line[END] != count:
-                        raise ValueError(f"{line[END]} lines were written")
+                        raise ValueError(f"it should have {line[END]} lines")
                     continue
                 count += 1
                 yield line
     except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         if not count:
-            raise StoreCorrupt(f"{path} is no backup, or damaged from the beginning: {error}") from None
+            raise StoreCorrupt(f"{path} is not a backup, or is damaged from the start: {error}") from None
         raise StoreCorrupt(f"{path} is damaged after line {count}: {error}") from None
     if not ended:
-        raise StoreCorrupt(f"{path} is not a whole backup: it ends after line {count} without saying that it is over")
+        raise StoreCorrupt(f"{path} is not a complete backup: it is truncated after line {count}")
 
 
-async def _one_by_one(path: Path) -> AsyncIterator[Mapping[str, Any]]:
+async def _lines(path: Path) -> AsyncIterator[Mapping[str, Any]]:
     for line in read_backup(path):
         yield line
 
@@ -96,8 +96,8 @@ def _is_gzip(path: Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
-def _settle(written: Path, place: Path) -> None:
-    """Move a file to its place once it is on the disk."""
+def _publish(written: Path, place: Path) -> None:
+    """Flush a file to the disk and rename it to its place."""
     with open(written, "rb") as file:
         os.fsync(file.fileno())
     os.replace(written, place)

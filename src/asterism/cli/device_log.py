@@ -1,6 +1,6 @@
-"""What a device says while it works: a line on the standard error stream for everything it begins, ends and loses.
+"""The log of a device on standard error: a line for each run that it starts, finishes, refuses or loses.
 
-The lines come through ``logging``, with the run as a field of its own, so that a program can read them as JSON.
+The lines go through ``logging``, with the run as a field, so that programs can read them as JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIELDS = ("run", "workflow", "device")
 
 
 class LoggingExecutor:
-    """An executor that says what it does. ``stopping`` is why the execution of a run is being stopped."""
+    """An executor that logs what it does. ``stopping`` returns why the execution of a run is being stopped."""
 
     def __init__(self, executor: Executor, stopping: Callable[[str], str | None]) -> None:
         self._executor, self._stopping = executor, stopping
@@ -85,41 +85,41 @@ def _since(began: float) -> str:
     return format_age(time.monotonic() - began)
 
 
-class _Lines(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """``14:05:09  started run k3v9x2ma (transcode)``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = record.getMessage()
+        text = record.getMessage()
         run = getattr(record, "run", None)
-        if isinstance(run, str) and short(run) not in said:
-            said = f"run {short(run)}: {said}"
+        if isinstance(run, str) and short(run) not in text:
+            text = f"run {short(run)}: {text}"
         if record.exc_info and record.exc_info[1] is not None:
-            said = f"{said}: {record.exc_info[1]!r}"
-        return f"{format_clock(record.created)}  {clean(said)}"
+            text = f"{text}: {record.exc_info[1]!r}"
+        return f"{format_clock(record.created)}  {clean(text)}"
 
 
-class _Objects(logging.Formatter):
-    """The same as JSON, one object a line."""
+class _JsonFormatter(logging.Formatter):
+    """The same as JSON, one object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "at": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: getattr(record, name) for name in FIELDS if isinstance(getattr(record, name, None), str)}
+        fields |= {name: getattr(record, name) for name in FIELDS if isinstance(getattr(record, name, None), str)}
         if record.exc_info and record.exc_info[1] is not None:
-            told["error"] = repr(record.exc_info[1])
-        return json_text(told)
+            fields["error"] = repr(record.exc_info[1])
+        return json_text(fields)
 
 
 @contextmanager
 def log_to_stderr(*, as_json: bool) -> Iterator[None]:
-    """What Asterism logs goes to the standard error stream while the block runs."""
+    """Print the log of Asterism to standard error while the block runs."""
     logger = logging.getLogger("asterism")
     handler = logging.StreamHandler()
-    handler.setFormatter(_Objects() if as_json else _Lines())
+    handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

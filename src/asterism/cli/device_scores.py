@@ -1,4 +1,4 @@
-"""Which device would get a run, and why: every candidate with its score in its four parts, and why others are none."""
+"""``asterism device scores``: the score of every device for a run or workflow, and why others are not candidates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PARTS = ("load", "connection", "rank", "capability")
 
 @dataclass(frozen=True, slots=True)
 class DeviceScore:
-    """A device as selection sees it. ``parts`` is None for one that is no candidate; ``why`` says why, or that it has
-    no free slot just now."""
+    """A device in the selection for a run. ``parts`` is None if it is not a candidate; ``why`` says why, or that it has
+    no free slot."""
 
     device: str
     parts: dict[str, float] | None
@@ -46,10 +46,10 @@ class DeviceScore:
 
 
 async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
-    """For a run, or for one that might be created now: candidates first, the best at the top."""
-    meant = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
-    outlook = await fleet.outlook(fresh=True)
-    choice = outlook.choose(meant, workflow)
+    """The devices for a run, or for a new run of the workflow: candidates first, the best at the top."""
+    sample = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
+    outlook = await fleet.placer(fresh=True)
+    choice = outlook.choose(sample, workflow)
     chosen = choice.owner.device if choice.owner is not None else None
     found = []
     for session in outlook.sessions.values():
@@ -59,7 +59,7 @@ async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> li
         found.append(DeviceScore(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
         if session.state in REACHABLE_STATES and session.device not in outlook.sessions:
-            quiet = f"not heard of for {format_age(outlook.now - session.beat_at)}"
+            quiet = f"no heartbeat for {format_age(outlook.now - session.beat_at)}"
             found.append(DeviceScore(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))
 
@@ -85,7 +85,7 @@ def scores_table(found: list[DeviceScore], width: int | None) -> list[Text]:
 
 
 def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], width: int | None) -> Iterator[Text]:
-    """For people: what holds now, and for a run what held when it was assigned."""
+    """The scores now, and for a run those at its assignment."""
     about = f"{workflow.name}@{workflow.version}"
     yield Text(f"{f'Run {run.id} of ' if run is not None else ''}{about}, strategy {workflow.strategy}", BOLD)
     if found:
@@ -95,4 +95,4 @@ def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], 
     if run is not None and run.scores:
         kept = ", ".join(f"{name} {score:.2f}" for name, score in sorted(run.scores.items(), key=lambda one: -one[1]))
         yield Text()
-        yield Text(f"Kept with its assignment to {run.device}, epoch {run.epoch}: {kept}")
+        yield Text(f"At its assignment to {run.device}, epoch {run.epoch}: {kept}")

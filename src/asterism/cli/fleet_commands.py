@@ -1,4 +1,4 @@
-"""``asterism fleet``: what holds for the whole fleet."""
+"""``asterism fleet``: the settings of a fleet."""
 
 from __future__ import annotations
 
@@ -22,49 +22,55 @@ def fleet() -> None:
 @fleet.command()
 @fleet_options
 def show(store: str | None, as_json: bool) -> None:
-    """Show the settings of the fleet. They live in its store."""
+    """Show the settings of the fleet, which are kept in its store."""
 
-    async def tell(found: Fleet) -> None:
-        _tell(await found.settings(), as_json)
+    async def read(found: Fleet) -> None:
+        _print(await found.settings(), as_json)
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @fleet.command("set")
-@click.option("--keep", type=duration, metavar="DURATION", help="How long runs are kept after their end, such as 30d.")
-@click.option("--large", type=size, metavar="SIZE", help="Inputs and outputs beyond that are kept apart, such as 64k.")
-@click.option("--most", type=size, metavar="SIZE", help="Inputs and outputs beyond that are refused, such as 64M.")
-@click.option("--hold", type=duration, metavar="DURATION", help="How long the brake lasts when most devices vanish.")
+@click.option("--keep", type=duration, metavar="DURATION", help="How long to keep ended runs, such as 30d.")
 @click.option(
-    "--lease", type=duration, metavar="DURATION", help="How long a coordinator that is not heard of stays in office."
+    "--large", type=size, metavar="SIZE", help="Store larger inputs and outputs apart from their runs, such as 64k."
+)
+@click.option("--most", type=size, metavar="SIZE", help="Refuse larger inputs and outputs, such as 64M.")
+@click.option(
+    "--hold", type=duration, metavar="DURATION", help="How long to keep runs assigned when most devices vanish at once."
+)
+@click.option(
+    "--lease", type=duration, metavar="DURATION", help="How long the coordinator stays elected without a heartbeat."
 )
 @click.option(
     "--peer-timeout",
     type=duration,
     metavar="DURATION",
-    help="After so long without a word of a peer, its runs are ours.",
+    help="Take over the runs of a peer after this time without contact.",
 )
 @click.option("--peer-runs", type=click.IntRange(0), metavar="N", help="How many runs each peer may store here.")
 @click.option("--peer-bytes", type=size, metavar="SIZE", help="How much each peer may store here in records.")
-@click.option("--peer-blobs", type=size, metavar="SIZE", help="The same of large inputs and outputs.")
+@click.option(
+    "--peer-blobs", type=size, metavar="SIZE", help="How much each peer may store here in large inputs and outputs."
+)
 @click.option(
     "--notify-command",
     type=words,
     metavar="WORDS",
-    help="Told of failures, as JSON on its standard input; '' for none.",
+    help="A command to run for each notice, with the notice as JSON on standard input; '' for none.",
 )
-@click.option("--notify-url", metavar="URL", help="The same by HTTP POST; '' for none.")
+@click.option("--notify-url", metavar="URL", help="A URL to POST each notice to; '' for none.")
 @click.option(
     "--weight",
     "weights",
     type=pair,
     multiple=True,
     metavar="NAME=NUMBER",
-    help="Of the score: load, connection, rank, capability.",
+    help="Weight of a part of the score: load, connection, rank, capability.",
 )
 @fleet_options
 def set_(store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...], **given: Any) -> None:
-    """Change settings of the fleet; what is left out stays as it is."""
+    """Change settings of the fleet. Settings that are not given stay as they are."""
     changes = {name: value for name, value in given.items() if value is not None}
     for name in ("notify_command", "notify_url"):
         if name in changes:
@@ -72,10 +78,10 @@ def set_(store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...],
     if weights:
         changes["weights"] = {name: _number(name, text) for name, text in weights}
     if not changes:
-        raise click.UsageError("Nothing is to be changed: name a setting, such as --keep 30d.")
+        raise click.UsageError("No setting is given (example: --keep 30d).")
 
     async def change(found: Fleet) -> None:
-        _tell(await found.configure(**changes), as_json)
+        _print(await found.configure(**changes), as_json)
 
     with_fleet(store, change)
 
@@ -84,12 +90,12 @@ def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise click.BadParameter(f"{name} is a number, not {text!r}", param_hint="--weight") from None
+        raise click.BadParameter(f"{name} must be a number, not {text!r}", param_hint="--weight") from None
 
 
-def _tell(settings: Settings, as_json: bool) -> None:
+def _print(settings: Settings, as_json: bool) -> None:
+    from asterism.cli.fleet_tables import settings_lines
     from asterism.cli.screen import print_lines
-    from asterism.cli.store_contents import settings_lines
 
     if as_json:
         print_json(settings.to_json())

@@ -1,6 +1,7 @@
-"""Records of a fleet as JSON for programs. The names of the fields are part of what the commands promise.
+"""Runs, devices, workflows and notices as JSON for programs. The names of the fields are a stable interface.
 
-Times are seconds since 1970 by the clock of the store, durations are seconds."""
+Times are seconds since 1970 by the clock of the store, durations are seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +17,30 @@ from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Se
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Why
+from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
 
-_SAME = (
+_PLAIN_FIELDS = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
     *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
     *("losses", "rounds", "error", "cancelled", "keep"),
 )
-"""The fields of a run that are what they are."""
+"""The fields of a run whose JSON is their value."""
+
+_ATTRIBUTES = {"wish": "stop_request", "wished_by": "stop_requested_by"}
+"""Fields whose attribute has another name."""
 
 
 def run_json(
     run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
 ) -> dict[str, Any]:
-    """``sessions`` are those of the store by id; ``reports`` are how far executions have come, by run. ``mask`` is that
-    of the run (``masks_of``)."""
+    """``sessions`` are the sessions of the store by id, ``reports`` the progress reports by run, and ``mask`` the
+    mask of the run from ``masks_of``."""
     owner = sessions.get(run.session) if run.session is not None else None
     return {
-        **{name: getattr(run, name) for name in _SAME},
+        **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _PLAIN_FIELDS},
         "status": run.reported_status,
         "assigned_to": run.device,
         "last_heartbeat_at": owner.beat_at if owner is not None else None,
@@ -50,7 +54,7 @@ def run_json(
         "previous_assignments": [one._asdict() for one in run.previous],
         "scores": dict(run.scores),
         "progress": _progress(progress_of(run, reports)),
-        "input": mask.shown(plain_json(run.input)),
+        "input": mask.data(plain_json(run.input)),
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
@@ -58,13 +62,13 @@ def run_json(
 
 
 async def run_in(fleet: Fleet, run: Run) -> dict[str, Any]:
-    """A run of a fleet, as it is by now."""
+    """``run_json`` with everything else read from the store."""
     masks = await masks_of(fleet, [run])
     return run_json(run, await sessions_of(fleet), await fleet.store.reports([run.id]), masks[run.id])
 
 
 async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
-    """The masks under which runs are shown, by id: for the secrets that they and their workflows refer to."""
+    """For each run, by id, the mask that hides the secrets that it and its workflow refer to."""
     masks = {}
     for run in runs:
         given = run.input.values() if isinstance(run.input, Mapping) else ()
@@ -77,19 +81,19 @@ async def masks_of(fleet: Fleet, runs: Iterable[Run]) -> dict[str, Mask]:
 
 
 async def sessions_of(fleet: Fleet) -> dict[str, Session]:
-    """All that the store knows, by id."""
+    """All sessions of the store, by id."""
     return {session.id: session for session in await fleet.store.sessions(ended=True)}
 
 
 def took(run: Run) -> float | None:
-    """How long the work took that a run ended with, from its start: what it waited before is no part of it. None for
-    one that has not ended, or ended before it began."""
+    """How long the last execution of an ended run took, without its waiting time. None if it has not ended, or ended
+    before it started."""
     return None if run.ended_at is None or run.started_at is None else max(0.0, run.ended_at - run.started_at)
 
 
 def waited(run: Run) -> float | None:
-    """How long a run that has ended was kept waiting: until its work began, or its end if it never did, without the
-    assignments before, in which others tried. None for one that has not ended."""
+    """How long an ended run waited for its last execution, without the time of earlier assignments. None if it has not
+    ended."""
     if run.ended_at is None:
         return None
     begun = run.started_at if run.started_at is not None else run.ended_at
@@ -98,10 +102,10 @@ def waited(run: Run) -> float | None:
 
 
 def progress_of(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:
-    """How far it has come: what its device said last, or what is kept in the record."""
+    """The progress of a run: from the last report of its device, or from its record."""
     report = reports.get(run.id)
-    told = report.progress if report is not None and report.epoch == run.epoch else None
-    return told if told is not None else run.progress
+    reported = report.progress if report is not None and report.epoch == run.epoch else None
+    return reported if reported is not None else run.progress
 
 
 def _progress(progress: Progress | None) -> dict[str, int | None] | None:
@@ -113,7 +117,7 @@ def notice_json(notice: Notice) -> dict[str, Any]:
 
 
 def workflow_json(workflow: Workflow) -> dict[str, Any]:
-    """Everything, also what is as it is by default."""
+    """All fields of a workflow, including defaults."""
     out: dict[str, Any] = {"name": workflow.name, "version": workflow.version}
     for name in DEFAULTS:
         value = getattr(workflow, name)
@@ -122,7 +126,7 @@ def workflow_json(workflow: Workflow) -> dict[str, Any]:
 
 
 def state_of(session: Session, now: float) -> str:
-    """A device in one word."""
+    """The state of a device, in one word."""
     if session.state not in REACHABLE_STATES:
         return "left" if session.state == ENDED else "replaced"
     if not session.reachable(now):
@@ -139,7 +143,7 @@ def state_of(session: Session, now: float) -> str:
 
 
 def device_json(session: Session, now: float, rank: float, coordinator: str | None) -> dict[str, Any]:
-    shown = session.shown(rank)
+    shown = session.expression_names(rank)
     profile = {name: value for name, value in session.profile.items() if name not in ("labels", RESTING)}
     return {
         "name": session.device,
@@ -167,6 +171,6 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
     }
 
 
-def why_json(why: Why) -> dict[str, Any]:
+def why_json(why: RunExplanation) -> dict[str, Any]:
     reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
     return {"run": why.run_id, "status": why.status, "reasons": reasons}

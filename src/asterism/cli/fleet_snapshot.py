@@ -1,13 +1,9 @@
-"""One look at a whole fleet: what is owned, what waits, what has just ended, and the devices.
+"""A snapshot of a whole fleet: owned, waiting and recently ended runs, and the devices.
 
-However large the fleet is, a look asks for no more rows than are shown, but for a bounded number of failed ones, to
-tell them from those that were cancelled. It finds what is owned by way of the devices
-that own it, since that is quick in every store.
-
-How many of the failed runs were cancelled by somebody: a store counts both as failed.
-
-A run that has ended does not change, so they are read once and again when there are others. A store that has more than
-are worth reading is not asked: then it is not known how many they are, and nobody says otherwise."""
+However large the fleet is, a snapshot reads only as many runs as are shown, and a bounded number of failed runs to
+count those that were cancelled, which a store counts as failed. It finds owned runs by the sessions of their devices,
+which is quick in every store.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +17,9 @@ from asterism.store.protocol import ProgressReport, Query
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Owned and waiting runs are in the order of their creation, ended ones the latest first. ``cancelled`` is how many
-    of those that count as failed were cancelled, None if that is not known."""
+class FleetSnapshot:
+    """Owned and waiting runs are in the order of their creation, ended runs have the latest first. ``cancelled`` is how
+    many of the failed runs were cancelled, None if there are too many to count."""
 
     now: float
     url: str
@@ -46,9 +42,11 @@ class Look:
         return [*self.owned, *self.waiting, *self.ended]
 
 
-async def look(fleet: Fleet, limit: int, before: Collection[str] = (), tally: CancelledCount | None = None) -> Look:
-    """At most ``limit`` runs of each sort. ``before`` are runs that were there at the last look: those that have ended
-    since are among the ended ones, however old they are. ``tally`` counts those that were cancelled."""
+async def take_snapshot(
+    fleet: Fleet, limit: int, before: Collection[str] = (), counter: CancelledCount | None = None
+) -> FleetSnapshot:
+    """At most ``limit`` runs of each kind. ``before`` are the open runs of the last snapshot: those that have ended
+    since are among the ended ones, however old they are. ``counter`` counts the cancelled runs."""
     store = fleet.store
     counts = await store.counts()
     sessions = {session.id: session for session in await store.sessions()}
@@ -63,8 +61,10 @@ async def look(fleet: Fleet, limit: int, before: Collection[str] = (), tally: Ca
     latest = sorted(ended.values(), key=lambda run: (-(run.ended_at or 0.0), run.id))
     reports = await store.reports([run.id for run in owned])
     coordinator = await fleet.coordinator()
-    cancelled = await tally.cancelled(fleet, counts.get(FAILED, 0), latest) if tally is not None else None
-    return Look(store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports)
+    cancelled = await counter.count(fleet, counts.get(FAILED, 0), latest) if counter is not None else None
+    return FleetSnapshot(
+        store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports
+    )
 
 
 async def _owned(
@@ -75,40 +75,42 @@ async def _owned(
         if session.used and len(found) < limit:
             found |= {run.id: run for run in await fleet.runs(Query(session=session.id, limit=limit))}
     total = sum(counts.get(status, 0) for status in OWNED)
-    if len(found) < min(limit, total):  # some are owned by a device that has gone
+    if len(found) < min(limit, total):  # some belong to a device that has left
         found |= {run.id: run for run in await fleet.runs(Query(statuses=OWNED, limit=limit))}
     return sorted(found.values(), key=lambda run: run.id)[:limit]
 
 
-MOST = 1000
-"""How many failed runs are read to count those that were cancelled."""
+MOST_FAILED_RUNS = 1000
+"""How many failed runs are read to count the cancelled ones."""
 
 PAGE = 250
-"""How many are read at a time: each may have a large input."""
+"""How many runs are read at a time: each may have a large input."""
 
 
 class CancelledCount:
-    """Kept from one look to the next."""
+    """Counts the cancelled runs among the failed ones. An ended run does not change, so each is read once."""
 
     def __init__(self) -> None:
         self._cancelled: dict[str, bool] = {}
 
-    async def cancelled(self, fleet: Fleet, failed: int, seen: Sequence[Run]) -> int | None:
-        """How many of the ``failed`` runs were cancelled; None if they are too many to tell. ``seen`` are runs of which
-        this much is known: one among them that is not counted yet tells that another was forgotten meanwhile."""
-        if failed > MOST:
+    async def count(self, fleet: Fleet, failed: int, seen: Sequence[Run]) -> int | None:
+        """How many of the ``failed`` runs were cancelled; None if there are too many to read.
+
+        ``seen`` are runs that the caller has read. A run among them that is not counted yet means that another one was
+        pruned."""
+        if failed > MOST_FAILED_RUNS:
             return None
         known = {run.id: run.cancelled for run in seen if run.status is FAILED}
-        if len(known) == failed:  # all of them are in sight
+        if len(known) == failed:  # the caller has read all of them
             self._cancelled = known
         elif len(self._cancelled) != failed or not known.keys() <= self._cancelled.keys():
             self._cancelled = await self._read(fleet)
-        return min(failed, sum(self._cancelled.values()))  # one may have ended since they were counted
+        return min(failed, sum(self._cancelled.values()))  # more may have ended since the count
 
     async def _read(self, fleet: Fleet) -> dict[str, bool]:
         found: dict[str, bool] = {}
         after: str | None = None
-        while len(found) <= MOST:
+        while len(found) <= MOST_FAILED_RUNS:
             page = await fleet.runs(Query(statuses=frozenset({FAILED}), after=after, limit=PAGE))
             found |= {run.id: run.cancelled for run in page}
             if len(page) < PAGE:

@@ -1,10 +1,11 @@
-"""Lists of runs, devices and workflows, for people."""
+"""Tables of runs, devices and workflows, and the settings of a fleet, for people."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from rich.style import Style
 from rich.text import Text
@@ -14,13 +15,15 @@ from asterism.base.text import clean
 from asterism.base.url_text import masked_url, masked_urls
 from asterism.cli.cli_context import short
 from asterism.cli.fleet_json import progress_of, state_of, took
-from asterism.cli.text_table import Cell, Column, table
+from asterism.cli.formats import format_size
+from asterism.cli.text_table import Cell, Column, fact_lines, table
 from asterism.core.json_values import plain_json
 from asterism.core.plan.task import import_path
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
+from asterism.fleet.settings import Settings
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import ProgressReport
 
@@ -33,7 +36,7 @@ _LOOKS = {
     COMPLETED: "completed",
     FAILED: "failed",
 }
-"""Which mark and colour a status of a run shares with one of a task."""
+"""The task status whose mark and colour a run status shares."""
 
 OWN_ERRORS = ("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson")
 
@@ -52,19 +55,19 @@ def look_of(run: Run) -> str:
 
 
 def since_of(run: Run) -> float:
-    """When it came into the state it is in."""
+    """When the run came into its present status."""
     times = (run.ended_at, run.started_at, run.claimed_at, run.assigned_at, run.waiting_since)
     return next((at for at in times if at is not None), run.created_at)
 
 
 def note_on(run: Run, now: float) -> str:
-    """What is worth knowing beside the status, in few words."""
+    """The most important fact beside the status, in a few words."""
     if run.error is not None:
-        return _briefly(run.error)
+        return _without_prefix(run.error)
     if run.paused is not None:
         return run.paused
-    if run.wish is not None:
-        return f"by {run.wished_by}"
+    if run.stop_request is not None:
+        return f"by {run.stop_requested_by}"
     if run.held:
         return f"series {run.series}"
     if run.offered and run.not_before > now:
@@ -77,8 +80,8 @@ def note_on(run: Run, now: float) -> str:
     return f"attempt {attempts}" if attempts > 1 and not run.ended else ""
 
 
-def _briefly(error: str) -> str:
-    """Without what the status says already, and without the names of our own errors, which are sentences."""
+def _without_prefix(error: str) -> str:
+    """The error without what the status says, and without the class names of our own errors."""
     for name in OWN_ERRORS:
         error = error.removeprefix(f"{name}: ")
     return error.removeprefix("cancelled ").removesuffix(" (cancel)")
@@ -116,7 +119,7 @@ def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapp
 
 
 def _beat(owner: Session | None, run: Run, now: float) -> Text:
-    """How long ago its device was heard of; in red once it is to be worried about."""
+    """The age of the last heartbeat; red when more than half of the timeout has passed."""
     if owner is None:
         return Text("gone" if run.session is not None else "", tone("failed"))
     age = now - owner.beat_at
@@ -156,7 +159,7 @@ def devices_table(
         state = state_of(session, now)
         there = state not in ("left", "replaced")
         rank = ranks.get(session.device, 0.0)
-        shown = session.shown(rank)
+        shown = session.expression_names(rank)
         rows.append(
             [
                 Text("*" if session.device == coordinator and there else "", tone("waiting")),
@@ -176,7 +179,7 @@ def devices_table(
 
 
 def _battery(battery: object, plugged: object) -> str:
-    """A device without one, or that cannot tell, says nothing."""
+    """The charge of the battery; empty for a device without one."""
     if not isinstance(battery, int | float) or isinstance(battery, bool):
         return ""
     return f"{battery:.0%}{' +' if plugged else ''}"
@@ -210,7 +213,7 @@ def workflows_table(workflows: Sequence[Workflow], width: int | None) -> list[Te
 
 
 def action_of(flow: Workflow) -> str:
-    """What is executed, in a line."""
+    """What the workflow executes, on one line."""
     if flow.argv is not None:
         return shlex.join(flow.argv).replace("'{", "{").replace("}'", "}")
     if flow.shell is not None:
@@ -221,7 +224,7 @@ def action_of(flow: Workflow) -> str:
 
 
 def workflow_lines(flow: Workflow) -> list[Text]:
-    """Everything about one, what is as it is by default standing back."""
+    """All fields of a workflow; defaults are dim."""
     lines = [Text.assemble((clean(flow.name), BOLD), f"@{flow.version}  {clean(action_of(flow))}")]
     wide = max(len(name) for name in DEFAULTS)
     for name, default in DEFAULTS.items():
@@ -239,3 +242,23 @@ def _written(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g} s"
     return masked_urls(json.dumps(plain_json(value), ensure_ascii=False)) if isinstance(value, Mapping) else str(value)
+
+
+def settings_lines(settings: Settings) -> list[Text]:
+    """The settings of a fleet, each with its meaning."""
+    weights = ", ".join(f"{name} {value:g}" for name, value in asdict(settings.weights).items())
+    facts = {
+        "keep": f"runs are deleted {format_age(settings.keep)} after their end",
+        "large": f"inputs and outputs above {format_size(settings.large)} are stored apart",
+        "most": f"inputs and outputs above {format_size(settings.most)} are refused",
+        "lease": f"the coordinator stays elected for {format_age(settings.lease)} without a heartbeat",
+        "hold": f"runs stay assigned for {format_age(settings.hold)} when most devices vanish at once",
+        "peer_timeout": f"runs of a peer are taken over after {format_age(settings.peer_timeout)} without contact",
+        "peer_runs": f"each peer may store {settings.peer_runs:,} runs here",
+        "peer_bytes": f"each peer may store {format_size(settings.peer_bytes)} of records here",
+        "peer_blobs": f"each peer may store {format_size(settings.peer_blobs)} of large inputs and outputs here",
+        "notify_command": shlex.join(settings.notify_command) if settings.notify_command is not None else "none",
+        "notify_url": masked_url(settings.notify_url or "none"),
+        "weights": weights,
+    }
+    return fact_lines(facts)

@@ -1,4 +1,4 @@
-"""Timestamps and sizes as short text, for tables."""
+"""Timestamps and sizes as short text."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import time
 
 
 def format_time(at: float | None) -> str:
-    """A time of the store in the time of this place: ``2026-03-01 14:05:09``."""
-    return "" if at is None else _written(at, "%Y-%m-%d %H:%M:%S")
+    """A timestamp in local time: ``2026-03-01 14:05:09``; empty for None."""
+    return "" if at is None else _format(at, "%Y-%m-%d %H:%M:%S")
 
 
 def format_clock(at: float) -> str:
-    """``14:05:09``."""
-    return _written(at, "%H:%M:%S")
+    """The time of day of a timestamp, in local time: ``14:05:09``."""
+    return _format(at, "%H:%M:%S")
 
 
-def _written(at: float, form: str) -> str:
+def _format(at: float, form: str) -> str:
     try:
         return time.strftime(form, time.localtime(at))
-    except (OverflowError, OSError, ValueError):  # a clock that is beyond all calendars
+    except (OverflowError, OSError, ValueError):  # outside of the calendar
         return f"{at:.0f}"
 
 
 def format_size(number: float) -> str:
-    """``64 KiB``, ``10 MiB``."""
+    """A number of bytes: ``64 KiB``, ``10 MiB``."""
     for unit in ("bytes", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.4g} {unit}"

@@ -1,7 +1,6 @@
-"""Ctrl-C: the first time everything is asked to stop, the second time nobody is waited for.
+"""Ctrl-C and SIGTERM: the first signal asks the work to stop, the second does not wait for it.
 
-A plan that lives in this process is cancelled. A constellation that is kept in a store is left: it goes on when
-somebody resumes it.
+A plan that lives in this process is cancelled. A plan in a store is only stopped here: another process can resume it.
 """
 
 from __future__ import annotations
@@ -27,28 +26,29 @@ Value = TypeVar("Value")
 
 
 async def run_until_interrupted(orchestrator: Orchestrator, plan: Constellation) -> Result:
-    """Run a plan. When interrupted it is cancelled, and the result says so."""
-    with _heard(_Interrupts(orchestrator, plan).interrupt):
+    """Run a plan. A signal cancels it, and the result says so."""
+    with _on_signals(_PlanCanceller(orchestrator, plan).interrupt):
         return await orchestrator.run(plan)
 
 
 async def work_until_interrupted(work: Coroutine[Any, Any, Value], farewell: Callable[[], str]) -> Value | None:
-    """Do some work; None when it was interrupted. It is waited for until it has cleaned up; with a second signal
-    nobody is: ``farewell`` is the last that is said then, and the process ends."""
+    """The result of some work; None if a signal stopped it. Waits until the work has cleaned up.
+
+    A second signal ends the process at once, after printing ``farewell``."""
     job: asyncio.Task[Value] = asyncio.ensure_future(work)
-    leaving = _Leaving(job, farewell)
-    with _heard(leaving.interrupt):
+    stopper = _WorkStopper(job, farewell)
+    with _on_signals(stopper.interrupt):
         try:
             return await job
         except asyncio.CancelledError:
-            if not leaving.asked:
+            if not stopper.asked:
                 raise
             return None
 
 
 @contextlib.contextmanager
-def _heard(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Signals come here while the block runs."""
+def _on_signals(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call ``interrupt`` for each signal while the block runs."""
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, interrupt)
@@ -59,7 +59,7 @@ def _heard(interrupt: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-class _Interrupts:
+class _PlanCanceller:
     def __init__(self, orchestrator: Orchestrator, plan: Constellation) -> None:
         self._orchestrator, self._plan = orchestrator, plan
         self._asking: list[asyncio.Task[None]] = []
@@ -67,28 +67,28 @@ class _Interrupts:
     def interrupt(self) -> None:
         again = bool(self._asking)
         if not again:
-            print("Stopping; Ctrl-C again stops without waiting.", file=sys.stderr, flush=True)
+            print("Cancelling; press Ctrl-C again to stop without waiting.", file=sys.stderr, flush=True)
         self._asking.append(asyncio.ensure_future(self._ask(hard=again)))
 
     async def _ask(self, hard: bool) -> None:
-        with contextlib.suppress(PlanError):  # it has just ended
+        with contextlib.suppress(PlanError):  # the plan has just ended
             await self._orchestrator.cancel(self._plan.id, hard=hard)
 
 
-class _Leaving:
+class _WorkStopper:
     def __init__(self, job: asyncio.Task[Any], farewell: Callable[[], str]) -> None:
         self._job, self._farewell = job, farewell
         self.asked = False
 
     def interrupt(self) -> None:
         if self.asked:
-            self._go()
+            self._exit()
         self.asked = True
-        print("Leaving; Ctrl-C again leaves at once.", file=sys.stderr, flush=True)
+        print("Stopping; press Ctrl-C again to stop at once.", file=sys.stderr, flush=True)
         self._job.cancel()
 
-    def _go(self) -> None:
-        """What runs here ends with this process, and the store is left as it is."""
+    def _exit(self) -> None:
+        """End the process: its tasks end with it, and the store stays as it is."""
         with contextlib.suppress(OSError, ValueError):
             show_cursor()
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""One picture of a running plan, for a terminal of a given size."""
+"""One frame of the live view: a running plan in a terminal of a given size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_CYCLES = 3
 WIDEST_NAME = 28
 WIDEST_DEVICE = 16
 UNCOUNTED = 1000
-"""A place with so many slots stands for a whole fleet: how many are free says nothing."""
+"""A place with this many slots stands for a whole fleet: its free slots are not shown."""
 
 _DONE = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.RUNNING)
 
@@ -44,7 +44,7 @@ def _heading(progress: Progress, now: float) -> Text:
 
 
 def _bar(progress: Progress, width: int) -> Text:
-    """How far the plan is, and the counts in words."""
+    """A progress bar, and the counts in words."""
     counts, total = progress.plan.counts, len(progress.plan)
     words = ", ".join(f"{counts[status]:,} {status}" for status in (*_DONE, TaskStatus.PENDING) if counts[status])
     length = max(0, min(32, width - len(words) - 2))
@@ -58,7 +58,7 @@ def _bar(progress: Progress, width: int) -> Text:
 
 
 def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
-    """Running ones first, then those that cannot start yet and why, then the latest ends."""
+    """Running tasks first, then pending ones with their holders, then the latest ends."""
     running, ended = progress.running_nodes(room), progress.ended_nodes(room)
     pending = progress.pending_nodes(room)
     share = max(1, room // 4)
@@ -112,12 +112,12 @@ def _took(node: Node) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """A duration that does not change its unit while one looks at it."""
+    """A duration whose unit stays the same while it counts up."""
     return f"{max(0.0, seconds):.1f} s" if seconds < 59.95 else format_duration(seconds)
 
 
 def _devices(progress: Progress, width: int) -> list[Text]:
-    """One line for each device: how many of its slots are taken, and by what."""
+    """One line for each device: its slots, and its running tasks."""
     places = list(progress.orchestrator.scheduler.roster)
     wide = max((len(shorten(place.id, WIDEST_DEVICE)) for place in places[:MOST_DEVICES]), default=0)
     most = max((place.slots or 0 for place in places[:MOST_DEVICES]), default=0)
@@ -129,7 +129,7 @@ def _devices(progress: Progress, width: int) -> list[Text]:
             line.append("■" * taken, tone("running")).append("□" * ((place.slots or 0) - taken), DIM)
             line.append(" " * (most - (place.slots or 0) + 2 if most else 0))
         counted = (place.slots or 0) < UNCOUNTED
-        line.append(f"{place.running}/{place.slots or '∞'}" if counted else f"{place.running} under way", DIM)
+        line.append(f"{place.running}/{place.slots or '∞'}" if counted else f"{place.running} running", DIM)
         tasks = progress.on_device.get(place.id, {})
         lines.append(line.append(f"  {clean(names(tasks, len(tasks)))}" if tasks else ""))
     more = len(places) - MOST_DEVICES
@@ -137,13 +137,13 @@ def _devices(progress: Progress, width: int) -> list[Text]:
 
 
 def _cycles(progress: Progress, now: float, width: int) -> list[Text]:
-    """The open edit cycles: how old each is and whose ends it reviews."""
+    """The open edit cycles: the age of each, and the ends that it reviews."""
     cycles = progress.orchestrator.cycles(progress.plan.id) if progress.executing else []
     lines = []
     for cycle in cycles[:MOST_CYCLES]:
         line = Text(f"cycle {cycle.id}", tone("waiting"), no_wrap=True, overflow="ellipsis")
         by = f" by {cycle.claimed_by}" if cycle.claimed_by else ""
-        about = names((task for task, _ in cycle.ends), len(cycle.ends)) or "nothing can move any more"
+        about = names((task for task, _ in cycle.ends), len(cycle.ends)) or "no task can start"
         lines.append(line.append(clean(f"  open for {_seconds(now - cycle.opened_at)}{by}: {about}"), ""))
     more = len(cycles) - MOST_CYCLES
     return [*lines, *([Text(f"and {plural(more, 'more cycle')}", DIM)] if more > 0 else [])]

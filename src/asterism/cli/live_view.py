@@ -1,7 +1,7 @@
-"""Watching a run: a view that is drawn over and over in a terminal, or plain lines where there is none.
+"""The live view of a running plan in a terminal, or a line for each event without one.
 
-Nothing here delays the run. Events are taken in as they come, which is quick; whatever is written is written by another
-thread, so that a terminal that stands still stops the picture and nothing else.
+The view never delays the plan: handling an event is quick, and a thread writes the output, so that a stalled terminal
+stops only the view.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import sentence
 
 FASTEST = 1 / 8
-"""Seconds between two pictures, at least."""
+"""The shortest time between two frames, in seconds."""
 
 SLOWEST = 0.5
-"""Seconds between two pictures, at most: the clock in them goes on."""
+"""The longest time between two frames, in seconds: the times in them keep counting."""
 
 
 @contextlib.asynccontextmanager
 async def watched(
     orchestrator: PlanCommands, plan: Constellation, console: Screen, *, plain: bool = False
 ) -> AsyncIterator[None]:
-    """Show what happens to ``plan`` while the block runs it. ``plain``, or no terminal, gives a line for each event."""
+    """Show ``plan`` while the block runs it. With ``plain``, or without a terminal, print a line for each event."""
     secrets = PlanMask(plan)
     if plain or not console.is_terminal or console.is_dumb_terminal:
         watch: _Lines | _View = _Lines(plan, console.file, secrets)
@@ -50,7 +50,7 @@ async def watched(
 
 
 class _Lines:
-    """One line for each event."""
+    """Prints a line for each event."""
 
     def __init__(self, plan: Constellation, file: IO[str], secrets: PlanMask) -> None:
         self._plan, self._file, self._secrets = plan, file, secrets
@@ -68,7 +68,7 @@ class _Lines:
 
     @contextlib.asynccontextmanager
     async def showing(self) -> AsyncIterator[None]:
-        writer = asyncio.create_task(self._write_on())
+        writer = asyncio.create_task(self._write_until_done())
         try:
             yield
         finally:
@@ -76,7 +76,7 @@ class _Lines:
             self._wake.set()
             await writer
 
-    async def _write_on(self) -> None:
+    async def _write_until_done(self) -> None:
         while self._lines or not self._over:
             await self._wake.wait()
             self._wake.clear()
@@ -95,7 +95,7 @@ class _Lines:
 
 
 class _View:
-    """The picture, drawn again when something happened, but not too often."""
+    """Draws a frame when something has happened, but not too often."""
 
     def __init__(self, orchestrator: PlanCommands, plan: Constellation, console: Screen, secrets: PlanMask) -> None:
         self._orchestrator, self._plan, self._console = orchestrator, plan, console
@@ -109,31 +109,31 @@ class _View:
     @contextlib.asynccontextmanager
     async def showing(self) -> AsyncIterator[None]:
         with self._console.live() as live:
-            painter = asyncio.create_task(self._paint_on(live))
+            drawing = asyncio.create_task(self._draw_until_done(live))
             try:
                 yield
             finally:
                 self._over.set()
                 self._changed.set()
-                await painter
+                await drawing
 
-    async def _paint_on(self, live: Live) -> None:
-        """Again and again, and once more at the end."""
+    async def _draw_until_done(self, live: Live) -> None:
+        """Draw until the plan has ended, and once more at the end."""
         while not self._over.is_set():
-            await self._paint(live)
+            await self._draw(live)
             self._changed.clear()
-            await _moment(self._over, FASTEST)
-            await _moment(self._changed, SLOWEST - FASTEST)
-        await self._paint(live)
+            await _wait_at_most(self._over, FASTEST)
+            await _wait_at_most(self._changed, SLOWEST - FASTEST)
+        await self._draw(live)
 
-    async def _paint(self, live: Live) -> None:
+    async def _draw(self, live: Live) -> None:
         size = self._console.size
         now = 0.0 if self._plan.started_at is None else self._orchestrator.now()
         picture = frame(self._progress, now, size.width, size.height - 1)
         await asyncio.to_thread(live.update, picture, refresh=True)
 
 
-async def _moment(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, but no longer than that."""
+async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, at most this long."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)

@@ -1,6 +1,7 @@
-"""What people write on the command line, as values: durations, sizes, pairs, words, capabilities and JSON.
+"""Types of options: durations, sizes, NAME=VALUE pairs, command words, capabilities, JSON and writable files.
 
-Each function is the ``type`` of an option, or its ``callback``. It raises BadParameter with what to write instead."""
+Each function is the ``type`` or the ``callback`` of an option. It raises BadParameter with examples of valid values.
+"""
 
 from __future__ import annotations
 
@@ -29,25 +30,25 @@ def duration(text: str) -> float:
 
 
 def positive_duration(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
-    """A ``duration`` of which there has to be some."""
+    """A ``duration`` above zero."""
     if given is not None and given <= 0:
-        raise click.BadParameter("it is longer than nothing.")
+        raise click.BadParameter("the duration must be above zero.")
     return given
 
 
 def writable_file(context: click.Context, option: click.Parameter, given: Any) -> Any:
-    """A file that is going to be written, asked before the work begins and not after it. ``-`` is standard output."""
+    """A file that the command writes at its end, checked before the work begins. ``-`` is standard output."""
     if given is None or str(given) == "-":
         return given
     path = Path(given)
     try:
         there, folder_there = path.exists(), path.parent.is_dir()
         if path.is_dir():
-            problem = "it is a directory; name a file"
+            problem = "it is a directory"
         elif not folder_there:
-            problem = f"there is no directory {str(path.parent)!r}; make it first"
+            problem = f"there is no directory {str(path.parent)!r}; create it first"
         elif not os.access(path if there else path.parent, os.W_OK):
-            problem = "you may not write it" if there else f"you may not write in the directory {str(path.parent)!r}"
+            problem = "permission denied" if there else f"no permission to write in the directory {str(path.parent)!r}"
         else:
             return given
     except (OSError, ValueError) as error:  # a name that is too long, or has a NUL in it
@@ -59,7 +60,7 @@ def size(text: str) -> int:
     """``65536``, ``64k``, ``10M`` in bytes."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise click.BadParameter(f"{text!r} is no size: write bytes, or 64k, 10M, 1G.")
+        raise click.BadParameter(f"{text!r} is not a valid size (examples: 65536, 64k, 10M, 1G).")
     return int(float(found[1]) * _BYTES[(found[2] or "").lower()])
 
 
@@ -67,33 +68,33 @@ def pair(text: str) -> tuple[str, str]:
     """``NAME=VALUE``."""
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise click.BadParameter(f"{text!r} has to be NAME=VALUE.")
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE.")
     return name, value
 
 
 def words(text: str) -> list[str]:
-    """A command, taken apart as a shell would."""
+    """The words of a command line, split as a shell does."""
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise click.BadParameter(f"it cannot be split into words: {error}") from None
+        raise click.BadParameter(f"the command line cannot be split into words: {error}") from None
 
 
 def capabilities(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    """``--can gpu,ffmpeg`` is the same as ``--can gpu --can ffmpeg``; so no capability has a comma in it."""
+    """``--can gpu,ffmpeg`` means ``--can gpu --can ffmpeg``, so a capability contains no comma."""
     words = [word.strip() for text in given for word in text.split(",")]
     if "" in words:
         shown = next(text for text in given if "" in map(str.strip, text.split(",")))
         raise click.BadParameter(
-            f"{shown!r} leaves a capability without a name: write gpu, or gpu,ffmpeg; a comma ends a name."
+            f"{shown!r} contains an empty capability (examples: gpu and gpu,ffmpeg; a comma separates names)."
         )
     return tuple(dict.fromkeys(words))
 
 
 def json_value(text: str) -> Any:
-    """JSON as it stands, in a file (``@file``), or on the standard input (``-``)."""
+    """JSON text, or the JSON in a file (``@file``) or on standard input (``-``)."""
     try:
-        return _parsed(text)
+        return _read_json(text)
     except ValueError as error:
         raise click.BadParameter(f"{_source(text)} cannot be used: {error}.") from None
     except OSError as error:
@@ -101,15 +102,15 @@ def json_value(text: str) -> Any:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """``json_value``, and only named values."""
+    """``json_value``, restricted to objects."""
     given = json_value(text)
     if not isinstance(given, dict):
         kind = {list: "a list", str: "a text", type(None): "null"}.get(type(given), "a bare value")
-        raise click.BadParameter(f'{_source(text)} is {kind}: write an object of named values, such as {{"n": 1}}.')
+        raise click.BadParameter(f'{_source(text)} is {kind}, not a JSON object (example: {{"n": 1}}).')
     return given
 
 
-def _parsed(text: str) -> Any:
+def _read_json(text: str) -> Any:
     if text == "-":
         content = sys.stdin.buffer.read()
     elif text.startswith("@"):
@@ -117,7 +118,7 @@ def _parsed(text: str) -> Any:
     else:
         content = text.encode(errors="surrogateescape")
     try:
-        return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
+        return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise ValueError("it is not text in UTF-8") from None
     except RecursionError:
@@ -126,11 +127,11 @@ def _parsed(text: str) -> Any:
         raise ValueError(f"it is not JSON: {error.msg}, line {error.lineno}, column {error.colno}") from None
 
 
-def _refuse(word: str) -> Any:
+def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not JSON")
 
 
 def _source(text: str) -> str:
     if text == "-":
-        return "the standard input"
-    return text[1:] if text.startswith("@") else "what is given"
+        return "standard input"
+    return text[1:] if text.startswith("@") else "the value"

@@ -1,4 +1,4 @@
-"""What the live view knows of a run: kept up to date event by event, so that no look at it has to search the plan."""
+"""The state behind the live view, updated by each event, so that drawing a frame does not search the plan."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from asterism.report.event_text import names, sentence
 KEPT = 50
 _DOING = {"constellation_paused": "paused", "constellation_cancelling": "cancelling"}
 MANY = 50
-"""More parents or reviews than this are counted, not named: naming them would take too long."""
+"""The most parents or reviews that are named; more are counted, because naming them takes too long."""
 
 
 class Progress:
-    """The tasks that run, those that have just ended, what the plan is doing, and the last thing an editor did."""
+    """The running and recently ended tasks, the activity of the plan, and the last action of an editor."""
 
     def __init__(self, orchestrator: PlanCommands, plan: Constellation, secrets: PlanMask) -> None:
         self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
         self.running: dict[str, None] = {}
         self.on_device: dict[str, dict[str, None]] = {}
-        for node in plan.nodes.values():  # a plan that was taken up may have some under way
+        for node in plan.nodes.values():  # a resumed plan may have running tasks
             if node.status is RUNNING and node.device is not None and node.tentative is None:
                 self._begun(node.id, node.device)
         self.ended: deque[str] = deque(maxlen=KEPT)
@@ -83,7 +83,7 @@ class Progress:
         return [nodes[task_id] for task_id in islice(self.ended, limit) if task_id in nodes]
 
     def pending_nodes(self, limit: int) -> list[Node]:
-        """Those that are nearest to their start: held ones, ready ones, and those below what runs."""
+        """The tasks that are next to start: held ones, ready ones, and those after running ones."""
         if not self.executing:
             return []
         found: dict[str, Node] = {}
@@ -108,17 +108,17 @@ class Progress:
         return iter(()) if node is None else islice(node.children.values(), limit)
 
     def holder(self, node: Node) -> tuple[str, str]:
-        """What stands in the way of a pending task: a word for its state, and the name of what holds it."""
+        """What holds a pending task: a word for its state, and the name of the holder."""
         cycles = self.orchestrator.cycles(self.plan.id)
         if len(node.parents) > MANY and node.open:
             return "waiting", f"for {node.open:,} of {len(node.parents):,} tasks"
         if node.held and not node.open and sum(len(cycle.ends) for cycle in cycles) > MANY:
             return "held", f"by cycle {cycles[0].id}, the oldest of {len(cycles)}"
-        return _told(node, self.orchestrator.why(node.id, self.plan.id).holders)
+        return _briefly(node, self.orchestrator.why(node.id, self.plan.id).holders)
 
 
-def _told(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
-    """The holders in few words: a table has little room, and ``why`` has the whole sentences."""
+def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
+    """The holders in a few words for a table; ``why`` has the whole sentences."""
     first, different = holders[0], dict.fromkeys(holder.name for holder in holders)
     all_names = names(different, len(different))
     if first.kind == "dependency":

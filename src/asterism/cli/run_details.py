@@ -1,4 +1,4 @@
-"""Everything about one run, for people: what it is, how it stands, and its whole story."""
+"""``asterism runs show``: everything about one run, as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_blobs import blob_of
-from asterism.fleet.run_explanation import Why, why
+from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Notice, ProgressReport
 
 LONGEST = 300
-"""How many letters of an input, output or reason are shown."""
+"""How many letters of an input, output or reason to show."""
 TAIL = 20
-"""How many lines of the output of a run under way are shown."""
+"""How many lines of the output of a running run to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Details:
     sessions: Mapping[str, Session]
     report: ProgressReport | None
     notices: Sequence[Notice]
-    why: Why
+    why: RunExplanation
     mask: Mask = field(default_factory=Mask)
 
     def to_json(self) -> dict[str, Any]:
@@ -67,11 +67,11 @@ async def details(fleet: Fleet, run: Run) -> Details:
     report = (await store.reports([run.id])).get(run.id)
     notices = [notice for _, notice in await store.notices(run=run.id)]
     mask = (await masks_of(fleet, [run]))[run.id]
-    return Details(run, store.clock(), sessions, report, notices, await why(fleet, run.id), mask)
+    return Details(run, store.clock(), sessions, report, notices, await explain_run(fleet, run.id), mask)
 
 
 def lines(found: Details, width: int | None) -> Iterator[Text]:
-    """No line is longer than ``width``, but those of the output, which are as they are."""
+    """No line is longer than ``width``, except lines of output."""
     run = found.run
     look = tone(look_of(run))
     yield Text.assemble(
@@ -112,11 +112,11 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
         yield "since", format_age(now - since_of(run))
     yield "heartbeat", _heartbeat(found)
     yield "progress", str(progress_of(run, {run.id: found.report} if found.report is not None else {}) or "")
-    yield "input", _value(found.mask.shown(run.input)) if run.input else ""
+    yield "input", _value(found.mask.data(run.input)) if run.input else ""
     yield "output", _value(found.mask.result(run.output)) if run.status is COMPLETED else ""
     yield "error", run.error or ""
     yield "paused", run.paused or ""
-    yield "wish", f"to {run.wish}, by {run.wished_by}" if run.wish is not None else ""
+    yield "request", f"to {run.stop_request}, by {run.stop_requested_by}" if run.stop_request is not None else ""
     yield "series", run.series or ""
     yield "key", run.key or ""
     yield "priority", str(run.priority) if run.priority else ""
@@ -128,7 +128,7 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
 
 def _attempts(run: Run) -> str:
     attempts = attempts_of(run)
-    counts = {"failed": run.failures, "lost": run.losses, "rounds of refusal": run.rounds}
+    counts = {"failed": run.failures, "lost": run.losses, "declined by all": run.rounds}
     told = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     if run.epoch <= 1 or (attempts <= 1 and not told):
         return ""
@@ -149,13 +149,13 @@ def _heartbeat(found: Details) -> str:
     if run.status not in OWNED:
         return ""
     if owner is None:
-        return "its device is not known any more"
-    return f"{format_age(found.now - owner.beat_at)} ago; it counts as lost after {format_age(run.timeout)}"
+        return "its device has been forgotten"
+    return f"{format_age(found.now - owner.beat_at)} ago; the run is lost after {format_age(run.timeout)} without one"
 
 
 def _value(value: Any) -> str:
     if blob_of(value) is not None:
-        return f"{format_size(value['size'])}, kept apart"
+        return f"{format_size(value['size'])}, stored apart"
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -171,7 +171,7 @@ def _story(run: Run, width: int | None) -> Iterator[Text]:
 def _previous(run: Run, width: int | None) -> Iterator[Text]:
     if not run.previous:
         return
-    yield from _heading("Assignments that ended")
+    yield from _heading("Previous assignments")
     columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("AFTER", right=True), Column("REASON"))
     rows: list[list[Cell]] = [
         [
@@ -189,7 +189,7 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
 def _superseded(found: Details, width: int | None) -> Iterator[Text]:
     if not found.run.superseded:
         return
-    yield from _heading("Results that lost to this one when peers met")
+    yield from _heading("Results of peers that this one superseded")
     columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("ENDED"), Column("OUTPUT", least=16))
     rows: list[list[Cell]] = [
         [str(one.epoch), one.device, format_time(one.ended_at), shorten(_value(found.mask.result(one.output)), LONGEST)]
@@ -201,7 +201,7 @@ def _superseded(found: Details, width: int | None) -> Iterator[Text]:
 def _scores(run: Run, width: int | None) -> Iterator[Text]:
     if not run.scores:
         return
-    yield from _heading("Scores of its assignment")
+    yield from _heading("Scores at its assignment")
     best = sorted(run.scores.items(), key=lambda one: (-one[1], one[0]))
     rows: list[list[Cell]] = [[f"  {name}", f"{score:.2f}"] for name, score in best[:TAIL]]
     yield from table((Column("", least=8), Column("", right=True)), rows, width)[1:]
@@ -212,6 +212,6 @@ def _scores(run: Run, width: int | None) -> Iterator[Text]:
 def _tail(found: Details) -> Iterator[Text]:
     if found.report is None or not found.report.tail.strip():
         return
-    yield from _heading("Output so far, its end")
+    yield from _heading("End of the output so far")
     for line in found.report.tail.splitlines()[-TAIL:]:
         yield Text(f"  {clean(line)}")

@@ -1,4 +1,4 @@
-"""Which runs a list shows."""
+"""The runs that ``runs list`` shows, with what the table needs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from asterism.peers.removal import held_runs
 from asterism.store.protocol import ProgressReport, Query
 
 PAGE = 250
-"""How many runs are read at a time to find those with a status that only the whole record tells."""
+"""How many runs are read at a time to find those with a status that the store cannot filter by."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """``more`` is whether there are others, ``filtered`` whether only some were asked for; ``held`` are those that were
-    left to a peer which was removed, and its name."""
+class RunList:
+    """``more`` is whether the store has more runs, ``filtered`` whether a filter was given. ``held`` maps runs that
+    wait for a removed peer to its name."""
 
     runs: Sequence[Run]
     sessions: Mapping[str, Session]
@@ -29,7 +29,7 @@ class Listed:
     held: Mapping[str, str] = field(default_factory=dict)
 
 
-async def listed(
+async def list_runs(
     fleet: Fleet,
     *,
     statuses: tuple[str, ...],
@@ -38,8 +38,8 @@ async def listed(
     series: str | None,
     limit: int,
     newest: bool,
-) -> Listed:
-    """The last ones that were created, ``limit`` at most or all with 0; the newest of them last unless ``newest``."""
+) -> RunList:
+    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``."""
     words = _words(statuses)
     query = Query(
         statuses=_states(words),
@@ -57,12 +57,12 @@ async def listed(
     reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
     filtered = any((statuses, workflow, device, series))
     held = await held_runs(fleet.store, [run.id for run in shown if not run.ended])
-    return Listed(shown, await sessions_of(fleet), reports, more, filtered, held)
+    return RunList(shown, await sessions_of(fleet), reports, more, filtered, held)
 
 
 async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, limit: int) -> list[Run]:
-    """The runs whose reported status is among ``words``, one more than ``limit`` if there are so many. A store knows
-    the states only, so it is read page by page until enough were found."""
+    """The runs whose reported status is among ``words``, at most one more than ``limit``. The store filters by state
+    only, so this reads page by page until it has found enough."""
     found: list[Run] = []
     while True:
         page = await fleet.runs(query)
@@ -73,7 +73,7 @@ async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, li
 
 
 def _words(statuses: tuple[str, ...]) -> frozenset[str] | None:
-    """Which statuses are asked for; None for all."""
+    """The statuses of the filter, with ``open`` and ``ended`` expanded; None for all."""
     if not statuses:
         return None
     groups = {"ended": {"completed", "failed", "cancelled"}}

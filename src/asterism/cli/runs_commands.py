@@ -1,4 +1,4 @@
-"""``asterism runs``: pieces of work."""
+"""``asterism runs``: create, list, explain, watch, cancel, pause and retry the runs of a fleet."""
 
 from __future__ import annotations
 
@@ -44,23 +44,29 @@ def runs() -> None:
 @runs.command()
 @click.argument("workflow", required=False)
 @click.option(
-    "--input", "given", type=json_object, metavar="JSON|@FILE|-", help="Named values, as JSON; - reads standard input."
+    "--input",
+    "given",
+    type=json_object,
+    metavar="JSON|@FILE|-",
+    help="The input as a JSON object, in a file, or on standard input.",
 )
-@click.option("--file", metavar="FILE.YAML", help="Take the workflow from this file, and add it to the store.")
-@click.option("--key", metavar="TEXT", help="With the same key again, the same run is meant.")
-@click.option("--series", metavar="NAME", help="At most one run of a series is active; the others queue.")
-@click.option("--priority", type=int, metavar="N", help="Higher goes first; that of the workflow if left out.")
-@click.option("--device", metavar="NAME", help="This device and no other.")
+@click.option("--file", metavar="FILE.YAML", help="Take the workflow from this file and add it to the store.")
 @click.option(
-    "--keep", type=click.Choice(KEEPS), help="Whose work counts if peers that were apart both did some; epoch."
+    "--key", metavar="TEXT", help="Idempotency key: a second run with this key is not created; the first is returned."
+)
+@click.option("--series", metavar="NAME", help="Queue the run in a series, of which at most one run is active.")
+@click.option("--priority", type=int, metavar="N", help="Higher goes first; default: the priority of the workflow.")
+@click.option("--device", metavar="NAME", help="Run it on this device only.")
+@click.option(
+    "--keep", type=click.Choice(KEEPS), help="Which result counts if peers that were apart both ran it; default: epoch."
 )
 @click.option(
     "--prefer-local/--no-prefer-local",
     default=True,
     show_default=True,
-    help="Prefer a device of yours on this machine, if it is able, willing and free.",
+    help="Prefer your device on this machine, if it can execute the run now.",
 )
-@click.option("--wait", is_flag=True, help="Wait for its end; exit with 1 if it failed.")
+@click.option("--wait", is_flag=True, help="Wait for the end of the run; exit with 1 if it failed.")
 @fleet_options
 def create(
     workflow: str | None,
@@ -71,16 +77,16 @@ def create(
     as_json: bool,
     **terms: Any,
 ) -> int:
-    """Create a run of a workflow, and print its id.
+    """Create a run of a workflow and print its id.
 
     \b
     asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
     asterism runs create report --input @numbers.json --wait"""
-    from asterism.cli.run_actions import create_run, workflow_in
+    from asterism.cli.run_actions import create_run, read_workflow
 
     if workflow is None and file is None:
-        raise click.UsageError("Give the name of a WORKFLOW, or a --file with one.")
-    wanted = workflow_in(file, workflow, given or {}) if file is not None else workflow or ""
+        raise click.UsageError("Give the name of a WORKFLOW, or --file.")
+    wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
 
     async def make(fleet: Fleet) -> int:
         run = await create_run(fleet, wanted, given or {}, terms, quiet=as_json, waiting=wait)
@@ -96,26 +102,34 @@ def create(
 
 
 @runs.command("list")
-@click.option("--status", "statuses", type=click.Choice(STATUSES), multiple=True, help="Only these; open: not ended.")
+@click.option(
+    "--status",
+    "statuses",
+    type=click.Choice(STATUSES),
+    multiple=True,
+    help="Only runs with this status; open means not ended.",
+)
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--device", metavar="NAME", help="Only runs on this device.")
 @click.option("--series", metavar="NAME", help="Only runs of this series.")
-@click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="How many, 0 for all.")
-@click.option("--newest", is_flag=True, help="The newest first; otherwise they come last.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Maximum number of runs; 0 for all."
+)
+@click.option("--newest", is_flag=True, help="List the newest first instead of last.")
 @fleet_options
 def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
-    """List runs: those that were created last.
+    """List the runs that were created last.
 
-    FOR says how long a run has been what it is, and once it has ended how long the work took, without the time it
-    waited; BEAT how long ago its device was heard of."""
+    FOR is how long a run has had its status; for a run that has ended it is how long the work took. BEAT is the age of
+    the last heartbeat of its device."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import masks_of, run_json
         from asterism.cli.fleet_tables import runs_table
-        from asterism.cli.run_list import listed
+        from asterism.cli.run_list import list_runs
         from asterism.cli.screen import print_lines
 
-        found = await listed(fleet, **wanted)
+        found = await list_runs(fleet, **wanted)
         if as_json:
             masks = await masks_of(fleet, found.runs)
             told = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
@@ -124,24 +138,24 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
             print_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
             for peer in sorted(set(found.held.values())):
                 held = ", ".join(short(run_id) for run_id, name in found.held.items() if name == peer)
-                note(f"Held, since peer {peer} was removed: {held}. Run them here: asterism peer remove {peer} --adopt")
+                command = f"asterism peer remove {peer} --adopt"
+                note(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
         else:
-            note(
-                "There are no such runs." if found.filtered else "There are no runs yet: asterism runs create WORKFLOW"
-            )
+            create = "There are no runs. Create one with: asterism runs create WORKFLOW"
+            note("No run matches." if found.filtered else create)
         if found.more:
-            note(f"There are more than these {len(found.runs)}: --limit 0 shows all.")
+            note(f"There are more than {len(found.runs)} runs; list all with: --limit 0")
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @runs.command(short_help="Show everything about a run.")
 @click.argument("run")
 @fleet_options
 def show(run: str, store: str | None, as_json: bool) -> None:
-    """Show everything about a run: its story, its assignments, how far it has come."""
+    """Show everything about a run: its status, progress, story and assignments."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
         from asterism.cli.run_details import details, lines
         from asterism.cli.screen import print_lines
 
@@ -151,7 +165,7 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         else:
             print_lines(lambda width: lines(found, width))
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @runs.command()
@@ -163,38 +177,38 @@ def why(run: str, store: str | None, as_json: bool) -> None:
     The answer names what holds the run: another run of its series, a person who paused it, a pause before the next try,
     no device that can do it, or devices that are busy, resting, silent or about to answer."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
-        from asterism.cli.run_hints import hints, why_lines
+        from asterism.cli.run_hints import explanation_lines, hints
         from asterism.cli.screen import print_lines
-        from asterism.fleet.run_explanation import why as reasons_of
+        from asterism.fleet.run_explanation import explain_run
 
         found = await find_run(fleet, run)
-        answer = await reasons_of(fleet, found.id)
+        answer = await explain_run(fleet, found.id)
         if as_json:
             print_json(why_json(answer))
             return
-        told = await hints(fleet, found, answer)
-        print_lines(lambda width: why_lines(answer, told, width))
+        commands = await hints(fleet, found, answer)
+        print_lines(lambda width: explanation_lines(answer, commands, width))
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @runs.command()
-@click.option("--until-done", is_flag=True, help="End when every run has ended.")
+@click.option("--until-done", is_flag=True, help="Exit when every run has ended.")
 @fleet_options
 def watch(until_done: bool, store: str | None, as_json: bool) -> None:
-    """Watch all runs: who owns what, since when, and how far it is. Ctrl-C ends it.
+    """Watch all runs: their devices, status and progress. Ctrl-C stops it.
 
-    Where the output is no terminal, everything that happens to a run is a line; with --json an object a line."""
+    Without a terminal, prints a line for each event of a run; with --json a JSON object for each."""
 
-    async def look_on(fleet: Fleet) -> None:
+    async def watch_runs(fleet: Fleet) -> None:
         from asterism.cli.fleet_watch import watch as watch_fleet
         from asterism.cli.screen import Screen
 
         await watch_fleet(fleet, Screen(), until_done=until_done, as_json=as_json)
 
-    with_fleet(store, look_on)
+    with_fleet(store, watch_runs)
 
 
 @runs.command()
@@ -203,18 +217,18 @@ def watch(until_done: bool, store: str | None, as_json: bool) -> None:
 def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     """Wait until runs have ended. Exits with 1 if one of them failed."""
 
-    async def look_on(fleet: Fleet) -> int:
+    async def wait_for_all(fleet: Fleet) -> int:
         return await _waited(fleet, await find_runs(fleet, names), as_json)
 
-    return with_fleet(store, look_on)
+    return with_fleet(store, wait_for_all)
 
 
 async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool = False) -> int:
     from asterism.cli.fleet_json import run_in
-    from asterism.cli.run_actions import ends
+    from asterism.cli.run_actions import wait_for_ends
 
     ended = []
-    async for run, sentence in ends(fleet, wanted):
+    async for run, sentence in wait_for_ends(fleet, wanted):
         ended.append(run)
         if not as_json:
             click.echo(sentence)
@@ -224,20 +238,20 @@ async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool =
     return FAILED if any(run.error is not None for run in ended) else 0
 
 
-@runs.command(short_help="Print what a completed run returned.")
+@runs.command(short_help="Print the output of a completed run.")
 @click.argument("run")
 @fleet_options
 def output(run: str, store: str | None, as_json: bool) -> int:
-    """Print what a completed run returned: text as it is, anything else as JSON.
+    """Print the output of a completed run: text as it is, anything else as JSON.
 
     Exits with 1 if the run failed, with 64 if it has not ended."""
 
-    async def tell(fleet: Fleet) -> int:
+    async def read(fleet: Fleet) -> int:
         found = await find_run(fleet, run)
         if not found.ended:
             note(
-                f"Run {found.id} is {found.reported_status}: it has returned nothing yet. "
-                "`asterism runs show` has what it says."
+                f"Run {found.id} is {found.reported_status} and has no output yet. "
+                f"Show its progress with: asterism runs show {short(found.id)}"
             )
             return REFUSED
         if found.error is not None:
@@ -250,16 +264,16 @@ def output(run: str, store: str | None, as_json: bool) -> int:
             echo_data(value)
         return 0
 
-    return with_fleet(store, tell)
+    return with_fleet(store, read)
 
 
-# -- what people ask of runs -------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
-Ask = Callable[["Fleet", "Run"], Awaitable["Run"]]
+Request = Callable[["Fleet", "Run"], Awaitable["Run"]]
 
 
-def _asking(name: str, meaning: str, short: str | None = None) -> Callable[[Function], click.Command]:
-    """A command that asks the same of each run it is given; the function says it in the fleet's terms."""
+def _request(name: str, meaning: str, short: str | None = None) -> Callable[[Function], click.Command]:
+    """A command that makes the same request for each run that it is given."""
 
     def decorate(function: Function) -> click.Command:
         options = fleet_options(function)
@@ -269,73 +283,75 @@ def _asking(name: str, meaning: str, short: str | None = None) -> Callable[[Func
     return decorate
 
 
-def _ask_each(names: tuple[str, ...], store: str | None, as_json: bool, ask: Ask) -> int:
-    async def ask_all(fleet: Fleet) -> int:
+def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, request: Request) -> int:
+    async def request_all(fleet: Fleet) -> int:
         from asterism.cli.fleet_json import run_in
-        from asterism.cli.run_actions import answer
+        from asterism.cli.run_actions import describe_outcome
         from asterism.core.errors import AsterismError, RunRefused
         from asterism.store.store_errors import StoreError
 
         changed, refused = [], 0
         for run in await find_runs(fleet, names):
             try:
-                after = await ask(fleet, run)
+                after = await request(fleet, run)
             except StoreError:
                 raise
-            except AsterismError as error:  # the others are asked all the same
+            except AsterismError as error:  # continue with the others
                 note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else f"{error}.")
                 refused += 1
                 continue
             if as_json:
                 changed.append(await run_in(fleet, after))
             else:
-                click.echo(answer(run, after))
+                click.echo(describe_outcome(run, after))
         if as_json:
             print_json(changed)
         return REFUSED if refused else 0
 
-    return with_fleet(store, ask_all)
+    return with_fleet(store, request_all)
 
 
-@_asking("cancel", "End runs: at once, or as soon as their devices have stopped.")
+@_request("cancel", "Cancel runs: at once, or when their devices have stopped them.")
 def cancel(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    return _ask_each(names, store, as_json, lambda fleet, run: fleet.cancel(run.id))
+    return _request_each(names, store, as_json, lambda fleet, run: fleet.cancel(run.id))
 
 
-@runs.command(short_help="Keep runs from going on until they are resumed.")
+@runs.command(short_help="Pause runs until they are resumed.")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
-@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever meets it.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the runs.")
 @fleet_options
 def pause(names: tuple[str, ...], reason: str, store: str | None, as_json: bool) -> int:
-    """Keep runs from going on until they are resumed; how far they have come is kept."""
-    return _ask_each(names, store, as_json, lambda fleet, run: fleet.pause(run.id, reason))
+    """Pause runs until they are resumed. Their progress is kept."""
+    return _request_each(names, store, as_json, lambda fleet, run: fleet.pause(run.id, reason))
 
 
-@_asking("resume", "Let paused runs go on. A device that has not begun to stop for the pause goes on with its run.")
+@_request("resume", "Resume paused runs. A device that has not yet stopped a run for the pause continues it.")
 def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    return _ask_each(names, store, as_json, lambda fleet, run: fleet.resume(run.id))
+    return _request_each(names, store, as_json, lambda fleet, run: fleet.resume(run.id))
 
 
-@_asking(
+@_request(
     "retry",
-    "Create new runs of the same work as runs that have ended, and print their ids.",
-    "Create new runs of the same work as runs that have ended.",
+    "Run ended runs again: create new runs with the same input and print their ids.",
+    "Run ended runs again, as new runs.",
 )
 def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
-    return _ask_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
+    return _request_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
 
 
 @runs.command()
-@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="Since their end, such as 30d.")
+@click.option(
+    "--older-than", type=duration, required=True, metavar="DURATION", help="The minimum age since the end, such as 30d."
+)
 @fleet_options
 def prune(older_than: float, store: str | None, as_json: bool) -> None:
-    """Forget runs that ended long ago. The fleet does so by itself, too: see `asterism fleet`."""
+    """Delete runs that ended long ago. The fleet does this by itself, too: see `asterism fleet`."""
 
     async def forget(fleet: Fleet) -> None:
         count = await fleet.prune(older_than)
         if as_json:
             print_json({"pruned": count})
         else:
-            click.echo(f"{count:,} run{'s' if count != 1 else ''} forgotten.")
+            click.echo(f"{count:,} run{'s' if count != 1 else ''} deleted.")
 
     with_fleet(store, forget)

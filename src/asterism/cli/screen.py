@@ -1,6 +1,7 @@
-"""Where people read. A reader that has gone away (``| head``) ends neither a run nor its exit code.
+"""The terminal: a rich console that cleans all text and survives a closed pipe, and lines as wide as the terminal.
 
-Lines for people: as wide as the terminal, or as wide as they are where there is none."""
+A reader that has gone away (``| head``) ends neither a run nor its exit code.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 class Screen(Console):
-    """A console that goes on in silence when nobody reads it any more; rich would leave the program. Whatever text it
-    is given, the escape sequences that it writes are rich's own (see ``output.py``)."""
+    """A console that continues silently when its reader has gone away; rich would exit. All escape sequences that it
+    writes are rich's own, whatever text it is given (see ``base/safe_text.py``)."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -33,8 +34,8 @@ class Screen(Console):
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Live]:
-        """A picture that is drawn over and over. rich puts streams in place that show what is printed meanwhile above
-        the picture, and obey the escape sequences in it: they get cleaned text, too."""
+        """A live view. Meanwhile rich replaces the streams, to show printed text above the view, and would obey escape
+        sequences in it; so the streams are cleaned, too."""
         with Live(console=self, auto_refresh=False, vertical_overflow="crop") as picture, clean_streams():
             yield picture
 
@@ -43,14 +44,14 @@ class Screen(Console):
         forget_output(self.file)
 
     def say(self, line: str | Text = "") -> None:
-        """One line: nothing in it is markup, and the terminal wraps it where it ends. A Text may have several."""
+        """Print one line, or a Text of several lines, without markup. The terminal wraps long lines."""
         self.print(
             clean(line) if isinstance(line, str) else line, markup=False, emoji=False, highlight=False, soft_wrap=True
         )
 
 
 def show_cursor() -> None:
-    """The live view has hidden it."""
+    """Show the cursor again, which the live view hides."""
     if sys.stdout.isatty():
         stream = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
         stream.write(SHOW_CURSOR)
@@ -58,7 +59,7 @@ def show_cursor() -> None:
 
 
 def forget_output(file: IO[str]) -> None:
-    """What is still in the buffer goes nowhere, instead of failing again at exit."""
+    """Discard what is still in the buffer, which would fail again at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, file.fileno())
@@ -66,15 +67,15 @@ def forget_output(file: IO[str]) -> None:
 
 
 def print_lines(lines: Callable[[int | None], Iterable[Text]]) -> None:
-    """``lines`` is given the width to keep to; None where whole lines are better than neat ones."""
+    """Print the lines that ``lines`` returns for the width of the terminal; the width is None without a terminal."""
     screen = Screen()
     for line in lines(screen.width if screen.is_terminal else None):
-        line.plain = clean(line.plain)  # one line each, whatever is in it
+        line.plain = clean(line.plain)  # text from outside may contain line breaks
         screen.say(line)
 
 
 def wrapped(sentence: str, width: int | None, indent: str = "") -> Iterator[Text]:
-    """A sentence in as many lines as it takes, broken between words."""
+    """A sentence on as many lines as it needs, broken between words."""
     if width is None:
         yield Text(indent + clean(sentence))
         return

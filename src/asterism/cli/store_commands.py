@@ -1,4 +1,4 @@
-"""``asterism store``: where everything is kept."""
+"""``asterism store``: inspect, check, back up and restore a store."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def store() -> None:
 @store.command()
 @fleet_options
 def info(store: str | None, as_json: bool) -> None:
-    """Say which store this is, and what is in it."""
+    """Show the address of the store and what it contains."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
         from asterism.cli.screen import print_lines
         from asterism.cli.store_contents import contents, contents_lines
 
@@ -37,15 +37,15 @@ def info(store: str | None, as_json: bool) -> None:
         else:
             print_lines(lambda width: contents_lines(found))
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @store.command()
 @fleet_options
 def check(store: str | None, as_json: bool) -> int:
-    """Look through the whole store for anything that cannot be right.
+    """Check the whole store for damage.
 
-    Exits with 0 if all is well, with 64 if not."""
+    Exits with 0 if the store is intact, with 64 if not."""
     from asterism.store.store_errors import StoreCorrupt
 
     async def look(fleet: Fleet) -> tuple[str, list[str], int]:
@@ -63,16 +63,16 @@ def check(store: str | None, as_json: bool) -> int:
             click.echo(clean(problem))
         click.echo(f"{_count(len(problems), 'problem')} in {url}.", err=True)
     else:
-        click.echo(f"{url} is fine: {_count(runs, 'run')}.")
+        click.echo(f"{url} is intact: {_count(runs, 'run')}.")
     return DAMAGED if problems else 0
 
 
 async def _unreadable(fleet: Fleet) -> list[str]:
-    """Constellations whose journal is cut or damaged: to the store itself it is as good as any other."""
+    """Plans whose journal is cut or damaged, which the check of the store itself does not see."""
     from asterism.cli.stored_plans import UnreadablePlan, list_plans
 
     found = [one for one in await list_plans(fleet) if isinstance(one, UnreadablePlan)]
-    return [f"constellation {one.name} cannot be read: {one.why}" for one in found]
+    return [f"plan {one.name} cannot be read: {one.why}" for one in found]
 
 
 def _count(number: int, what: str) -> str:
@@ -85,10 +85,10 @@ def _count(number: int, what: str) -> str:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), callback=writable_file)
 @fleet_options
 def backup(file: Path, store: str | None, as_json: bool) -> None:
-    """Write everything into FILE, as it is at one moment.
+    """Write a consistent backup of the store to FILE.
 
-    It is JSON, line by line, compressed if the name ends in .gz. The fleet works on meanwhile. FILE is there when it is
-    whole, and only you can read it. It can be restored into a store of any kind."""
+    FILE has a JSON document on each line, and is compressed if its name ends in .gz. The fleet continues to work. FILE
+    appears when it is complete, and only you can read it. It can be restored into a store of any kind."""
 
     async def write(fleet: Fleet) -> int:
         from asterism.cli.backup_file import write_backup
@@ -114,8 +114,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 def restore(file: Path, store: str | None, as_json: bool) -> None:
     """Fill an empty store from FILE, which `store backup` wrote.
 
-    A store that has anything in it is refused. Nobody owns anything afterwards: what devices worked on is assigned
-    anew."""
+    A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.backup_file import restore_backup
@@ -130,5 +129,5 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
         raise click.UsageError(f"there is no file {clean(str(file))}")
     from asterism.cli.backup_file import check_backup
 
-    check_backup(file)  # before a store is made for it
+    check_backup(file)  # before a store is created for it
     with_fleet(store, read, create=True)

@@ -1,8 +1,8 @@
-"""Tables of text: as wide as they are, or cut to the width of a terminal with what matters most kept whole."""
+"""Text tables that fit the width of a terminal: columns are cut or left out by priority."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -18,8 +18,8 @@ Cell = str | Text
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``least`` is how narrow it may be cut; 0 for never. ``needed`` is False for one that is left out where nothing
-    is in it, or where there is no room. Of several of those the last goes first."""
+    """``least`` is the narrowest width that the column may be cut to; 0 for never. A column that is not ``needed`` is
+    left out if it is empty or there is no room; the last such column goes first."""
 
     title: str
     right: bool = False
@@ -35,7 +35,7 @@ def _one_line(cell: Cell) -> Text:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[Text]:
-    """A line for the titles and one for each row; no line is longer than ``width``."""
+    """A line with the titles and one for each row; no line is longer than ``width``."""
     cells = [[_one_line(cell) for cell in row] for row in rows]
     widths = [
         max([cell_len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)
@@ -48,7 +48,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
 
 
 def _fit(columns: Sequence[Column], widths: list[int], kept: list[int], width: int) -> list[int]:
-    """Cut columns that may be cut, the widest first; where that is not enough leave some out."""
+    """Leave out columns that are not needed until the rest can fit, then cut the widest ones. Returns those kept."""
     while True:
         least = sum(min(widths[place], columns[place].least or widths[place]) + GAP for place in kept) - GAP
         spare = next((place for place in reversed(kept) if not columns[place].needed), None)
@@ -81,3 +81,9 @@ def _line(
     if width is not None:
         line.truncate(width, overflow="ellipsis")
     return line
+
+
+def fact_lines(facts: Mapping[str, str]) -> list[Text]:
+    """A line for each name and value, with the values aligned."""
+    wide = max(map(len, facts))
+    return [Text(f"{name:<{wide}}  ", DIM).append(clean(text), "") for name, text in facts.items()]

@@ -1,4 +1,4 @@
-"""``asterism workflow``: what runs execute."""
+"""``asterism workflow``: add, list and show workflows."""
 
 from __future__ import annotations
 
@@ -42,54 +42,68 @@ _terms = options(
         "--argv",
         type=words,
         metavar="WORDS",
-        help="A command, without a shell; {name} stands for an input of the run.",
+        help="A command, run without a shell; {name} stands for an input of the run.",
     ),
-    click.option("--shell", metavar="LINE", help="A line for /bin/sh; inputs are variables."),
+    click.option("--shell", metavar="LINE", help="A line for /bin/sh; inputs are environment variables."),
     click.option("--call", metavar="MODULE:FUNCTION", help="A Python function that the devices can import."),
-    click.option("--http", "url", metavar="URL", help="A request; {name} in it stands for an input."),
-    click.option("--method", metavar="WORD", help="Of the request: GET if left out."),
-    click.option("--header", "headers", type=pair, multiple=True, metavar="NAME=VALUE", help="Of the request."),
-    click.option("--param", "params", type=pair, multiple=True, metavar="NAME=VALUE", help="Of the request's query."),
-    click.option("--body", metavar="TEXT", help="Of the request, sent as it is."),
-    click.option("--body-json", type=json_value, metavar="JSON|@FILE", help="Of the request, sent as JSON."),
-    click.option("--expect", type=int, multiple=True, metavar="STATUS", help="What counts as success; any 2xx."),
-    click.option("--env", type=pair, multiple=True, metavar="NAME=VALUE", help="A variable for the command."),
-    click.option("--cwd", metavar="DIRECTORY", help="Where the command runs, on the device."),
+    click.option("--http", "url", metavar="URL", help="An HTTP request; {name} in the URL stands for an input."),
+    click.option("--method", metavar="WORD", help="HTTP method; default: GET."),
+    click.option("--header", "headers", type=pair, multiple=True, metavar="NAME=VALUE", help="HTTP header."),
+    click.option(
+        "--param", "params", type=pair, multiple=True, metavar="NAME=VALUE", help="Query parameter of the HTTP request."
+    ),
+    click.option("--body", metavar="TEXT", help="Body of the HTTP request, as text."),
+    click.option("--body-json", type=json_value, metavar="JSON|@FILE", help="Body of the HTTP request, as JSON."),
+    click.option(
+        "--expect",
+        type=int,
+        multiple=True,
+        metavar="STATUS",
+        help="HTTP status that counts as success; default: any 2xx.",
+    ),
+    click.option("--env", type=pair, multiple=True, metavar="NAME=VALUE", help="Environment variable of the command."),
+    click.option("--cwd", metavar="DIRECTORY", help="Working directory of the command, on the device."),
     click.option("--description", metavar="TEXT", help="What it is for."),
     click.option(
         "--needs",
         multiple=True,
         callback=capabilities,
         metavar="WORD",
-        help="A capability that a device must have; several with commas.",
+        help="A capability that a device must have; separate several with commas.",
     ),
     click.option(
         "--wants",
         multiple=True,
         callback=capabilities,
         metavar="WORD",
-        help="A capability that raises a device's score; several with commas.",
+        help="A capability that raises a device's score; separate several with commas.",
     ),
-    click.option("--device", metavar="NAME", help="This device and no other."),
-    click.option("--requires", metavar="EXPR", help="What a device's profile must satisfy, in CEL."),
-    click.option("--prefers", metavar="EXPR", help="Which devices go before others, in CEL."),
-    click.option("--strategy", type=click.Choice(list(STRATEGIES)), help="How a device is chosen: by score."),
-    click.option("--orchestration", is_flag=True, help="It prefers the coordinator."),
-    click.option("--priority", type=int, metavar="N", help="Of its runs; higher goes first, 0 if left out."),
-    click.option("--preemptible", is_flag=True, help="More urgent work may stop it; its progress is kept."),
-    _time("--heartbeat", "How often its device says that it lives: 30 s."),
-    _time("--timeout", "After how long without a heartbeat a run is taken away: 90 s."),
-    _time("--assignment-timeout", "How long a device has to claim a run: 30 s."),
-    _time("--claim-timeout", "How long it has from there to begin: 60 s."),
-    _time("--no-device-timeout", "How long a run waits for a device that can do it: 300 s."),
-    _time("--limit", "How long one execution may take; no limit if left out."),
-    _count("--retries", "How often failed work is tried again: 0."),
-    _count("--losses", "How often the loss of a device is forgiven: 5."),
-    _count("--rounds", "How often all devices may decline: 3."),
-    _time("--backoff", "The pause before the first retry, which doubles from then on: 1 s."),
-    _time("--backoff-most", "The longest pause: 300 s."),
+    click.option("--device", metavar="NAME", help="Run it on this device only."),
+    click.option("--requires", metavar="EXPR", help="Condition on a device's profile, in CEL."),
+    click.option("--prefers", metavar="EXPR", help="Which devices to prefer, in CEL."),
+    click.option("--strategy", type=click.Choice(list(STRATEGIES)), help="How to choose a device; default: score."),
+    click.option("--orchestration", is_flag=True, help="Prefer the coordinator."),
+    click.option("--priority", type=int, metavar="N", help="Priority of its runs; higher goes first; default: 0."),
     click.option(
-        "--file", "files", multiple=True, metavar="FILE.YAML", help="Workflows in a file, instead of all that."
+        "--preemptible", is_flag=True, help="Runs of higher priority may stop its runs; their progress is kept."
+    ),
+    _time("--heartbeat", "Heartbeat interval of its device; default: 30 s."),
+    _time("--timeout", "A run is lost after this time without a heartbeat; default: 90 s."),
+    _time("--assignment-timeout", "How long a device has to claim a run; default: 30 s."),
+    _time("--claim-timeout", "How long a device has to start a claimed run; default: 60 s."),
+    _time("--no-device-timeout", "How long a run waits for a capable device; default: 300 s."),
+    _time("--limit", "How long one execution may take; default: no limit."),
+    _count("--retries", "How often a failed run is retried; default: 0."),
+    _count("--losses", "How often a run may lose its device; default: 5."),
+    _count("--rounds", "How often all devices may decline a run; default: 3."),
+    _time("--backoff", "Delay before the first retry; it doubles each time; default: 1 s."),
+    _time("--backoff-most", "The longest delay before a retry; default: 300 s."),
+    click.option(
+        "--file",
+        "files",
+        multiple=True,
+        metavar="FILE.YAML",
+        help="Add the workflows in a file; excludes all other options.",
     ),
 )
 
@@ -101,18 +115,18 @@ _terms = options(
 def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bool, **terms: Any) -> None:
     """Add a workflow, or a new version of one.
 
-    It says what is executed, what it needs of a device, and how long each step may take. Runs that exist keep to the
-    version they were created with. The same workflow again changes nothing. DURATION is a number of seconds, or text
-    such as 90s, 15m or 36h.
+    A workflow says what to execute, what it needs of a device, and how long each step may take. Existing runs keep the
+    version that they were created with. Adding the same workflow again changes nothing. A DURATION is a number of
+    seconds, or text such as 90s, 15m or 36h.
 
     \b
     asterism workflow add transcode --argv 'ffmpeg -i {file} {out}' --needs gpu
     asterism workflow add --file workflows.yaml"""
     given = {key: value for key, value in terms.items() if value is not None and value is not False and value != ()}
     if files and (given or name is not None):
-        raise click.UsageError("A file says everything about its workflows: give --file alone.")
+        raise click.UsageError("--file excludes NAME and all other options.")
     if not files and name is None:
-        raise click.UsageError("Give the NAME of the workflow, or a --file.")
+        raise click.UsageError("Give the NAME of the workflow, or --file.")
     flows = _from_files(files) if files else [_made(name or "", given)]
 
     async def keep(fleet: Fleet) -> None:
@@ -126,7 +140,7 @@ def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bo
             return
         for flow in added:
             new = before.get(flow.name) != flow.version
-            click.echo(f"{flow.name}@{flow.version} {'added' if new else 'is there already, and the same'}")
+            click.echo(f"{flow.name}@{flow.version} {'added' if new else 'exists already'}")
 
     with_fleet(store, keep, create=True)
 
@@ -148,7 +162,7 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
     for option in ("requires", "prefers"):
         problem = expressions.check(given[option]) if option in given else None
         if problem is not None:
-            raise click.BadParameter(f"it is not valid: {problem}", param_hint=f"--{option}")
+            raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=f"--{option}")
     problem = request_url_problem(given["url"]) if "url" in given else None
     if problem is not None:
         raise click.BadParameter(problem, param_hint="--http")
@@ -164,7 +178,7 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
         }
     elif http:
         option = {"headers": "header", "params": "param", "json": "body-json"}.get(next(iter(http)), next(iter(http)))
-        raise click.UsageError(f"--{option} is about a request: it goes with --http.")
+        raise click.UsageError(f"--{option} needs --http.")
     if "env" in given:
         given["env"] = dict(given["env"])
     return Workflow(name, **given)
@@ -175,7 +189,7 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
 def list_(store: str | None, as_json: bool) -> None:
     """List the workflows, each in its latest version."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import workflow_json
         from asterism.cli.fleet_tables import workflows_table
         from asterism.cli.screen import print_lines
@@ -186,9 +200,9 @@ def list_(store: str | None, as_json: bool) -> None:
         elif flows:
             print_lines(lambda width: workflows_table(flows, width))
         else:
-            click.echo("There are no workflows yet: asterism workflow add NAME --argv 'command {input}'")
+            click.echo("There are no workflows. Add one with: asterism workflow add NAME --argv 'command {input}'")
 
-    with_fleet(store, tell)
+    with_fleet(store, read)
 
 
 @workflow.command()
@@ -197,7 +211,7 @@ def list_(store: str | None, as_json: bool) -> None:
 def show(name: str, store: str | None, as_json: bool) -> None:
     """Show everything about a workflow."""
 
-    async def tell(fleet: Fleet) -> None:
+    async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import workflow_json
         from asterism.cli.fleet_tables import workflow_lines
         from asterism.cli.screen import print_lines
@@ -208,4 +222,4 @@ def show(name: str, store: str | None, as_json: bool) -> None:
         else:
             print_lines(lambda width: workflow_lines(flow))
 
-    with_fleet(store, tell)
+    with_fleet(store, read)

@@ -96,7 +96,7 @@ def _put_back(plan: Constellation, node: Node) -> None:
 
 def _given_up(plan: Constellation, node: Node) -> bool:
     """Whether the end of a run cancelled it because nothing could start it, and not because somebody said so."""
-    return node.status is core.CANCELLED and node.started_at is None and node.reason == plan.why_never(node)[1]
+    return node.status is core.CANCELLED and node.started_at is None and node.reason == plan.unreachable_reason(node)[1]
 
 
 def _reclaim(plan: Constellation, node: Node) -> None:

@@ -1,5 +1,16 @@
-"""What is true: the plan, its edits and the lock.
+"""The pure floor of Asterism: plans, runs and series as data and functions, without I/O.
 
-Nothing in this room reads a clock, draws a random number or does I/O. Time enters as the argument ``now``, effects
-leave as return values. That is why the same functions serve the live system, the simulator and the property tests.
+Nothing here reads a clock, draws a random number, does I/O or uses asyncio. Time enters as the argument ``now``;
+effects leave as return values. So the same functions serve the orchestrator, the simulator and the property tests, and
+a replayed journal gives the same plan.
+
+- ``plan/``: tasks, the graph, edits, the assignment lock, the journal. Start with ``plan/constellation.py``.
+- ``run/``: a run of a fleet, its transitions, the placement on devices, the merge of records of two stores. Start with
+  ``run/run.py``.
+- ``series/``: one active item and a queue, changed by compare-and-swap. Start with ``series/machine.py``.
+- ``errors.py`` lists every error that Asterism raises on purpose. ``history.py`` is an entry of a story,
+  ``json_values.py`` checks what counts as JSON.
+
+Rules: ``core`` imports no other room. A status changes only by the tables in ``plan/status.py`` and ``run/run.py``.
+Every branch is covered by tests.
 """

@@ -1,36 +1,36 @@
-"""Every error Asterism raises on purpose. Those that are not in this module live beside what raises them.
+"""Every error that Asterism raises on purpose, and how errors become text.
 
-::
+An error with a file name in this list is defined there::
 
     AsterismError
-    ├── PlanError                 the plan is wrong as it stands
-    │   ├── UnknownTask           a name that is not in the plan
-    │   ├── DuplicateTask         a name that is there already
-    │   ├── CycleFound            an edge that would close a circle; carries the path
-    │   └── InvalidTask           a task or dependency that contradicts itself
-    ├── InvalidWorkflow           a workflow that contradicts itself
-    ├── RunRefused                something happened to a run that its state does not allow; carries its story
-    │   └── Fenced                the word of somebody who does not own the run, or not any more
-    ├── EditRejected              an edit batch that was not applied; carries every violation
-    ├── InvalidTransition         something happened to a task that its state does not allow; carries its story
-    ├── RecordedError             an error as it was read back from a record
-    ├── NotJson                   a value that has to be stored or sent and is not JSON
-    ├── DeviceUnavailable         a device that left before the work began: the task is assigned anew
-    ├── DeviceLost                a device that vanished in the middle of the work
-    ├── DeviceTrouble             a device that could not do its own part: no descriptors, no room on its disk, …
-    │   └── LeaseExpired          (base/processes.py) a command whose lease ran out while its device was frozen
-    ├── NoDevice                  no device could take the task for the stated time
-    ├── AlreadyRunning            a constellation that another orchestrator is running
-    ├── CycleGone                 (core/plan/lock.py) no such open cycle
-    ├── CycleClaimed              (core/plan/lock.py) somebody else works on the cycle
-    ├── UnreadableJournal         (core/plan/journal.py) the steps of a plan cannot be taken again
-    ├── NotTheSameRun             (core/run/merge.py) two records of one id that differ in what is fixed at creation
-    ├── MissingInput              (base/task_inputs.py) an input that cannot be filled
-    ├── CommandFailed             (base/processes.py) a command that did not exit with 0
-    ├── RequestFailed             (base/http_requests.py) an answer that was not expected
-    ├── PolicyForbids             (fleet/policy/policy.py) a device's own policy does not allow it
-    ├── BadPolicy                 (fleet/policy/policy_file.py) a policy file that cannot be used; every mistake
-    ├── LimitReached              (fleet/device/executor.py) an execution that took longer than its workflow allows
+    ├── PlanError                 the plan is not valid
+    │   ├── UnknownTask           no task has this id
+    │   ├── DuplicateTask         a task with this id exists
+    │   ├── CycleFound            a dependency would close a cycle; carries the path
+    │   └── InvalidTask           a task or dependency contradicts itself
+    ├── InvalidWorkflow           a workflow contradicts itself
+    ├── RunRefused                the state of a run does not allow a step; carries its story
+    │   └── Fenced                the caller does not own the run, or no longer
+    ├── EditRejected              an edit batch was not applied; carries every violation
+    ├── InvalidTransition         the state of a task does not allow a step; carries its story
+    ├── RecordedError             an error that was read back from a record
+    ├── NotJson                   a value that must be stored or sent is not JSON
+    ├── DeviceUnavailable         a device left before the work began: the task is assigned again
+    ├── DeviceLost                a device vanished during the work
+    ├── DeviceTrouble             a device could not do its own part: no descriptors, disk full, …
+    │   └── LeaseExpired          (base/processes.py) the lease of a command ran out while its device was frozen
+    ├── NoDevice                  no suitable device became available in time
+    ├── AlreadyRunning            another orchestrator runs the plan
+    ├── CycleGone                 (core/plan/lock.py) the cycle is not open
+    ├── CycleClaimed              (core/plan/lock.py) another editor has claimed the cycle
+    ├── UnreadableJournal         (core/plan/journal.py) the steps of a plan cannot be replayed
+    ├── NotTheSameRun             (core/run/merge.py) two records with one id differ in fields that never change
+    ├── MissingInput              (base/task_inputs.py) an input has no value
+    ├── CommandFailed             (base/processes.py) a command exited with another code than 0
+    ├── RequestFailed             (base/http_requests.py) the answer has an unexpected status
+    ├── PolicyForbids             (fleet/policy/policy.py) the device policy does not allow it
+    ├── BadPolicy                 (fleet/policy/policy_file.py) a device policy file is not valid; carries every mistake
+    ├── LimitReached              (fleet/device/executor.py) an execution took longer than its workflow allows
     └── RunStopped                (fleet/device/functions.py) tells a function that its run was taken away
 """
 
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 
 class AsterismError(Exception):
-    """The root of the tree."""
+    """The base class of all errors of Asterism."""
 
 
 class PlanError(AsterismError):
-    """The plan is wrong as it stands; the message says where and what to do."""
+    """The plan is not valid; the message says where, and what to do."""
 
 
 class UnknownTask(PlanError, KeyError):
-    """A name that is not in the plan."""
+    """No task of the plan has this id."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
@@ -64,32 +64,32 @@ class UnknownTask(PlanError, KeyError):
 
 
 class DuplicateTask(PlanError):
-    """A name that is there already."""
+    """A task with this id exists."""
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
-        super().__init__(f"there is a task {task_id!r} already; choose another id or update the one that exists")
+        super().__init__(f"task {task_id!r} already exists; choose another id, or update it")
 
 
 class CycleFound(PlanError):
-    """An edge that would close a circle."""
+    """A dependency would close a cycle. ``path`` is that cycle."""
 
     def __init__(self, path: Sequence[str]) -> None:
         self.path = tuple(path)
-        super().__init__(f"that would close a cycle: {' -> '.join(path)}")
+        super().__init__(f"this dependency would close a cycle: {' -> '.join(path)}")
 
 
 class InvalidTask(PlanError, ValueError):
-    """A task or dependency that contradicts itself."""
+    """A task or dependency contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One reason why a batch was not applied.
 
-    ``edit`` is the index of the edit in its batch (None: the batch as a whole), ``rule`` a short fixed word
-    (``unknown_task``, ``cycle``, ``immutable``, ``stale``, …), ``message`` a sentence a person or a language model
-    can act on.
+    ``edit`` is the index of the edit in its batch (None: the batch as a whole). ``rule`` is a fixed word
+    (``unknown_task``, ``cycle``, ``immutable``, ``stale``, …). ``message`` is a sentence that a person or a language
+    model can act on.
     """
 
     edit: int | None
@@ -102,24 +102,28 @@ class Violation:
 
 
 class InvalidWorkflow(AsterismError, ValueError):
-    """A workflow that contradicts itself."""
+    """A workflow contradicts itself. ``problems`` has a sentence for each contradiction, if there are several."""
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
 
 
 class RunRefused(AsterismError):
-    """Something happened to a run that its state does not allow. ``story`` tells how it got there."""
+    """The state of a run does not allow a step. ``story`` is the story of the run."""
 
     def __init__(self, run_id: str, why: str, story: Sequence[Entry] = ()) -> None:
         self.run_id, self.why, self.story = run_id, why, tuple(story)
-        told = "".join(f"\n  {entry}" for entry in self.story)
-        super().__init__(f"run {run_id}: {why}" + (f". Its story:{told}" if told else ""))
+        lines = "".join(f"\n  {entry}" for entry in self.story)
+        super().__init__(f"run {run_id}: {why}" + (f". Its story:{lines}" if lines else ""))
 
 
 class Fenced(RunRefused):
-    """The word of somebody who does not own the run, or not any more. It changes nothing."""
+    """The caller does not own the run, or no longer. Nothing was changed."""
 
 
 class EditRejected(AsterismError):
-    """A batch that was not applied; nothing of it happened. ``violations`` lists every reason."""
+    """A batch was not applied, and nothing of it. ``violations`` lists every reason."""
 
     def __init__(self, violations: Sequence[Violation]) -> None:
         self.violations = tuple(violations)
@@ -129,16 +133,16 @@ class EditRejected(AsterismError):
 
 
 class InvalidTransition(AsterismError):
-    """Something happened to a task that its state does not allow. ``story`` tells how it got there."""
+    """The state of a task does not allow a step. ``story`` is the story of the task."""
 
     def __init__(self, task_id: str, status: str, event: str, story: Sequence[Entry]) -> None:
         self.task_id, self.status, self.event, self.story = task_id, status, event, tuple(story)
-        told = "".join(f"\n  {entry}" for entry in self.story) or " (nothing)"
-        super().__init__(f"task {task_id!r} is {status}: it cannot {event}. Its story:{told}")
+        lines = "".join(f"\n  {entry}" for entry in self.story) or " (nothing)"
+        super().__init__(f"task {task_id!r} is {status}: it cannot {event}. Its story:{lines}")
 
 
 class RecordedError(AsterismError):
-    """An error of a task as it was read back from a record: its type is a name, its message text."""
+    """An error that was read back from a record: the name of its type, and its message."""
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind, self.message = kind, message
@@ -150,7 +154,7 @@ class RecordedError(AsterismError):
             return error
         try:
             message = str(error)
-        except Exception:  # an error that cannot be printed must not stop the one who records it
+        except Exception:  # an error that cannot be printed must not stop its recording
             message = "(its message cannot be shown)"
         return cls(type(error).__name__, message)
 
@@ -159,7 +163,7 @@ class RecordedError(AsterismError):
 
 
 def safe_repr(value: object) -> str:
-    """A value as it is shown in a message, even if it does not want to be."""
+    """The repr of a value, cut at 200 characters, for a message. Works for values whose repr raises."""
     try:
         return repr(value)[:200]
     except Exception:
@@ -167,12 +171,12 @@ def safe_repr(value: object) -> str:
 
 
 MAX_TEXT = 10_000
-"""How many characters of what somebody said are kept in a record."""
+"""The longest text that a record keeps of an error or a reason, in characters."""
 
 
 def truncate(text: str) -> str:
-    """A text as a record keeps it: all of it, or its beginning and its end. Whatever work raises may be of any length,
-    and stands in the record several times."""
+    """A text as a record keeps it: all of it, or its beginning and its end. Errors of work may have any length, and a
+    record contains them several times."""
     if len(text) <= MAX_TEXT:
         return text
     part = MAX_TEXT // 2 - 50
@@ -180,30 +184,30 @@ def truncate(text: str) -> str:
 
 
 def error_text(error: BaseException | None) -> str:
-    """An error as a line of a story."""
+    """An error as text for a story: ``ValueError: no``; empty for None."""
     return "" if error is None else str(RecordedError.of(error))
 
 
 class NotJson(AsterismError, TypeError):
-    """A value that has to be stored or sent and is not JSON."""
+    """A value that must be stored or sent is not JSON."""
 
 
 class DeviceUnavailable(AsterismError):
-    """Raised by a device that cannot begin: nothing was started, the task is assigned anew."""
+    """A device cannot begin the work. Nothing was started; the task is assigned again."""
 
 
 class DeviceLost(AsterismError):
-    """Raised by a device that vanished in the middle of the work, whose outcome is unknown."""
+    """A device vanished during the work. The outcome of the work is unknown."""
 
 
 class DeviceTrouble(AsterismError):
-    """The device could not do its own part, such as starting a process or writing a file. Nothing is wrong with the
-    work: it counts as lost, not as failed, and another device may do it."""
+    """The device could not do its own part, such as starting a process or writing a file. The work counts as lost, not
+    as failed, and another device may do it."""
 
 
 class NoDevice(AsterismError):
-    """No device could take the task for the stated time."""
+    """No suitable device became available in time."""
 
 
 class AlreadyRunning(AsterismError):
-    """One constellation has one orchestrator at a time."""
+    """Another orchestrator runs this plan. A plan has one orchestrator at a time."""

@@ -1,21 +1,21 @@
-"""What happened, in order, with the reason for each step; and the times of a story, which never go backwards."""
+"""Entries of a story: what happened, when and why; and times that never go backwards."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 MAX_CLOCK_STEP_BACK = 7 * 86_400.0
-"""What was told more than so many seconds in the future was told by a clock that nobody follows."""
+"""An entry further in the future than this, in seconds, came from a wrong clock. The next entry ignores it."""
 
 
 def step_time(last: float, now: float) -> float:
-    """When a step happened, for its record: ``now``, or when the ``last`` one did, if the clock was set back since or
-    is another one. Deadlines are counted from ``now``: they are a matter of the clock that judges them."""
+    """The time to record for a step: ``now``, or the time of the ``last`` step if that is later, because the clock was
+    set back or another clock is read. Deadlines count from ``now``: they concern only the clock that checks them."""
     return last if 0.0 < last - now <= MAX_CLOCK_STEP_BACK else now
 
 
 class Entry(NamedTuple):
-    """One line of a story. ``task`` is None for what concerns the whole constellation."""
+    """One entry of a story. ``task`` is None if it concerns the whole plan."""
 
     at: float
     what: str

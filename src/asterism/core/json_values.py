@@ -1,4 +1,4 @@
-"""What counts as JSON: None, booleans, finite numbers, strings, lists (tuples too) and mappings with string keys."""
+"""JSON values: None, booleans, finite numbers, strings, lists (and tuples), mappings with string keys."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from asterism.core.errors import NotJson
 
 _SCALARS = frozenset({type(None), bool, int, str})
-MAX_DEPTH = 200  # json itself gives up near Python's recursion limit; say so early and clearly
+MAX_DEPTH = 200  # the json module fails near the recursion limit of Python; this fails earlier, with a clear message
 
 
 def plain_json(value: Any, where: str = "value", depth: int = 0) -> Any:
-    """A copy of ``value`` made of JSON types alone. Raises NotJson, naming the place that is in the way."""
+    """A copy of ``value`` that consists of JSON types only. Raises NotJson with the place of the first other value."""
     if type(value) in _SCALARS or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

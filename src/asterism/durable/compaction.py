@@ -1,7 +1,7 @@
 """Compaction of a journal: replaces a long journal by a snapshot while the plan runs.
 
 When a record is cut, the plan is exactly what the journal says up to that record. At that instant the plan is frozen
-(``core/plan/snapshot.py``); then the snapshot is taken and written in small pieces, and other tasks of the event loop
+(``core/plan/plan_codec.py``); then the snapshot is taken and written in small pieces, and other tasks of the event loop
 run between them. Its text goes into the store in parts under keys of their own. Each part is committed with the next
 record of the journal, so only the owner can write one, and a later owner sees all of them. The journal continues
 meanwhile.
@@ -80,7 +80,11 @@ class Compaction:
         stored = self._stored
         known = stored.steps + steps
         if self._task is None and not self._failed and known >= max(LONG_JOURNAL, STEPS_PER_TASK * len(stored.plan)):
-            self._cut = (stored.plan.freeze(), json.dumps(lock_to_json(stored.lock), separators=(",", ":")), known)
+            self._cut = (
+                stored.plan.take_snapshot(),
+                json.dumps(lock_to_json(stored.lock), separators=(",", ":")),
+                known,
+            )
 
     def written(self) -> None:
         """That record is in the store, so this process is the owner: start what is due."""
@@ -119,16 +123,16 @@ class Compaction:
             self._failed = True
             log.exception("the journal of plan %s cannot be compacted", self._stored.plan.id)
         finally:
-            self._stored.plan.frozen = None
+            self._stored.plan.snapshot = None
             self._task = None
 
     async def _compact(self, frozen: Snapshot, lock: str, known: int, number: int) -> None:
         stored, before = self._stored, self._stored.head
         self._pieces, self._seen = 0, stored.steps
-        while not frozen.whole:
-            frozen.take(TASKS_PER_PIECE)
+        while not frozen.complete:
+            frozen.copy_nodes(TASKS_PER_PIECE)
             await self._piece_done()
-        stored.plan.frozen = None
+        stored.plan.snapshot = None
         part = ""
         for piece in _text(frozen, lock):
             part += piece
@@ -176,7 +180,7 @@ class Compaction:
 
 def _text(frozen: Snapshot, lock: str) -> Iterator[str]:
     yield '{"plan":'
-    yield from frozen.pieces()
+    yield from frozen.chunks()
     yield f',"lock":{lock}}}'
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock
@@ -38,6 +37,9 @@ PATIENCE = 10.0
 
 WRITES_REMEMBERED = 20
 """How many of its own writes a change recognises in the story of a run."""
+
+
+_NO_TURN = nullcontext()
 
 
 class UnknownRun(RunRefused):
@@ -101,7 +103,7 @@ class Ledger:
             if after is before:
                 return before
             writes: list[Write] = [PutRun(after, before.revision) if put is None else await put(after, before)]
-            async with self._series_turn(after.series if after.ended else None):
+            async with self._series_turn(after.series) if after.series is not None and after.ended else _NO_TURN:
                 if after.series is not None or after.error is not None:
                     writes += await self.consequences(after)
                 written[:] = [*written[-WRITES_REMEMBERED:], after]
@@ -130,7 +132,7 @@ class Ledger:
             nonlocal attempted
             if attempted and (found := await self.store.run(run.id)) is not None:
                 return found
-            async with self._series_turn(run.series):
+            async with _NO_TURN if run.series is None else self._series_turn(run.series):
                 admitted, writes = (run, []) if run.series is None else await self._admit(run, run.series)
                 added = assign(admitted) if admitted.offered else admitted
                 attempted = True
@@ -155,8 +157,8 @@ class Ledger:
 
     # -- series ------------------------------------------------------------------------------------------------------
 
-    def _series_turn(self, series: str | None) -> AbstractAsyncContextManager[Any]:
-        return nullcontext() if series is None else self._series_locks.setdefault(series, asyncio.Lock())
+    def _series_turn(self, series: str) -> asyncio.Lock:
+        return self._series_locks.setdefault(series, asyncio.Lock())
 
     async def _admit(self, run: Run, series: str) -> tuple[Run, list[Write]]:
         """A new run with its place in its series."""

@@ -47,7 +47,6 @@ class EditCycles:
         lock: AssignmentLock,
         events: PlanEvents,
         mask: PlanMask,
-        *,
         editor: Editor | None,
         max_rejections: int,
         now: Callable[[], float],
@@ -88,7 +87,7 @@ class EditCycles:
     def reopen(self) -> None:
         """Call the editor again for the cycles that were open when the plan was stopped. Their timeouts start anew."""
         for cycle in tuple(self._lock.cycles.values()):
-            self._lock.restart(cycle, self._now())
+            self._lock.reset_deadlines(cycle, self._now())
             self._opened(cycle, "cycle_opened")
 
     def _opened(self, cycle: EditCycle, kind: str) -> None:
@@ -153,11 +152,11 @@ class EditCycles:
             nothing = EditBatch((), author, base_version=cycle.version, triggers=cycle.tasks)
             return Applied(self._plan.version, nothing, nothing)
         try:
-            batch, left_out = _batch(answer, self._plan, cycle, author)
+            batch, left_out = batch_of(answer, self._plan, cycle, author)
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
-            self._lock.rejected(cycle)
+            self._lock.record_rejection(cycle)
             if cycle.rejections > self._max_rejections and cycle.id in self._lock.cycles:
                 self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
                 self._close(cycle, "abandoned")
@@ -277,7 +276,7 @@ class EditCycles:
             self._events.publish(self._event(kind, cycle, **fields))
 
 
-def _batch(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> tuple[EditBatch, Sequence[Edit]]:
+def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> tuple[EditBatch, Sequence[Edit]]:
     """The batch that an answer stands for, and the edits left out of it. Only a whole plan leaves edits out: those of
     tasks that have started since. Raises EditRejected if the answer is malformed."""
     try:

@@ -111,11 +111,11 @@ class Roster:
         member.running -= 1
         if member.waiting_lanes:
             for queue, lane in member.waiting_lanes:
-                queue.look_again(lane)
+                queue.activate(lane)
             member.waiting_lanes.clear()
 
     def set_aside(self, queue: ReadyQueue, lane: Lane) -> None:
         """All capable devices are busy: skip the lane until one of them has a free slot."""
-        queue.set_aside(lane)
+        queue.deactivate(lane)
         for member in self.capable(lane):
             member.waiting_lanes[queue, lane] = None

@@ -114,7 +114,7 @@ class DeviceScheduler:
 
     def task_ended(self, execution: Execution) -> None:
         """A task ended without a review: start the next tasks at once, without a step of the loop in between."""
-        if not self._awake and (execution.plan.queue.worth_a_look or len(self._executions) > 1):
+        if not self._awake and (execution.plan.queue.active_lanes or len(self._executions) > 1):
             self._dispatch()  # unless a step is about to do that
         if not execution.active:
             self.wake(execution)  # it may be the end of the plan
@@ -130,7 +130,7 @@ class DeviceScheduler:
 
     def _dispatch(self) -> None:
         """Start ready tasks on free devices; among several plans, of the one with the fewest running tasks."""
-        hungry = [one for one in self._executions.values() if one.plan.queue.worth_a_look and one.dispatching]
+        hungry = [one for one in self._executions.values() if one.plan.queue.active_lanes and one.dispatching]
         if not hungry:
             return
         now = self.now()
@@ -140,7 +140,7 @@ class DeviceScheduler:
             if started == STARTS_PER_STEP:
                 self.wake(execution)
                 return
-            if not execution.start_one(now) or not execution.plan.queue.worth_a_look:
+            if not execution.start_one(now) or not execution.plan.queue.active_lanes:
                 hungry.remove(execution)
             started += 1
 
@@ -181,7 +181,7 @@ class DeviceScheduler:
     def _rested(self, member: Member) -> None:
         member.reachable = True
         for execution in self._executions.values():
-            execution.plan.queue.look_at_everything()
+            execution.plan.queue.activate_all()
             self.wake(execution)
 
     @property

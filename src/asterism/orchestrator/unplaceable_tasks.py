@@ -42,8 +42,8 @@ class UnplaceableTasks:
     def add_lane(self, lane: Lane) -> None:
         """Move the tasks of a lane from the queue to here."""
         queue = self._plan.queue
-        while queue.best(lane) is not None:
-            node = queue.take(lane)
+        while queue.peek(lane) is not None:
+            node = queue.pop(lane)
             if node not in self._timers:
                 self._wait(node)
                 detail = f"{missing(node)} has joined"

@@ -1,17 +1,17 @@
-"""What is left to a peer that does not know it any more.
+"""Forgotten runs: close copies of runs that their authority no longer knows.
 
 A copy that is left to a peer stays open until the peer says how the run ended. If the peer has forgotten the run by
-then, because it ended long ago or because the peer's store was put back from a copy, nobody would ever say. So at the
-end of a meeting, when everything was told, each side asks now and then whether the other still knows what is left to
-it. A copy of what it does not know is closed as failed, and its user is told why.
+then, because it ended long ago or because the peer's store was rolled back, that would never happen. So at the end of a
+sync each side asks now and then whether the other still knows the runs that are left to it. A copy of an unknown run is
+closed as failed, with a notice.
 
-A peer whose store was put back may not know a run only because it has not met the run's owner since. So it does not say
-that it does not know a run before it has met all of its peers since; and it has to say so twice, with some time in
-between, and with no put-back in between.
+A peer whose store was rolled back may not know a run only because it has not synced with the run's owner since. So it
+does not call a run unknown before it has synced with all of its peers; and it has to say so twice, some time apart,
+without a rollback in between.
 
-What was closed like that is told to others, since they may have such a copy, too. It is nothing new to anybody who has
-none: least of all to the peer that has forgotten the run. Another peer may know how the run ended. It tells it then,
-since the record is news to it; and it is believed, although that was for the first one to say (trusting.py).
+A closed copy is sent on, since other stores may have such a copy. Stores without one ignore it, above all the peer that
+has forgotten the run. A store that knows how the run ended sends that record in return, and it is accepted although the
+first peer was the one to say (trust.py).
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
 from asterism.peers.messages import MAX_RUNS_ASKED
 from asterism.peers.registry import ROLLBACK_KEY, Peer, PeerRegistry, unknown_runs_key
+from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutCopy, PutRegister, feed_of
-from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.peers")
 
 CHECK_INTERVAL = 600.0
-"""How much time is between two times that a peer is asked, by our own clock, in seconds."""
+"""The seconds between two checks of a peer, by our own clock."""
 
 MAX_UNKNOWN_RUNS = 1000
-"""Of how many runs is remembered at once that a peer has said once that it does not know them."""
+"""How many runs that a peer called unknown once are remembered."""
 
 
 class ForgottenRunCheck:
-    """For the store of ``fleet``. ``every`` is how much time is between two times that a peer is asked, in seconds."""
+    """Checks for the store of ``fleet``. ``interval`` is the seconds between two checks of a peer."""
 
-    def __init__(self, fleet: Fleet, every: float = CHECK_INTERVAL) -> None:
-        self._fleet, self._store, self._every = fleet, fleet.store, every
+    def __init__(self, fleet: Fleet, interval: float = CHECK_INTERVAL) -> None:
+        self._fleet, self._store, self._interval = fleet, fleet.store, interval
         self._feed, self._peers = feed_of(fleet.store), PeerRegistry(fleet.store)
-        self._at: dict[str, float] = {}  # when each peer was asked last
-        self._after: dict[str, str] = {}  # up to which run, if there were more than can be asked at once
-        self._asked: dict[str, list[str]] = {}  # what each peer has not answered yet
+        self._checked_at: dict[str, float] = {}  # by peer
+        self._after: dict[str, str] = {}  # the last run asked about, if there are more than one message holds
+        self._asked: dict[str, list[str]] = {}  # the runs about which a peer has not answered yet
 
     def is_due(self, peer: Peer) -> bool:
-        """Whether it is time to ask a peer, which is noted."""
+        """Whether it is time to check a peer. If so, the next check is an interval later."""
         now = self._fleet.clock.time()
-        due = peer.name not in self._at or now - self._at[peer.name] >= self._every
+        due = peer.name not in self._checked_at or now - self._checked_at[peer.name] >= self._interval
         if due:
-            self._at[peer.name] = now
+            self._checked_at[peer.name] = now
         return due
 
     async def next_runs(self, peer: Peer) -> list[str]:
-        """The next runs to ask about; none, when all were asked about, and then it begins anew."""
+        """The next runs to ask a peer about; empty after the last, and then it starts again."""
         after = self._after.pop(peer.name, "")
         found = [run.id for run in await self._feed.copies(peer.store or "", MAX_RUNS_ASKED, after)]
         if found:
@@ -64,32 +64,33 @@ class ForgottenRunCheck:
         return found
 
     async def unknown_here(self, asked: Sequence[str]) -> list[str]:
-        """Those that are not known here; none, as long as a peer may know them that was not met since our store was put
-        back."""
-        lost = [run_id for run_id in asked if await self._store.run(run_id) is None]
-        found = await self._store.register(ROLLBACK_KEY) if lost else None
+        """The runs among these that this store does not know; empty while a peer with which we have not synced since
+        our last rollback may know them."""
+        unknown = [run_id for run_id in asked if await self._store.run(run_id) is None]
+        found = await self._store.register(ROLLBACK_KEY) if unknown else None
         if found is not None and any((one.heard_at or 0.0) < found.value["at"] for one in await self._peers.all()):
             return []
-        return lost
+        return unknown
 
     async def reset(self, peer: Peer) -> None:
-        """Its store was put back, or ours: what it did not know before says nothing."""
+        """Discard what a peer called unknown, after a rollback of its store or ours."""
         await self._remember(peer, {})
 
     async def close_unknown(self, peer: Peer, unknown: Collection[str]) -> list[str]:
-        """Of what it was asked about, the peer does not know these. Returns what was closed, in words."""
+        """Handle a peer's answer: among the runs it was asked about, it does not know these. Returns a sentence for
+        each copy that was closed."""
         asked, now = self._asked.pop(peer.name, []), self._store.clock()
         found = await self._store.register(unknown_runs_key(peer.name))
         before = dict(found.value) if found is not None else {}
-        left = await self._feed.left_to(asked)
+        left_to = await self._feed.left_to(asked)
         after = {run_id: at for run_id, at in before.items() if run_id not in asked}
         closed = []
         for run_id in asked:
             run = await self._store.run(run_id)
-            if run_id not in unknown or run is None or run.ended or left.get(run_id) != peer.store:
+            if run_id not in unknown or run is None or run.ended or left_to.get(run_id) != peer.store:
                 continue
             first = min(before.get(run_id, now), now)
-            if now - first < self._every:
+            if now - first < self._interval:
                 after[run_id] = first
             else:
                 closed += await self._close(peer, run)
@@ -97,27 +98,23 @@ class ForgottenRunCheck:
         return closed
 
     async def _remember(self, peer: Peer, after: dict[str, float]) -> None:
-        """If somebody else writes it down at the same moment, it is heard once more."""
+        """If another process writes at the same moment, the peer has to say so once more."""
         key = unknown_runs_key(peer.name)
         found = await self._store.register(key)
         if (found is None and not after) or (found is not None and found.value == after):
             return
-        if len(after) > MAX_UNKNOWN_RUNS:  # what ended in another way is not asked about any more
+        if len(after) > MAX_UNKNOWN_RUNS:  # drop runs that have ended in another way
             runs = [await self._store.run(run_id) for run_id in after]
             after = {run.id: after[run.id] for run in runs if run is not None and not run.ended}
         kept = dict(list(after.items())[:MAX_UNKNOWN_RUNS])
-        try:
-            await self._store.commit([PutRegister(key, kept, found and found.revision)])
-        except Conflict as conflict:
-            log.debug("not remembered: %s", conflict)
+        if not await try_commit(self._store, [PutRegister(key, kept, found and found.revision)]):
+            log.debug("the unknown runs of peer %s were not stored: another process wrote them", peer.name)
 
     async def _close(self, peer: Peer, run: Run) -> list[str]:
-        why = f"how it ended is not known: peer {peer.name}, to whom it was left, does not know it any more"
-        after = transitions.mark_forgotten(run, self._store.clock(), why)
+        reason = f"its end is unknown: it was left to peer {peer.name}, which no longer knows it"
+        after = transitions.mark_forgotten(run, self._store.clock(), reason)
         put = PutCopy(after, run.revision, peer.store or "", same=True)
-        try:
-            await self._store.commit([put, *await self._fleet.ledger.consequences(after)])
-        except Conflict as conflict:
-            log.debug("not closed after all: %s", conflict)
+        if not await try_commit(self._store, [put, *await self._fleet.ledger.consequences(after)]):
+            log.debug("the copy was not closed: another process changed it", extra={"run": run.id})
             return []
-        return [f"run {run.id}: {why}"]
+        return [f"run {run.id}: {reason}"]

@@ -1,8 +1,11 @@
-"""What comes in from a peer: each record is judged, resolved with ours, and written; what cannot be taken is said.
+"""Ingest: check each record of a peer, merge it with ours and write it, or refuse it with a reason.
 
-The records of a batch and how far we have come in the peer's feed are one commit. If somebody else writes one of them
-meanwhile, all of it is judged anew. What touches a series has a commit of its own, before that one. A batch that is
-taken twice changes nothing the second time.
+The records of a batch and our cursor in the peer's feed are one commit. If another process writes one of them
+meanwhile, the whole batch is decided again. A record that touches a series has a commit of its own, before that one. A
+batch that is ingested twice changes nothing the second time.
+
+The **authority** of a run is the store that decides about it. A record of another authority is stored as a copy that is
+left to that store (``left_to``).
 """
 
 from __future__ import annotations
@@ -46,30 +49,30 @@ from asterism.store.store_errors import Conflict
 log = logging.getLogger("asterism.peers")
 
 MAX_LOSS_CHARS = 1000
-"""How many characters are said of why something was lost."""
+"""The length limit of the reason for a loss."""
 
 MAX_OWNER_KEEPS = 100
-"""How often an owner keeps a run that others have taken for lost."""
+"""How often an owner confirms a run that others have declared lost."""
 
 BATCH_TRIES = 5
-"""How often a batch is tried as a whole before its records are written one by one."""
+"""After how many tries of a whole batch its records are written one by one."""
 
 
 @dataclass(slots=True)
 class IngestResult:
-    """What came of a batch: how many records were news, how many were refused, and what was lost here, in words.
-    ``full`` says that some were refused because the sender has used up what it may store here."""
+    """The result of a batch: how many records were news and how many were refused, and the reason for each run that was
+    lost here. ``quota_exceeded`` is set if records were refused because of the sender's quota."""
 
     taken: int = 0
     refused: int = 0
     lost: list[str] = field(default_factory=list)
-    full: str | None = None
+    quota_exceeded: str | None = None
 
     def add(self, other: IngestResult) -> None:
         self.taken += other.taken
         self.refused += other.refused
         self.lost += other.lost
-        self.full = self.full or other.full
+        self.quota_exceeded = self.quota_exceeded or other.quota_exceeded
 
     def count(self, one: _Decision) -> None:
         self.taken += one.taken
@@ -78,34 +81,34 @@ class IngestResult:
 
 
 class _Decision(NamedTuple):
-    """What is to be written for one record. ``alone`` if that is more than the record and notices of it. ``needs`` is
-    the kind of its workflow, ``large`` what it refers to and ours does not, if it is taken."""
+    """The writes for one record. ``alone`` if they need a commit of their own. ``workflow`` is the kind of workflow the
+    record needs, ``blobs`` are the blobs it refers to and ours does not, if it is ingested."""
 
     writes: Sequence[Write] = ()
     taken: bool = False
     refused: bool = False
     lost: str | None = None
     alone: bool = False
-    needs: str = ""
-    large: frozenset[str] = frozenset()
+    workflow: str = ""
+    blobs: frozenset[str] = frozenset()
 
 
 _IGNORED = _Decision()
 
 
 class Ingest:
-    """For the store of ``fleet``, whose id is ``own``."""
+    """Ingests records into the store of ``fleet``, whose id is ``own``."""
 
     def __init__(self, fleet: Fleet, peers: PeerRegistry, own: str) -> None:
         self._fleet, self._store, self._peers, self._own = fleet, fleet.store, peers, own
         self._feed, self._replay = feed_of(fleet.store), ReplayRequests(fleet)
 
     async def cursor(self, peer: Peer) -> tuple[Cursor | None, Register | None]:
-        """How far we have come in its feed."""
+        """Our position in the feed of a peer."""
         return await self._replay.cursor(peer)
 
     async def request_replay(self, peer: Peer) -> None:
-        """Have the peer tell everything again, if there is a reason to (replay.py)."""
+        """Ask the peer for everything again, if there is a reason (replay.py)."""
         await self._replay.request(peer)
 
     async def ingest(
@@ -117,45 +120,47 @@ class Ingest:
         flows: Mapping[str, Workflow | str],
         lacking: frozenset[str],
     ) -> IngestResult:
-        """Take a batch over, and remember that we have come so far, in place of what was ``known``: if somebody else
-        has gone on meanwhile, or back, it is for the next message. ``flows`` are the workflows that came with it, by
-        kind, or why runs of them are refused; those that are needed are kept. ``lacking`` names what is large and
-        cannot be had."""
+        """Ingest a batch, and move our cursor from the ``known`` register to ``upto``. If another process has moved the
+        cursor meanwhile, the rest is left to the next message. ``flows`` are the workflows of the batch by kind, or why
+        runs of them are refused; those that are needed are stored. ``lacking`` names blobs that are unavailable."""
         done, key = IngestResult(), cursor_key(peer.name)
         for tries in range(10 * BATCH_TRIES):
             batch = await _Batch(self, peer, flows, lacking).prepared(items)
             decisions = [await batch.decide(item) for item in items]
-            problems = await self._keep(flows, {one.needs for one in decisions})
+            problems = await self._keep(flows, {one.workflow for one in decisions})
             if problems:
                 flows = {**flows, **problems}
                 continue
-            mark = PutRegister(key, upto._asdict(), known and known.revision)
-            again = await self._replay.reason_writes(peer, batch.doubted, batch.quota)
+            cursor = PutRegister(key, upto._asdict(), known and known.revision)
+            replay = await self._replay.reason_writes(peer, batch.doubted, batch.quota)
             together = [one for one in decisions if not one.alone] if tries < BATCH_TRIES else []
             try:
                 for one in decisions:
                     if one.alone or tries >= BATCH_TRIES:
                         await self._store.commit(one.writes)
-                        done.count(one)  # judged again, it is no news any more
+                        done.count(one)  # decided again, it is no news
                 writes = [write for one in together for write in one.writes]
-                await self._store.commit([mark, *again, *writes, *batch.refusals.writes()])
+                await self._store.commit([cursor, *replay, *writes, *batch.refusals.writes()])
             except Conflict as conflict:
-                if conflict.what == f"register {key}":
+                if conflict.concerns("register", key):
                     return done
-                log.debug("judged anew: %s", conflict)
+                log.debug("the batch is decided again: %s", conflict)
                 continue
             for one in together:
                 done.count(one)
-            done.full = batch.quota.exceeded
-            if done.full is not None:
+            done.quota_exceeded = batch.quota.exceeded
+            if done.quota_exceeded is not None:
                 await peer_notices.notify_once(
-                    self._store, peer.name, Notice(self._store.clock(), "refused", done.full), quota.QUOTA_TOPIC
+                    self._store,
+                    peer.name,
+                    Notice(self._store.clock(), "refused", done.quota_exceeded),
+                    quota.QUOTA_TOPIC,
                 )
             return done
-        raise AsterismError(f"what peer {peer.name} sent could not be written: somebody else was always first")
+        raise AsterismError(f"the records of peer {peer.name} could not be written: other processes were always faster")
 
     async def _keep(self, flows: Mapping[str, Workflow | str], needed: set[str]) -> dict[str, str]:
-        """Keep the workflows that are needed. Returns what is wrong with them, if somebody else was first."""
+        """Store the workflows that are needed. Returns what is wrong with them by now, by kind."""
         wrong = {}
         for kind in sorted(needed & set(flows)):
             flow = flows[kind]
@@ -167,9 +172,9 @@ class Ingest:
     async def needed_blobs(
         self, peer: Peer, items: Sequence[IncomingRecord], flows: Mapping[str, Workflow | str]
     ) -> list[frozenset[str]]:
-        """For each record what is large in it, and not in ours, if it would be taken."""
+        """For each record the blobs that it refers to and ours does not, if it would be ingested."""
         batch = await _Batch(self, peer, flows, frozenset()).prepared(items)
-        return [(await batch.decide(item)).large for item in items]
+        return [(await batch.decide(item)).blobs for item in items]
 
 
 def _record_write(writes: Sequence[Write]) -> PutRun | PutCopy:
@@ -178,7 +183,7 @@ def _record_write(writes: Sequence[Write]) -> PutRun | PutCopy:
 
 
 class _Batch:
-    """One try. ``doubted`` are sessions of ours of which the peer says what they did not, and which may be at work."""
+    """One try to ingest a batch. ``doubted`` are open sessions of ours about which the peer was not believed."""
 
     def __init__(
         self, ingest: Ingest, peer: Peer, flows: Mapping[str, Workflow | str], lacking: frozenset[str]
@@ -190,7 +195,7 @@ class _Batch:
         self.doubted: set[str] = set()
 
     async def prepared(self, items: Sequence[IncomingRecord]) -> _Batch:
-        """Look at who is who, and what we have."""
+        """Read the peers, the sessions and our records."""
         settings = await self._fleet.settings()
         self._now = self._store.clock()
         self._oldest = self._now - settings.keep
@@ -199,9 +204,9 @@ class _Batch:
         self._trust = Trust(self._peer, peers, sessions, self._now, settings.peer_timeout)
         ids = {item.run.id for item in items if item.run is not None}
         self._mine = {run_id: await self._store.run(run_id) for run_id in sorted(ids)}
-        # after the runs: if one was written in between, its revision is not what we have seen
+        # after the runs: if one is written in between, its revision differs from the one we have read
         self._left = await self._feed.left_to(sorted(ids))
-        self._brought = await self._feed.came_from_peers(sorted(ids))
+        self._received = await self._feed.came_from_peers(sorted(ids))
         self.quota = quota.Quota(
             self._peer, await self._feed.usage(self._peer.store or ""), quota.quota_limits(settings)
         )
@@ -213,15 +218,15 @@ class _Batch:
     async def decide(self, item: IncomingRecord) -> _Decision:
         theirs = item.run
         if theirs is None:
-            return await self._refuse(item.name, item.why)
+            return await self._refuse(item.run_id, item.error)
         if theirs.id in self._seen:
-            return await self._refuse(theirs.id, "it is twice in one message")
+            return await self._refuse(theirs.id, "the message contains it twice")
         self._seen.add(theirs.id)
         mine = self._mine[theirs.id]
-        # a key belongs to the store in which it was given, here it may stand for something else; and so does a revision
+        # keys and revisions belong to the store that gave them
         theirs = theirs.changed(key=None if mine is None else mine.key, revision=1)
         if mine is None and theirs.ended and (theirs.ended_at or 0.0) + self._clock_lag(item.by) < self._oldest:
-            return _IGNORED  # we would have forgotten it by now, or have
+            return _IGNORED  # it is older than what this store keeps
         if mine is None and is_forgotten(theirs):
             return _IGNORED
         if self._trust.belongs_to_other_peer(theirs) and not (mine is not None and is_forgotten(mine)):
@@ -240,20 +245,20 @@ class _Batch:
         try:
             found = await (self._decide_new(theirs, by) if mine is None else self._decide_known(mine, theirs, by))
         except NotTheSameRun as error:
-            return await self._refuse(theirs.id, f"it differs from ours in {', '.join(error.fields)}; ours is kept")
+            return await self._refuse(theirs.id, f"it differs from our record in {', '.join(error.fields)}")
         if not found.taken:
             return found
-        large = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
-        if mine is None or mine.id in self._brought:
+        blobs = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
+        if mine is None or mine.id in self._received:
             cost = quota.storage_cost(self._peer, mine, theirs, _record_write(found.writes).run)
             if self.quota.reserve(cost) is not None:
                 return _Decision(refused=True)
             found = found._replace(writes=[*found.writes, cost])
-        return found._replace(needs=theirs.kind, large=large)
+        return found._replace(workflow=theirs.kind, blobs=blobs)
 
     def _clock_lag(self, by: str) -> float:
-        """By how much the clock may be slow that dated what the store ``by`` wrote. What somebody says of his own clock
-        decides only whether we hear of what he tells, so it may be anything."""
+        """How many seconds the clock may be behind that dated a record of the store ``by``. A peer that lies about its
+        clock only affects whether we accept its old records."""
         return largest_clock_lag(peer for peer in self._all if peer.store == by or peer.name == self._peer.name)
 
     async def _refusal_reason(self, theirs: Run) -> str | None:
@@ -261,18 +266,18 @@ class _Batch:
         if isinstance(flow, str):
             return flow
         if flow is None and not await self._fleet.workflows.is_kept(theirs.workflow, theirs.version):
-            return f"its workflow {theirs.kind} did not come with it"
+            return f"its workflow {theirs.kind} is missing"
         if self._lacking and not self._lacking.isdisjoint(blobs_of(theirs)):
-            return "what is kept apart of it, because it is large, cannot be had"
+            return "a large input or output of it is unavailable"
         return None
 
     def _depends_on_sender(self, mine: Run | None) -> TypeGuard[Run]:
-        """Whether our copy is open for as long as the sender says so."""
+        """Whether our copy is open and left to the sender."""
         return mine is not None and not mine.ended and self._left.get(mine.id) == self._peer.store
 
     async def _redo(self, mine: Run, forged: str) -> _Decision:
-        """Its sender takes it for done by us, and will never say anything else of it."""
-        why = f"peer {self._peer.name} says that it is done, and that is not known here: {forged}"
+        """Do a run again that the sender believes to be completed by a device of ours: it will not change its mind."""
+        why = f"peer {self._peer.name} reports it as completed, but this store has no result: {forged}"
         if mine.status in OWNED:
             after = transitions.lose(mine, await self._flow(mine), self._now, why)
         else:
@@ -281,14 +286,15 @@ class _Batch:
         return _Decision([PutRun(after, mine.revision), *admitting], taken=True, alone=bool(admitting))
 
     async def _lost_by_own_device(self, theirs: Run, mine: Run | None) -> Run | None:
-        """What one of our devices is said to have in a life of it that is over: it has it no more. None if that life is
-        not over; or if the run is ours to judge, for then we go on with it anyhow, and the sender hears of that."""
+        """The record of a run that one of our devices is said to own, as lost by that device, if that session is over
+        (trust.py). None if it is not; or if the run is ours to decide, since then it goes on here and the sender learns
+        of that."""
         if theirs.status not in OWNED or (mine is not None and not mine.ended and mine.id not in self._left):
             return None
         if self._trust.is_open(theirs.session):
             self.doubted.add(f"{theirs.session}")
             return None
-        why = f"{theirs.device} knows nothing of it: what it did was forgotten when its store was put back"
+        why = f"{theirs.device} has no record of it since its store was restored from an older copy"
         return transitions.lose(theirs, await self._flow(theirs), self._now, why)
 
     async def _flow(self, run: Run) -> Workflow:
@@ -300,13 +306,12 @@ class _Batch:
             notice = Notice(self._now, "refused", f"peer {self._peer.name}: {why}")
             await peer_notices.notify_once(self._store, self._peer.name, notice)
             return _Decision(refused=True)
-        message = f"run {run_id} as peer {self._peer.name} has it was not taken: {why}"
-        notice = Notice(self._now, "refused", message, run_id)
-        return _Decision(self.refusals.notice_writes(run_id, notice), refused=True)
+        return _Decision(self.refusals.refuse(run_id, why), refused=True)
 
     def _authority(self, by: str, run: Run) -> str | None:
-        """To whom a record is left that is not of our own line; None if it is ours to judge. Not to somebody whom we do
-        not hear of: the sender may. An end that we hear of was dated elsewhere, so it is never taken for our own."""
+        """The id of the store that decides about a run whose record is theirs; None if that is this store. A store that
+        is not heard from is replaced by the sender, which may hear from it. An ended run is never ours, since another
+        clock dated its end."""
         if not run.ended and (by == self._own or self._trust.is_own(run)):
             return None
         return by if self._trust.is_heard(by) else self._peer.store
@@ -322,10 +327,10 @@ class _Batch:
         reached = await self._progress(mine)
         ours = mine
         if mine.keep == "furthest" and mine.grant != theirs.grant and not set(own_story(theirs)) <= set(mine.story):
-            ours = mine.changed(progress=reached)  # once for each news, so that two who go on do not overtake for ever
+            ours = mine.changed(progress=reached)  # only for news, or two owners would overtake each other forever
         if self._still_owned_here(mine, theirs) and mine.grant is not None:
             ours = transitions.confirm_ownership(
-                ours, mine.grant, f"peer {self._peer.name} took it for lost", self._now
+                ours, mine.grant, f"peer {self._peer.name} declared it lost", self._now
             )
         kept, resolved = self._merge(ours, theirs)
         resolved = limit_merged(mine, theirs, resolved)
@@ -349,8 +354,8 @@ class _Batch:
         return _Decision([*writes, *series], taken=True, lost=lost, alone=bool(series))
 
     def _still_owned_here(self, mine: Run, theirs: Run) -> bool:
-        """Whether a device of ours works on what others have taken for lost, and is to keep it. Not without end: a peer
-        that lies may say so with every message."""
+        """Whether a device of ours still works on a run that others have declared lost, and may keep it. The number is
+        limited, since a peer that lies may declare it lost with every message."""
         return (
             mine.keep == "original"
             and self._trust.is_own(mine)
@@ -361,10 +366,10 @@ class _Batch:
         )
 
     def _merge(self, mine: Run, theirs: Run) -> tuple[bool, Run]:
-        """Whether our line is kept, and the record."""
+        """Whether our record wins, and the merged record."""
         if not self._trust.is_own(theirs):
             return outranks(mine, theirs), merge_records(mine, theirs)
-        # what our own device said we know, and better: all that can be new is a wish
+        # our record has all statements of our own device: only a request can be new
         if theirs.grant is not None and theirs.grant == mine.grant and only_adds_request(mine, theirs):
             theirs = theirs.changed(progress=mine.progress)
             return False, merge_records(mine, theirs)
@@ -376,21 +381,21 @@ class _Batch:
         return reapply_request(theirs, mine, resolved, self._now) if left_to is None else resolved
 
     def _transfer_authority(self, mine: Run, theirs: Run, by: str, was_left_to: str | None) -> _Decision:
-        """There is nothing new; but somebody has to be its judge, and one alone."""
+        """Nothing is new in the record, but exactly one store has to be its authority."""
         again = mine.changed(revision=mine.revision + 1)
         if mine.ended or theirs.changed(revision=mine.revision) != mine:
             return _IGNORED
         if was_left_to is None and by == self._peer.store and self._trust.is_senders(mine):
-            # a wish of ours, which has arrived where its owner is
+            # our request has reached the store of the owner
             return _Decision([PutCopy(again, mine.revision, by)])
-        if was_left_to == self._peer.store and by == self._own:  # each has left it to the other
+        if was_left_to == self._peer.store and by == self._own:  # each store has left it to the other
             return _Decision([PutRun(again, mine.revision)])
         if was_left_to == self._peer.store and by != was_left_to and self._trust.is_heard(by):
-            # it has left it to a third one: so do we, or three stores could each leave it to the next
-            return _Decision([PutCopy(again, mine.revision, by, same=False)])  # it has to hear of that
+            # the sender has left it to a third store: so do we, or three stores could each leave it to the next
+            return _Decision([PutCopy(again, mine.revision, by, same=False)])  # the third store has to learn of it
         return _IGNORED
 
-    # -- what comes with it ------------------------------------------------------------------------------------------
+    # -- writes beside the record ------------------------------------------------------------------------------------
 
     async def _progress(self, mine: Run) -> Progress | None:
         if mine.status not in OWNED:
@@ -399,11 +404,11 @@ class _Batch:
         return report.progress if report is not None and report.progress is not None else mine.progress
 
     async def _loss_writes(self, mine: Run, why: str, reached: Progress | None) -> list[Write]:
-        """Its user is told, and can insist on it."""
+        """The notice about the loss, and the register for `peer keep`."""
         key = f"{LOST}{mine.id}"
         found = await self._store.register(key)
         lost = {"device": mine.device, "epoch": mine.epoch, "progress": None if reached is None else list(reached)}
-        far = f" (it had come to {reached})" if reached is not None else ""
+        far = f" (progress: {reached})" if reached is not None else ""
         return [
             Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
             PutRegister(key, lost, found and found.revision),
@@ -412,7 +417,7 @@ class _Batch:
     async def _hand_over_writes(
         self, mine: Run, after: Run, was_left_to: str | None, left_to: str | None
     ) -> list[Write]:
-        """Whose run it was hears that it failed, wherever that happened: so it is remembered that it was ours."""
+        """Remember that a run was ours when another store takes it over, and give the notice here if it fails there."""
         key = f"{HANDED}{mine.id}"
         if mine.ended or (left_to is None and not after.ended):
             return []
@@ -423,18 +428,17 @@ class _Batch:
         return told if found is None else [*told, PutRegister(key, None, found.revision)]
 
     async def _admit_to_series(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
-        """A run that is ours to judge and waits, while our series does not know of it, or another store's holds it: it
-        is our own series that holds it now, or lets it go. Nobody else would."""
+        """Let our own series hold or release a waiting run that became ours to decide, since no other store does."""
         if left_to is not None or not waits:
             return run, []
         try:
             return await self._fleet.ledger.readmit(run, self._now)
-        except UnreadableSeries:  # whoever mends it sees which of its runs wait
+        except UnreadableSeries:  # its runs wait until the series is repaired
             return run, []
 
     async def _leave_series(self, run: Run, left_to: str | None) -> list[Write]:
-        """Its series goes on here when it has ended; and if a peer holds it, or each of two stores would wait for a run
-        that the other one holds."""
+        """Let its series go on here when the run has ended; and when a peer holds it, or each of two stores would wait
+        for a run that the other one holds."""
         if run.series is None or not (run.ended or (run.held and left_to is not None)):
             return []
         return await self._fleet.ledger.leave_series(run, run.series)

@@ -1,19 +1,18 @@
-"""Invitations: one line that tells another store where this one is, how to know it, and what to show it.
+"""Invitations: one line with the address, the certificate fingerprint and a token of the inviting store.
 
 ::
 
     https://kitchen-pc:7420/#kitchen-pc.TOKEN.FINGERPRINT
 
-The name is how the inviter would like to be called, the token is 32 random bytes, and the fingerprint is that of the
-inviter's certificate. The line is a secret: whoever uses it first is the peer. The store that wrote it keeps only the
-SHA-256 of the token.
+The name is the inviter's proposal for its own name, the token is 32 random bytes, and the fingerprint identifies the
+inviter's certificate. The line is a secret: the first store that uses it becomes the peer. The inviting store keeps
+only the SHA-256 of the token.
 
-It is good for one thing, once, within a day (or as long as was said): to be exchanged for another secret. The guest
-makes that secret, writes it down, and then shows the invitation together with the secret's SHA-256. From then on it is
-the secret that is asked for, and nobody has ever seen it but the guest. If the answer is lost, or either side is killed
-before or after it, the guest does the same once more: an invitation that was exchanged for this very secret is answered
-as it was the first time, and with any other secret it is refused. So the line is worth nothing any more, wherever it
-was left.
+An invitation can be exchanged for a secret, once, within a day or its given lifetime. The guest creates the secret,
+writes it to its token file, and then sends the invitation's token with the SHA-256 of the secret. From then on the
+secret authenticates the guest, and only the guest has ever seen it. If the answer is lost, or either side is killed
+before or after it, the guest repeats the request: a request with the same secret gets the same answer, one with another
+secret is refused. An invitation that was used is therefore worthless, wherever a copy of it was left.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from asterism.base.url_text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
 from asterism.peers.tls_identity import tls_identity
-from asterism.store.protocol import PutRegister, Store
-from asterism.store.store_errors import Conflict
+from asterism.store.optimistic_update import retry_on_conflict, update_register
+from asterism.store.protocol import Store
 
 VALID_FOR = 86_400.0
-"""How long an invitation can be used for the first time, in seconds."""
+"""The lifetime of an unused invitation, in seconds."""
 
 DEFAULT_PORT = 7420
 TOKEN_BYTES = 32
@@ -44,16 +43,16 @@ _EXAMPLE = "https://kitchen-pc:7420/#kitchen-pc.TOKEN.FINGERPRINT"
 
 
 class InvitationUsed(AsterismError):
-    """An invitation that has run out, or was used by somebody else."""
+    """The invitation has expired, or another store has used it."""
 
 
 class InvalidInvitation(AsterismError, ValueError):
-    """A line that is no invitation, or an address that no peer can have."""
+    """A line that is not an invitation, or an address that is not valid for a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """``name`` is the inviter's. The token is not shown when it is printed by accident."""
+    """``name`` is the name of the inviter. ``repr`` hides the token."""
 
     url: str
     name: str
@@ -65,14 +64,14 @@ class Invitation:
 
 
 async def invite(store: Store, name: str, *, url: str, own_name: str, valid_for: float = VALID_FOR) -> Invitation:
-    """Let another store be the peer ``name``. ``url`` is where it can reach this one, ``own_name`` what it will call
-    this one unless it knows better. Somebody who was invited before and never came is invited anew, and the line
-    before is worth nothing. Raises PeerKnown for one that came."""
+    """Invite another store as the peer ``name``. ``url`` is the address of this store, ``own_name`` its proposed name
+    at the other side. An earlier invitation of that name that was not used becomes worthless. Raises PeerExists if the
+    peer has accepted one."""
     address, identity = peer_url(url), tls_identity(store)
     check_peer_name(name)
     check_peer_name(own_name)
     peers, token, now = PeerRegistry(store), new_token(), store.clock()
-    await _store_expiry(store, name, now + valid_for)
+    await update_register(store, _expiry_key(name), lambda _: {"until": now + valid_for})
     try:
         await peers.add(name, invitation_sha256=token_hash(token), invited_at=now)
     except PeerExists:
@@ -84,7 +83,7 @@ async def invite(store: Store, name: str, *, url: str, own_name: str, valid_for:
 
 
 async def expires_at(store: Store, peer: Peer) -> float | None:
-    """When the invitation of a peer runs out, by the clock of the store; None if it was used, or there was none."""
+    """When the invitation of a peer expires, by the store's clock; None if it was used, or there is none."""
     if peer.store is not None or peer.token_sha256 is not None or peer.invitation_sha256 is None:
         return None
     found = await store.register(_expiry_key(peer.name))
@@ -93,30 +92,22 @@ async def expires_at(store: Store, peer: Peer) -> float | None:
 
 
 async def redeem(store: Store, invitation_sha256: str, secret_sha256: str) -> Peer | None:
-    """Exchange an invitation for a secret, of which both are told by their SHA-256; the same again if that was done.
-    None if there is no such invitation. Raises InvitationUsed."""
+    """Exchange an invitation for a secret; both are given by their SHA-256. A repeated request succeeds again. None if
+    there is no such invitation. Raises InvitationUsed."""
     peers = PeerRegistry(store)
-    while True:
+
+    async def attempt() -> Peer | None:
         peer = await peers.find_by_invitation_hash(invitation_sha256)
         if peer is None or peer.token_sha256 == secret_sha256:
             return peer
         if peer.token_sha256 is not None:
-            raise InvitationUsed(f"the invitation of {peer.name} was used already: if not by you, ask for a new one")
+            raise InvitationUsed(f"the invitation of {peer.name} was already used: if not by you, ask for a new one")
         until = await expires_at(store, peer)
         if until is not None and until < store.clock():
-            raise InvitationUsed(f"the invitation of {peer.name} has run out: ask for a new one")
-        if (after := await peers.redeem(peer, secret_sha256)) is not None:
-            return after
+            raise InvitationUsed(f"the invitation of {peer.name} has expired: ask for a new one")
+        return await peers.redeem(peer, secret_sha256)
 
-
-async def _store_expiry(store: Store, name: str, until: float) -> None:
-    while True:
-        found = await store.register(_expiry_key(name))
-        try:
-            await store.commit([PutRegister(_expiry_key(name), {"until": until}, found and found.revision)])
-        except Conflict:
-            continue
-        return
+    return await retry_on_conflict(attempt)
 
 
 def _expiry_key(name: str) -> str:
@@ -128,24 +119,24 @@ def new_token() -> str:
 
 
 def token_hash(token: str) -> str:
-    """What is kept of a token by the store that gave it."""
+    """The hash of a token, which the inviting store keeps in its place."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def parse_invitation(line: str) -> Invitation:
-    """The whole command that was printed will do as well. Raises InvalidInvitation, without the line: it may hold a
-    secret."""
+    """The invitation in a line; text around it, such as a whole command, is ignored. Raises InvalidInvitation, whose
+    message does not quote the line, since it may contain a secret."""
     found = _URL.search(line)
     address, sharp, words = (found[0] if found is not None else "").partition("#")
     name, token, fingerprint = ["", "", *words.rsplit(".", 2)][-3:]
     if not sharp or not name:
-        raise InvalidInvitation(f"this is no invitation: one looks like {_EXAMPLE}")
+        raise InvalidInvitation(f"this is not an invitation; an example: {_EXAMPLE}")
     if not _is_token(token) or _FINGERPRINT.fullmatch(fingerprint) is None:
-        raise InvalidInvitation("this invitation is damaged: a part of the line is missing, or was changed")
+        raise InvalidInvitation("this invitation is damaged: part of the line is missing or changed")
     try:
         called = unquote(name, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidInvitation("this invitation is damaged: its name is no text") from None
+        raise InvalidInvitation("this invitation is damaged: its name is not valid text") from None
     return Invitation(peer_url(address), called, token, fingerprint)
 
 
@@ -156,25 +147,28 @@ def _is_token(token: str) -> bool:
 
 
 def peer_url(text: str) -> str:
-    """``https://host:port`` of an address as people write it: without a slash at its end, and with the port. Raises
-    InvalidInvitation."""
+    """An address as people write it, as ``https://host:port``. Raises InvalidInvitation."""
     try:
         parts = urlsplit(text.strip())
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidInvitation(f"{_without_secrets(text)!r} is no address: {error}") from None
+        raise InvalidInvitation(f"{_without_secrets(text)!r} is not a valid address: {error}") from None
     if parts.scheme != "https":
-        raise InvalidInvitation(f"the address of a peer begins with https://, and {_without_secrets(text)!r} does not")
+        raise InvalidInvitation(
+            f"{_without_secrets(text)!r} is not a valid peer address: it has to begin with https://"
+        )
     if not host or _HOST.fullmatch(host) is None:
-        raise InvalidInvitation(f"{_without_secrets(text)!r} names no machine: write https://kitchen-pc:{DEFAULT_PORT}")
+        raise InvalidInvitation(
+            f"{_without_secrets(text)!r} has no valid host (example: https://kitchen-pc:{DEFAULT_PORT})"
+        )
     if parts.username is not None or parts.query or parts.path.strip("/"):
         raise InvalidInvitation(
-            f"the address of a peer is https://, a machine and a port, and nothing more: https://{host}:{port or DEFAULT_PORT}"
+            f"the address of a peer has a host and a port only, such as https://{host}:{port or DEFAULT_PORT}"
         )
     shown = f"[{host}]" if ":" in host else host
     return f"https://{shown}:{port or DEFAULT_PORT}"
 
 
 def _without_secrets(text: str) -> str:
-    """The token of an invitation stands after the #."""
+    """The part before the #, without a token and a password."""
     return masked_url(text.partition("#")[0])

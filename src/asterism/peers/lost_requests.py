@@ -1,7 +1,9 @@
-"""What a person wished of a run in one store comes true although the record of another store was kept.
+"""Lost requests: repeat a pause or cancel request that a merge dropped.
 
-The entry of a wish is never lost, it stands beside the line; but the mark is part of the line. Whoever judges the run
-makes the wish anew, once: a wish whose entry is known already has had its chance, and may have been taken back since.
+A person can request a pause or a cancellation in one store while another store's record of the run wins the merge. The
+story entry of the request survives beside the winning record, but the request itself is part of the record that lost.
+The authority of the run repeats the request once: a request whose entry is known already has had its chance, and may
+have been withdrawn since.
 """
 
 from __future__ import annotations
@@ -14,26 +16,26 @@ from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 
-_ENTRIES = ("asked to pause", "asked to cancel", "paused", "failed")
+_REQUEST_ENTRIES = ("asked to pause", "asked to cancel", "paused", "failed")
 
 
 def reapply_request(lost: Run, known: Run, kept: Run, now: float) -> Run:
-    """``kept`` with the wish that stands in ``lost`` and not in it, if ``known`` has not heard of it."""
-    wish, by, entry = _request_of(lost)
-    if wish is None or kept.ended or entry is None or entry in own_story(kept) or entry in known.story:
+    """``kept`` with the request of ``lost``, unless it contains it or ``known`` has its entry already."""
+    request, by, entry = _request_of(lost)
+    if request is None or kept.ended or entry is None or entry in own_story(kept) or entry in known.story:
         return kept
     with contextlib.suppress(RunRefused):
-        return transitions.cancel(kept, now, by) if wish == "cancel" else transitions.pause(kept, now, by)
+        return transitions.cancel(kept, now, by) if request == "cancel" else transitions.pause(kept, now, by)
     return kept
 
 
 def _request_of(run: Run) -> tuple[str | None, str, Entry | None]:
-    """What is wished, by whom, and where it stands."""
-    entry = next((one for one in reversed(own_story(run)) if one.what in _ENTRIES), None)
+    """The request in a record, who made it, and its story entry."""
+    entry = next((one for one in reversed(own_story(run)) if one.what in _REQUEST_ENTRIES), None)
     if run.cancelled:
         return "cancel", (run.error or "").removeprefix("cancelled by "), entry
-    if run.wish is not None:
-        return run.wish, run.wished_by or "somebody", entry
+    if run.stop_request is not None:
+        return run.stop_request, run.stop_requested_by or "somebody", entry
     if run.paused is not None:
         return "pause", run.paused.removeprefix("by "), entry
     return None, "", None

@@ -1,9 +1,8 @@
-"""A message of two peers as bytes: lines of JSON. The first line is the message; each of its records, workflows and
-devices follows in a line of its own.
+"""The encoding of messages between peers: lines of strict JSON.
 
-So each is read by itself, and strictly: what is not JSON as everybody understands it (NaN and Infinity, a number beyond
-all bounds, a key that is there twice, half a character, nesting without end) costs its sender that one record, and
-never the rest of the meeting. Such a line stands among the records as Unreadable, with the reason.
+The first line is the message; each of its records, workflows and devices follows in a line of its own, and is parsed on
+its own. A line that is not strict JSON (NaN and Infinity, numbers out of range, duplicate keys, lone surrogates, deep
+nesting) costs the sender that one record, and not the rest of the sync. It becomes an UnreadableLine among the records.
 """
 
 from __future__ import annotations
@@ -15,48 +14,48 @@ from math import isfinite
 from typing import Any
 
 LINE_LISTS = {"records": "record", "workflows": "workflow", "devices": "device"}
-"""What is told in lines of its own, and what such a line is called."""
+"""The lists whose elements have lines of their own, and the key of such a line."""
 
 _LIST_OF = {kind: name for name, kind in LINE_LISTS.items()}
 
 MAX_DEPTH = 220
-"""How deep a value may be nested: as deep as core/json_values.py allows, and what stands around it."""
+"""How deep a value may be nested: the limit of core/json_values.py, and the levels around it."""
 
 MAX_DIGITS = 400
-"""How many digits a whole number may have."""
+"""The most digits of an integer."""
 
 
 class NotStrictJson(ValueError):
-    """A text that is not JSON, or not as everybody understands it."""
+    """A text that is not strict JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLine:
-    """A line that could not be read."""
+    """A line that is not strict JSON, and the reason."""
 
-    why: str
+    error: str
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
-    """Raises ValueError for what is not JSON."""
+    """Raises ValueError for a value that is not JSON."""
     lines = [{name: [] if name in LINE_LISTS and value is not None else value for name, value in message.items()}]
     lines += [{kind: one} for name, kind in LINE_LISTS.items() for one in message.get(name) or ()]
     return "\n".join(json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines).encode("ascii")
 
 
 def decode_message(data: bytes) -> dict[str, Any]:
-    """Raises NotStrictJson if the first line is no message."""
+    """Raises NotStrictJson if the first line is not a message."""
     first, *lines = data.split(b"\n")
     message = parse_strict(first)
     if not isinstance(message, dict):
-        raise NotStrictJson("a message is a JSON object")
+        raise NotStrictJson("a message has to be a JSON object")
     lists: dict[str, list[Any]] = {name: [] for name in LINE_LISTS}
     for line in lines:
         name, value = _parse_line(line)
         lists[name].append(value)
     for name, values in lists.items():
         if message.get(name) or (values and message.get(name, ()) is None):
-            raise NotStrictJson(f"{name} are not told in lines of their own")
+            raise NotStrictJson(f"{name} have to be in lines of their own")
         if values:
             message[name] = values
     return message
@@ -67,10 +66,10 @@ def _parse_line(line: bytes) -> tuple[str, Any]:
         match parse_strict(line):
             case dict(one) if len(one) == 1 and (kind := next(iter(one))) in _LIST_OF:
                 return _LIST_OF[kind], one[kind]
-        why = f"a line is one of {', '.join(_LIST_OF)}"
+        reason = f"a line has to be one of {', '.join(_LIST_OF)}"
     except NotStrictJson as error:
-        why = str(error)
-    return "records", UnreadableLine(f"it is not JSON as peers write it: {why}")
+        reason = str(error)
+    return "records", UnreadableLine(f"it is not a valid JSON line: {reason}")
 
 
 def parse_strict(text: bytes | str) -> Any:
@@ -86,7 +85,7 @@ def parse_strict(text: bytes | str) -> Any:
         )
         _check_value(value, 0)
     except RecursionError:
-        raise NotStrictJson("it is nested too deep") from None
+        raise NotStrictJson("it is nested too deeply") from None
     except NotStrictJson:
         raise
     except ValueError as error:
@@ -95,36 +94,36 @@ def parse_strict(text: bytes | str) -> Any:
 
 
 def _reject_constant(word: str) -> Any:
-    raise NotStrictJson(f"{word} is no number")
+    raise NotStrictJson(f"{word} is not a valid number")
 
 
 def _parse_float(text: str) -> float:
     value = float(text)
     if not isfinite(value):
-        raise NotStrictJson(f"{text[:40]} is beyond all numbers")
+        raise NotStrictJson(f"{text[:40]} is out of range")
     return value
 
 
 def _parse_int(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise NotStrictJson(f"a number has more than {MAX_DIGITS} digits")
+        raise NotStrictJson(f"an integer has more than {MAX_DIGITS} digits")
     return int(text)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise NotStrictJson("a key is there twice")
+        raise NotStrictJson("a key occurs twice")
     return found
 
 
 def _check_value(value: Any, depth: int) -> None:
-    """What json itself lets pass: half a character, and nesting up to where it gives up."""
+    """Refuse what the json module lets pass: lone surrogates, and deep nesting."""
     if isinstance(value, str):
         _check_text(value)
     elif isinstance(value, list | dict):
         if depth >= MAX_DEPTH:
-            raise NotStrictJson("it is nested too deep")
+            raise NotStrictJson("it is nested too deeply")
         for one in value.values() if isinstance(value, dict) else value:
             _check_value(one, depth + 1)
         for key in value if isinstance(value, dict) else ():
@@ -133,4 +132,4 @@ def _check_value(value: Any, depth: int) -> None:
 
 def _check_text(value: str) -> None:
     if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise NotStrictJson("it has half a character")
+        raise NotStrictJson("it has a lone surrogate")

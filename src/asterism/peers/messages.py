@@ -1,5 +1,8 @@
-"""What two peers say to each other: JSON, with a version. Whatever comes in is checked here before anything is made of
-it; what is wrong with the message as a whole raises PeerRefused, a record that is none is counted and left out."""
+"""Messages between two peers: their fields, their limits and their validation.
+
+Every incoming message is validated before it is used. An invalid message raises PeerRefused; an invalid record is
+counted and left out.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,27 @@ from asterism.store.store_errors import StoreError
 PROTOCOL = 1
 MAX_BATCH_RECORDS = 500
 MAX_BATCH_BYTES = 1 << 20
-"""How many records, and about how many bytes of them and of their workflows, are in one message."""
+"""How many records one message has, and about how many bytes of records and workflows."""
 
 MAX_RECORD_CHARS = 4 << 20
-"""How many characters a record may have."""
+"""The largest record, in characters."""
 
 MAX_RECORD_BYTES = 12 << 20
-"""How many bytes a record and its workflow may have on the way, where much is written longer than it is: what is larger
-would be a message that nobody takes."""
+"""The largest record with its workflow, in bytes of JSON, which writes many characters longer. A larger one would be a
+message that every peer refuses."""
 
 MAX_REASONS = 5
 MAX_REASON_CHARS = 300
-"""How many reasons for what was refused are in one message, and how many characters of each."""
+"""How many reasons for refusals one message has, and how many characters of each."""
 
 MAX_BLOBS_WANTED = 50
-"""How many large things are asked for at once."""
+"""How many blobs one message asks for."""
 
 MAX_RECORD_BLOBS = 100
-"""To how many large things a record may refer: its input, its result, and results that were superseded."""
+"""To how many blobs a record may refer: its input, its result, and superseded results."""
 
 MAX_RUNS_ASKED = 500
-"""About how many runs is asked at once whether the other side still knows them."""
+"""About how many runs one message asks whether the other side still knows them."""
 
 _RUN_FIELDS = frozenset(field.name for field in fields(Run))
 _MAX_NUMBER = 1 << 53
@@ -48,8 +51,8 @@ _INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("stat
 
 
 class Cursor(NamedTuple):
-    """How far somebody has come in a feed, and the mark with which he was told so much (marking.py); without one,
-    ``turn`` is 0. ``whole`` is whether he wants to be told also what he is said to have."""
+    """A store's position in the feed of another, and the mark of the last batch it received (rollback_detection.py);
+    without a mark ``turn`` is 0. ``whole`` asks for all records, including those that came from the reader."""
 
     feed: str
     number: int
@@ -59,30 +62,31 @@ class Cursor(NamedTuple):
 
 
 class IncomingRecord(NamedTuple):
-    """A record as it came: ``by`` is the store that wrote it, as its sender says. ``run`` is None if it is no record,
-    and ``why`` says what is wrong with it."""
+    """A record of a message. ``by`` is the id of its authority according to the sender. ``run`` is None if the record
+    is invalid; then ``error`` is the reason. ``run_id`` is the id of the run, as far as it can be read."""
 
     number: int
     by: str
     run: Run | None
-    why: str = ""
-    name: str | None = None
-    """The id of the run, as far as it can be told."""
+    error: str = ""
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """``feed`` is the sender's, of which ``items`` are the changes after number ``after`` up to ``upto``; ``more`` says
-    that there are others, and ``newest`` is the number of the last. ``cursor`` is how far the sender has come in the
-    receiver's feed. ``devices`` are only in the first message of a meeting. ``wants`` are large things that the sender
-    lacks and their sizes, ``lacks`` those it was asked for and does not have either. ``refused`` is how many records of
-    the message that this one answers were refused, and ``reasons`` the first reasons. ``turn`` and ``mark`` belong to
-    ``upto``;
-    ``anew`` says that what the receiver said of how far it has come means nothing, ``put_back`` that this is because
-    the sender's store was put back from a copy. ``whole`` says that also what the receiver is said to have is told, if
-    it wanted that; a sender of an earlier version does not say it. ``asks`` are runs of which the sender keeps copies
-    that have not ended, None if it does not ask; ``unknown`` are those that the receiver asked about and the sender
-    does not know."""
+    """A message of a sync. The wire names of its fields are fixed.
+
+    ``feed`` is the id of the sender's feed, and ``items`` are its changes after number ``after`` up to ``upto``;
+    ``more`` if there are others, and ``newest`` is the number of the last. ``turn`` and ``mark`` belong to ``upto``.
+    ``cursor`` is the sender's position in the receiver's feed. ``anew`` says that the receiver's cursor is void and it
+    is sent everything, ``put_back`` that the reason is a rollback of the sender's store. ``whole`` says that records
+    that came from the receiver are included; a sender of an earlier version omits it. ``devices`` are only in the first
+    message of a sync.
+
+    ``wants`` are blobs that the sender lacks, with their sizes, ``lacks`` those it was asked for and does not have.
+    ``refused`` is how many records of the message that this one answers were refused, ``reasons`` are the first
+    reasons. ``asks`` are runs of which the sender has copies that have not ended, None if it does not ask; ``unknown``
+    are runs that the receiver asked about and the sender does not know."""
 
     store: str
     clock: float
@@ -109,33 +113,33 @@ class Message:
 
 
 def encode_record(number: int, by: str, run: Run) -> dict[str, Any]:
-    """A run as it is sent: without its key, which means nothing in another store."""
+    """A run as it is sent: without its key, which belongs to this store."""
     sent = run.changed(key=None)
     return {"number": number, "by": by, "run": [*row_codec.fixed(sent), *row_codec.moving(sent)]}
 
 
 def encoded_size(sent: Any) -> int:
-    """How many bytes it has on the way."""
+    """The size of a value in bytes of JSON."""
     return len(json.dumps(sent, separators=(",", ":")))
 
 
 def fits_message(sent: Mapping[str, Any]) -> bool:
-    """Whether a record is one that is taken, by its size."""
+    """Whether a record is within the size limit of every peer."""
     return record_length(sent["run"]) <= MAX_RECORD_CHARS
 
 
 def printable(text: str, most: int) -> str:
-    """So much of what somebody else wrote as can be kept and shown."""
+    """Foreign text, cut and without control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
 def parse_message(data: object) -> Message:
     """Raises PeerRefused."""
     if not isinstance(data, Mapping):
-        raise PeerRefused("a message is a JSON object")
+        raise PeerRefused("a message has to be a JSON object")
     if data.get("protocol") != PROTOCOL:
         raise PeerRefused(
-            f"the peer speaks version {safe_repr(data.get('protocol'))} of this protocol, and {PROTOCOL} is spoken here"
+            f"the peer uses protocol version {safe_repr(data.get('protocol'))}, and this store uses {PROTOCOL}"
         )
     try:
         clock = float(data["clock"])
@@ -169,7 +173,7 @@ def parse_message(data: object) -> Message:
             bool(data.get("whole", True)),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise PeerRefused(f"the message is not complete, or not what it says: {safe_repr(error)}") from None
+        raise PeerRefused(f"the message is incomplete or invalid: {safe_repr(error)}") from None
 
 
 def _parse_cursor(value: Any) -> Cursor:
@@ -185,47 +189,47 @@ def _parse_mark(value: Any) -> str:
 
 def _parse_name(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
-        raise ValueError(f"{str(value)[:40]} is no name")
+        raise ValueError(f"{str(value)[:40]} is not a valid name")
     return value
 
 
 def _parse_count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _MAX_NUMBER:
-        raise ValueError(f"{str(value)[:40]} is no number")
+        raise ValueError(f"{str(value)[:40]} is not a valid number")
     return value
 
 
 def _parse_list(value: Any, most: int) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
-        raise ValueError(f"{str(value)[:40]} is no list of {most} at most")
+        raise ValueError(f"{str(value)[:40]} is not a list of at most {most}")
     return value
 
 
 def _parse_reason(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{str(value)[:40]} is no reason")
+        raise ValueError(f"{str(value)[:40]} is not a valid reason")
     return printable(value, MAX_REASON_CHARS)
 
 
 def _parse_blob_name(value: Any) -> str:
     if not is_blob_name(value):
-        raise ValueError(f"{str(value)[:40]} names nothing")
+        raise ValueError(f"{str(value)[:40]} is not the name of a blob")
     return str(value)
 
 
 def is_blob_name(name: object) -> bool:
-    """Whether it is the name of something large: the SHA-256 of its bytes."""
+    """Whether it is the name of a blob: the SHA-256 of its bytes."""
     return isinstance(name, str) and len(name) == 64 and not set(name) - set("0123456789abcdef")
 
 
 def _parse_sizes(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or len(value) > MAX_BLOBS_WANTED:
-        raise ValueError(f"{str(value)[:40]} does not say what is wanted")
+        raise ValueError(f"{str(value)[:40]} is not a valid list of wanted blobs")
     return {_parse_blob_name(name): _parse_count(size) for name, size in value.items()}
 
 
 def _parse_records(records: Sequence[Any], after: int) -> list[IncomingRecord]:
-    """What cannot even be told by its number has that of the record before it."""
+    """A record whose number is unreadable gets the number of the record before it."""
     items: list[IncomingRecord] = []
     for one in records:
         number = items[-1].number if items else after
@@ -233,20 +237,24 @@ def _parse_records(records: Sequence[Any], after: int) -> list[IncomingRecord]:
             items.append(_parse_record(one, number))
         except (KeyError, TypeError, ValueError) as error:
             name = _run_id(one.get("run")) if isinstance(one, Mapping) else None
-            items.append(IncomingRecord(number, "", None, f"it is no record: {printable(safe_repr(error), 200)}", name))
+            items.append(
+                IncomingRecord(number, "", None, f"it is not a valid record: {printable(safe_repr(error), 200)}", name)
+            )
     return items
 
 
 def _parse_record(one: Any, before: int) -> IncomingRecord:
     if isinstance(one, UnreadableLine):
-        return IncomingRecord(before, "", None, printable(one.why, 300))
+        return IncomingRecord(before, "", None, printable(one.error, 300))
     number, by = _parse_count(one["number"]), _parse_name(one["by"])
     row = one["run"]
     name = _run_id(row)
     try:
         run = _parse_run(row)
     except (StoreError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        return IncomingRecord(number, by, None, f"it is no record of a run: {printable(str(error), 200)}", name)
+        return IncomingRecord(
+            number, by, None, f"it is not a valid record of a run: {printable(str(error), 200)}", name
+        )
     problems = problems_in(run)
     if problems:
         return IncomingRecord(
@@ -254,28 +262,28 @@ def _parse_record(one: Any, before: int) -> IncomingRecord:
         )
     large = blob_sizes(run)
     if not all(is_blob_name(blob) and type(size) is int and 0 <= size < _MAX_NUMBER for blob, size in large.items()):
-        return IncomingRecord(number, by, None, "it refers to something large by what is no name, or no size", name)
+        return IncomingRecord(number, by, None, "it refers to a blob by an invalid name or size", name)
     if len(large) > MAX_RECORD_BLOBS:
-        return IncomingRecord(number, by, None, f"it refers to more than {MAX_RECORD_BLOBS} large things", name)
+        return IncomingRecord(number, by, None, f"it refers to more than {MAX_RECORD_BLOBS} blobs", name)
     return IncomingRecord(number, by, run, "", run.id)
 
 
 def _run_id(row: Any) -> str | None:
-    """The id of a run, if it is one that can be written down."""
+    """The id of a run, if it is printable."""
     first = row[0] if isinstance(row, list) and row else None
     good = isinstance(first, str) and 0 < len(first) <= 200 and first.isprintable()
     return str(first) if good else None
 
 
 def record_length(row: Sequence[Any]) -> int:
-    """Of a record."""
+    """The characters of a record."""
     return sum(len(one) for one in row if isinstance(one, str))
 
 
 def _parse_run(row: Any) -> Run:
-    """Written and read again, so that nothing is in it that a store could not keep."""
+    """Decode a run, and encode it again, so that it contains nothing that a store could not keep."""
     if not isinstance(row, list) or len(row) != len(row_codec.COLUMNS):
-        raise ValueError("its columns are not those of a run")
+        raise ValueError("it does not have the columns of a run")
     if record_length(row) > MAX_RECORD_CHARS:
         raise ValueError(f"it has more than {MAX_RECORD_CHARS:,} characters")
     for text in (row[_INPUT], row[_STATE]):
@@ -283,8 +291,8 @@ def _parse_run(row: Any) -> Run:
     read = row_codec.run_of(row)
     clean = Run(**{name: value for name, value in read.__dict__.items() if name in _RUN_FIELDS})
     if set(read.__dict__) - _RUN_FIELDS - {"_told"}:
-        raise ValueError("it has fields that are not known here")
+        raise ValueError("it has unknown fields")
     for one in (*row_codec.fixed(clean), *row_codec.moving(clean)):
         if isinstance(one, str):
-            one.encode()  # half a character is text in Python, and nowhere else
+            one.encode()  # a lone surrogate is text in Python, and nowhere else
     return clean.changed()

@@ -1,5 +1,7 @@
-"""What a peer is told: the changes since it last heard, the newest state of each run, and the workflows they need. What
-is too large for any message, or whose workflow is gone, is passed over with a notice, and stops nothing else."""
+"""Outgoing batches: the changes a peer has not received, the newest state of each run, and the workflows they need.
+
+A record that is too large for any message, or whose workflow is gone, is skipped with a notice; the others are sent.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ from asterism.store.protocol import Change, Notice, ProgressReport, feed_of
 
 @dataclass(frozen=True, slots=True)
 class OutgoingBatch:
-    """Of the feed: the changes after ``after`` up to ``upto``, but for those that the peer has. The other fields are
-    those of a message."""
+    """The changes of the feed after ``after`` up to ``upto``, without those that came from the peer. The other fields
+    are those of a Message (messages.py)."""
 
     after: int = 0
     upto: int = 0
@@ -50,7 +52,7 @@ class _WorkflowData(NamedTuple):
 
 
 class Outgoing:
-    """Out of the store of ``fleet``, whose id is ``own`` and whose feed is ``feed``."""
+    """Batches out of the store of ``fleet``, whose id is ``own`` and whose feed has the id ``feed``."""
 
     def __init__(self, fleet: Fleet, own: str, feed: str) -> None:
         self._fleet, self._own = fleet, own
@@ -62,75 +64,76 @@ class Outgoing:
         return await self._feed.newest()
 
     async def is_behind(self, peer: Peer, cursor: Cursor, upto: int) -> bool:
-        """Whether a peer that has come so far was not told everything yet up to a number. The last changes may be of
-        runs that are forgotten by now: then there is nothing left to tell."""
+        """Whether changes up to ``upto`` are left to send to a peer with this cursor. The last changes may belong to
+        runs that are forgotten by now; then nothing is left."""
         position = await self._marks.position(peer, cursor)
         return position.anew or (position.number < upto and bool(await self._feed.changes(position.number, 1)))
 
     async def accepts(self, peer: Peer, cursor: Cursor) -> bool:
-        """Whether it can be told by what it said in another meeting of how far it has come. It may have heard so much
-        since that its mark of then is forgotten; or be somebody else by now."""
+        """Whether a cursor of an earlier sync is still valid. The peer may have received so much since that its old
+        mark is forgotten, or it may be another store by now."""
         return peer.store is not None and not (await self._marks.position(peer, cursor)).anew
 
     async def next_batch(self, peer: Peer, cursor: Cursor | None) -> OutgoingBatch:
-        """What comes next for a peer that has come so far; for one that has never said so, everything."""
+        """The next batch for a peer with this cursor; without a cursor it starts with the first change."""
         position = await self._marks.position(peer, cursor)
-        if cursor is not None and position.put_back:
+        if cursor is not None and position.rolled_back:
             await self._marks.record_rollback(peer, cursor)
         after, whole = position.number, cursor is None or cursor.whole
         found = await self._feed.changes(after, MAX_BATCH_RECORDS + 1)
         changes, more = found[:MAX_BATCH_RECORDS], len(found) > MAX_BATCH_RECORDS
         news = [change for change in changes if whole or not _came_from(peer, change)]
         reports = await self._fleet.store.reports([one.run.id for one in news if one.run.status in OWNED])
-        flows: dict[tuple[str, int], _WorkflowData] = {}  # of this part
+        workflows: dict[tuple[str, int], _WorkflowData] = {}  # of this batch
         records: list[dict[str, Any]] = []
         size, upto = 0, after
         for change in changes:
             if whole or not _came_from(peer, change):
-                one = sendable_record(change.number, change.left_to or self._own, _with_progress(change.run, reports))
+                record = sendable_record(
+                    change.number, change.left_to or self._own, _with_progress(change.run, reports)
+                )
                 kind = (change.run.workflow, change.run.version)
-                flow, length = flows.get(kind) or await self._flow(*kind), encoded_size(one)
-                if flow is None or not fits_message(one) or length + flow.size > MAX_RECORD_BYTES:
-                    await self._pass_over(peer, change.run, flow)
+                workflow, length = workflows.get(kind) or await self._workflow(*kind), encoded_size(record)
+                if workflow is None or not fits_message(record) or length + workflow.size > MAX_RECORD_BYTES:
+                    await self._skip(peer, change.run, workflow)
                 else:
-                    size += length + (flow.size if kind not in flows else 0)
+                    size += length + (workflow.size if kind not in workflows else 0)
                     if records and size > MAX_BATCH_BYTES:
                         more = True
                         break
-                    records.append(one)
-                    flows[kind] = flow
+                    records.append(record)
+                    workflows[kind] = workflow
             upto = change.number
-        # after the changes were read: whoever knows the mark later has come at least so far (marking.py)
+        # after the changes were read: a peer that returns the mark has received at least these (rollback_detection.py)
         turn, mark = await self._marks.new_mark(peer, cursor, upto) if upto > after else (0, "")
-        workflows = [flows[kind].data for kind in sorted(flows)]
-        return OutgoingBatch(after, upto, more, turn, mark, position.anew, position.put_back, whole, records, workflows)
+        data = [workflows[kind].data for kind in sorted(workflows)]
+        return OutgoingBatch(after, upto, more, turn, mark, position.anew, position.rolled_back, whole, records, data)
 
-    async def _flow(self, name: str, version: int) -> _WorkflowData | None:
-        """None if it is gone: forgotten with what it belonged to, while somebody else's run of it is still told."""
+    async def _workflow(self, name: str, version: int) -> _WorkflowData | None:
+        """None if it is gone: it was forgotten with the plan it belonged to, but another store's run of it is left."""
         try:
             data = (await self._fleet.workflows.get(name, version)).to_json()
         except (UnknownWorkflow, InvalidWorkflow):
             return None
         return _WorkflowData(data, encoded_size(data))
 
-    async def _pass_over(self, peer: Peer, run: Run, flow: _WorkflowData | None) -> None:
-        why = f"its workflow {run.kind} is not kept here any more"
-        if flow is not None:
-            most = f"a record has {MAX_RECORD_CHARS:,} characters at most"
-            why = f"it is too large for a message, or it and its workflow are ({most})"
-        words = f"run {run.id} was not sent to peer {peer.name}: {why}"
-        notice = Notice(self._fleet.store.clock(), "refused", words, run.id)
+    async def _skip(self, peer: Peer, run: Run, workflow: _WorkflowData | None) -> None:
+        reason = f"its workflow {run.kind} is no longer in this store"
+        if workflow is not None:
+            reason = f"with its workflow it is too large for a message (limit: {MAX_RECORD_CHARS:,} characters)"
+        message = f"run {run.id} was not sent to peer {peer.name}: {reason}"
+        notice = Notice(self._fleet.store.clock(), "refused", message, run.id)
         await peer_notices.notify_once(self._fleet.store, peer.name, notice)
 
 
 def _came_from(peer: Peer, change: Change) -> bool:
-    """Whether it is just what came from there."""
+    """Whether our record is the one that this peer sent."""
     return change.same and change.left_to == peer.store
 
 
 def _with_progress(run: Run, reports: dict[str, ProgressReport]) -> Run:
-    """With how far its owner says it has come. Not if that decides between two of them who know of each other: what was
-    compared once is compared by what is in the record, or they would overtake each other for ever."""
+    """The run with the progress its owner last reported. Not if progress decides between two records that know of each
+    other: once compared, they are compared by what the records contain, or they would overtake each other forever."""
     report = reports.get(run.id)
     if report is None or report.progress is None or report.epoch != run.epoch:
         return run

@@ -1,13 +1,13 @@
-"""What is said of a peer is said once, not with every meeting: a record that is refused comes again and again, and so
-does a clock that is wrong. The peer itself is told why its records were refused, each time.
+"""Notices about peers, limited in number: each is given once, and only so many in a day.
 
-A peer can send as much that is refused as it likes, always something else. So only so much is said of one run, and of
-one peer in a day; what was said is looked up in a small register, not among all notices.
+A record that is refused comes again with every sync, and so does a clock that is wrong. A peer can also send any number
+of different records that are refused. So the number of notices is limited for each run and for each peer and day. A
+small register remembers the notices that were given; searching all notices would be slow. The peer itself receives the
+reasons for its refused records every time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -15,36 +15,36 @@ from typing import Any
 from asterism.core.run.run import Run
 from asterism.peers.messages import MAX_REASON_CHARS, MAX_REASONS, IncomingRecord, printable
 from asterism.peers.registry import peer_key
+from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
-from asterism.store.store_errors import Conflict
 
 MAX_TOPICS = 200
-"""How much is remembered of what was said, for each peer."""
+"""How many topics are remembered for each peer."""
 
 MAX_REFUSALS_PER_DAY = 200
-"""How many refusals of one peer are said in a day: of its records, and of its devices and the rest."""
+"""How many notices a day one peer may cause: about its records, and about its devices and the rest."""
 
 ROLLBACK_NOTICE_INTERVAL = 3600.0
-"""For how many seconds it is not said again that a store was put back, for each peer that says so."""
+"""For how many seconds a rollback that a peer reports is not reported again."""
 
 MAX_NOTICES_PER_RUN = 5
-"""How many different refusals are said of one run of one peer."""
+"""How many different notices are given about one run of one peer."""
 
 MAX_RUNS = 1000
-"""Of how many runs it is remembered what was said, for each peer."""
+"""For how many runs of a peer the notices are remembered."""
 
 MAX_RECORDS_SEARCHED = 20
-"""Among how many records the first reasons are looked for."""
+"""For how many refused records of a message the reason is looked up."""
 
 DAY = 86_400.0
 
 
 class RefusalNotices:
-    """What was said of the records of one peer. ``now`` is by the store's clock."""
+    """The notices about refused records of one peer. ``now`` is the time of the store's clock."""
 
     def __init__(self, peer: str, found: Register | None, now: float) -> None:
         self._peer, self._found, self._now = peer, found, now
-        self._said: dict[str, list[str]] = dict(found.value.get("runs", {})) if found is not None else {}
+        self._given: dict[str, list[str]] = dict(found.value.get("runs", {})) if found is not None else {}
         self._day = _daily_count(found, now)
         self._changed = False
 
@@ -52,109 +52,114 @@ class RefusalNotices:
     async def load(cls, store: Store, peer: str, now: float) -> RefusalNotices:
         return cls(peer, await store.register(_refusals_key(peer)), now)
 
-    def notice_writes(self, run_id: str, notice: Notice) -> list[Write]:
-        """The notice, unless it was given before, or too much was said."""
-        mark = hashlib.sha256(notice.message.encode()).hexdigest()[:12]
-        known = self._said.get(run_id, [])
-        if mark in known or len(known) >= MAX_NOTICES_PER_RUN or self._day["given"] >= MAX_REFUSALS_PER_DAY:
+    def refuse(self, run_id: str, reason: str) -> list[Write]:
+        """The notice that a record was refused, unless it was given before or the limit is reached."""
+        notice = Notice(self._now, "refused", f"{_refusal_prefix(run_id, self._peer)}{reason}", run_id)
+        digest = hashlib.sha256(notice.message.encode()).hexdigest()[:12]
+        known = self._given.get(run_id, [])
+        if digest in known or len(known) >= MAX_NOTICES_PER_RUN or self._day["given"] >= MAX_REFUSALS_PER_DAY:
             return []
-        self._said[run_id] = [*known, mark]
+        self._given[run_id] = [*known, digest]
         self._day["given"] += 1
         self._changed = True
-        return [notice] if self._day["given"] < MAX_REFUSALS_PER_DAY else [notice, _limit_notice(self._peer, self._now)]
+        last = self._day["given"] >= MAX_REFUSALS_PER_DAY
+        return [notice, _limit_notice(self._peer, self._now)] if last else [notice]
 
     def writes(self) -> list[Write]:
-        """What has to be written with those notices."""
+        """The writes that remember the notices, to be committed with them."""
         if not self._changed:
             return []
-        runs = dict(list(self._said.items())[-MAX_RUNS:])
+        runs = dict(list(self._given.items())[-MAX_RUNS:])
         return [
             PutRegister(_refusals_key(self._peer), {**self._day, "runs": runs}, self._found and self._found.revision)
         ]
 
 
 async def notify_once(store: Store, peer: str, notice: Notice, topic: str | None = None) -> None:
-    """Give a notice about a peer; ``topic`` is what is not said twice, the message itself unless it is given: then only
-    so many are given in a day."""
-    said = topic or notice.message
-    while True:
+    """Give a notice about a peer, unless one of the same ``topic`` was given. Without a topic the message itself is the
+    topic, and the limit of the day applies."""
+    key = topic or notice.message
+
+    async def attempt() -> None:
         found = await store.register(_topics_key(peer))
         known = list(found.value.get("said", ())) if found is not None else []
         day = _daily_count(found, store.clock())
-        if said in known or (topic is None and day["given"] >= MAX_REFUSALS_PER_DAY):
+        if key in known or (topic is None and day["given"] >= MAX_REFUSALS_PER_DAY):
             return
         writes: list[Write] = [notice]
         if topic is None:
             day["given"] += 1
             writes += [_limit_notice(peer, store.clock())] if day["given"] >= MAX_REFUSALS_PER_DAY else []
-        after = {**day, "said": [*known, said][-MAX_TOPICS:]}
-        try:
-            await store.commit([PutRegister(_topics_key(peer), after, found and found.revision), *writes])
-        except Conflict:  # somebody else is saying something
-            continue
-        return
+        after = {**day, "said": [*known, key][-MAX_TOPICS:]}
+        await store.commit([PutRegister(_topics_key(peer), after, found and found.revision), *writes])
+
+    await retry_on_conflict(attempt)
 
 
 async def clear_topic(store: Store, peer: str, topic: str) -> None:
-    """It is not so any more, and would be said again."""
+    """Allow the next notice of a topic, since the condition has ended."""
     found = await store.register(_topics_key(peer))
     if found is None or topic not in found.value.get("said", ()):
         return
     after = {**found.value, "said": [one for one in found.value["said"] if one != topic]}
-    with contextlib.suppress(Conflict):
-        await store.commit([PutRegister(_topics_key(peer), after, found.revision)])
+    await try_commit(store, [PutRegister(_topics_key(peer), after, found.revision)])
 
 
 async def notify_peer_rollback(store: Store, peer: str) -> None:
-    """A peer says that its store was put back from a copy."""
-    words = f"the store of peer {peer} was put back from an older copy of itself: everything is exchanged anew with it"
-    while True:
-        try:
-            writes = await rollback_writes(store, peer, "there", words)
-            if writes:
-                await store.commit(writes)
-        except Conflict:
-            continue
-        return
+    """Give the notice that a peer reports a rollback of its store."""
+    message = f"the store of peer {peer} was restored from an older copy: all records are exchanged again with it"
+
+    async def attempt() -> None:
+        writes = await rollback_writes(store, peer, "there", message)
+        if writes:
+            await store.commit(writes)
+
+    await retry_on_conflict(attempt)
 
 
-async def rollback_writes(store: Store, peer: str, whose: str, words: str) -> list[Write]:
-    """What says that a store was put back, ours ("here") or that of a peer ("there"); nothing, if that was said within
-    the hour. A peer that lies may say so with every message."""
+async def rollback_writes(store: Store, peer: str, side: str, message: str) -> list[Write]:
+    """The writes of a notice about a rollback of our store (``here``) or of the peer's (``there``); none if one was
+    given within the hour, since a peer that lies may report one with every message."""
     key, now = peer_key(peer, "restored"), store.clock()
     found = await store.register(key)
-    said = dict(found.value) if found is not None else {}
-    if 0.0 <= now - said.get(whose, -ROLLBACK_NOTICE_INTERVAL) < ROLLBACK_NOTICE_INTERVAL:
+    given = dict(found.value) if found is not None else {}
+    if 0.0 <= now - given.get(side, -ROLLBACK_NOTICE_INTERVAL) < ROLLBACK_NOTICE_INTERVAL:
         return []
-    notice = Notice(now, "restored", words)
-    return [PutRegister(key, {**said, whose: now}, found and found.revision), notice]
+    notice = Notice(now, "restored", message)
+    return [PutRegister(key, {**given, side: now}, found and found.revision), notice]
 
 
-async def refusal_reasons(store: Store, peer: str, items: Sequence[IncomingRecord], count: int) -> list[str]:
-    """The first reasons why ``count`` of a peer's records were refused, as the notices have them, however long ago."""
+async def refusal_reasons(store: Store, peer: str, records: Sequence[IncomingRecord], count: int) -> list[str]:
+    """The first reasons why ``count`` of a peer's records were refused, from notices of any age."""
     found: list[str] = []
-    looked_at = 0
-    for item in items if count else ():
-        if item.run is None:
-            found.append(f"run {item.name}: {item.why}" if item.name is not None else item.why)
-        elif looked_at < MAX_RECORDS_SEARCHED and not await _is_ingested(store, item.run):
-            looked_at += 1
-            begin = f"run {item.run.id} as peer {peer} has it was not taken: "
-            told = [one.message for _, one in await store.notices(run=item.run.id, limit=1000)]
-            found += [f"run {item.run.id}: {one.removeprefix(begin)}" for one in told if one.startswith(begin)][-1:]
+    searched = 0
+    for record in records if count else ():
+        if record.run is None:
+            found.append(f"run {record.run_id}: {record.error}" if record.run_id is not None else record.error)
+        elif searched < MAX_RECORDS_SEARCHED and not await _is_ingested(store, record.run):
+            searched += 1
+            prefix = _refusal_prefix(record.run.id, peer)
+            messages = [one.message for _, one in await store.notices(run=record.run.id, limit=1000)]
+            reasons = [one.removeprefix(prefix) for one in messages if one.startswith(prefix)]
+            found += [f"run {record.run.id}: {one}" for one in reasons[-1:]]
         if len(found) >= min(count, MAX_REASONS):
             break
     return [printable(one, MAX_REASON_CHARS) for one in found]
 
 
+def _refusal_prefix(run_id: str, peer: str) -> str:
+    return f"the record of run {run_id} from peer {peer} was refused: "
+
+
 async def _is_ingested(store: Store, theirs: Run) -> bool:
-    """Whether what it tells last is in ours."""
+    """Whether the last entry of their record is part of ours."""
     mine = await store.run(theirs.id)
     return mine is not None and set(theirs.story[-1:]) <= set(mine.story)
 
 
 def _daily_count(found: Register | None, now: float) -> dict[str, Any]:
-    """Since when it is counted what was said, and how much it was. Anew after a day, and if the clock was set back."""
+    """The number of notices of the current day, and its beginning. It restarts after a day, and if the clock was set
+    back."""
     value = found.value if found is not None else {}
     if 0 <= now - value.get("since", -DAY) < DAY:
         return {"since": value["since"], "given": value["given"]}
@@ -162,7 +167,9 @@ def _daily_count(found: Register | None, now: float) -> dict[str, Any]:
 
 
 def _limit_notice(peer: str, now: float) -> Notice:
-    return Notice(now, "refused", f"peer {peer}: so much of it was refused that no more is said of that for a day")
+    return Notice(
+        now, "refused", f"peer {peer}: {MAX_REFUSALS_PER_DAY} refusals in a day; further ones are not reported today"
+    )
 
 
 def _topics_key(peer: str) -> str:

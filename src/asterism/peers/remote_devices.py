@@ -1,15 +1,16 @@
-"""The devices of a peer, as it announces them: each store says which are its own, never what it heard of others'.
+"""Devices of a peer, as it announces them: stored as sessions that can be given work.
 
-They are kept as sessions that are abroad, heard of now by our own clock: an announcement has ages and no times. One
-that bears the id or the name of another's device is refused, or work and words could be stolen under that name. A name
-that one of our own devices had stays ours for as long as we remember it: it may be off for the night. Of a peer that is
-none any more nothing is remembered here, since it may have been invited anew under another name.
+Each store announces its own devices only. They are stored as sessions in the state ``abroad`` with the time of our own
+clock, since an announcement contains ages and no times. An announcement with the id or the name of another store's
+device is refused, or work could be stolen under that name. The name of one of our own devices stays ours for as long as
+we remember the device: it may be off for the night. Sessions of a peer that was removed reserve nothing, since that
+peer may have been invited again under another name.
 
-Of devices that are not announced any more only so many are remembered: a peer may announce others with every message.
+Only so many devices that are no longer announced are remembered, since a peer may announce new ones with every message.
 
-What a device says about itself counts only so far: for how long it may be silent is capped by ``peer_timeout``, and its
-own rule about the runs it will have is not kept. It is an expression, which would be evaluated here for every run; the
-device applies it itself, and declines.
+A peer's data about a device counts within limits: ``peer_timeout`` caps its timeout, and its rule about the runs it
+accepts is dropped. The rule is an expression that would be evaluated here for every run; the device applies it itself,
+and declines.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from asterism.fleet import settings
 from asterism.peers import peer_notices
 from asterism.peers.registry import PeerRegistry, session_host
 from asterism.store import row_codec
+from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutSession, Query, Store, Write, feed_of
-from asterism.store.store_errors import Conflict
 
 MAX_DEVICES = 1000
 MAX_PROFILE_CHARS = 20_000
 MAX_ENDED_SESSIONS = 1000
-"""How many devices that a peer does not announce any more are remembered, of each peer."""
+"""How many devices that a peer no longer announces are remembered, for each peer."""
 
 NAME_RESERVED_FOR = 3600.0
-"""How long a device of a peer that is away keeps its name for itself, in seconds."""
+"""For how many seconds an absent device of a peer reserves its name."""
 
 _MAX_SECONDS = 1_000_000_000
 
 
 async def own_devices(store: Store) -> list[dict[str, Any]]:
-    """Our own devices, as we tell a peer."""
+    """The devices of this store, as they are announced to a peer."""
     now = store.clock()
     return [
         {
@@ -60,11 +61,12 @@ async def own_devices(store: Store) -> list[dict[str, Any]]:
 
 
 async def store_announcement(store: Store, peer: str, devices: object) -> int:
-    """Keep what a peer announced. Returns how much of it was refused."""
-    longest = (await settings.read(store)).peer_timeout
-    while True:
+    """Store the devices that a peer announced. Returns how many were refused."""
+    max_timeout = (await settings.read(store)).peer_timeout
+
+    async def attempt() -> tuple[int, list[Session]]:
         known = {session.id: session for session in await store.sessions(ended=True)}
-        announced, refused = await _accepted(store, peer, devices, known.values(), longest)
+        announced, refused = await _accepted(store, peer, devices, known.values(), max_timeout)
         writes: list[Write] = []
         for session in announced.values():
             revision = known[session.id].revision if session.id in known else None
@@ -73,31 +75,31 @@ async def store_announcement(store: Store, peer: str, devices: object) -> int:
         for session in gone:
             if session.state == ABROAD and not await _has_own_work(store, session):
                 writes.append(PutSession(session.changed(state=ENDED, profile={}), session.revision))
-        try:
-            await store.commit(writes)
-        except Conflict:
-            continue
-        if forgotten := _surplus(gone):
-            await feed_of(store).forget_sessions(forgotten)
-        return refused
+        await store.commit(writes)
+        return refused, gone
+
+    refused, gone = await retry_on_conflict(attempt)
+    if surplus := _surplus(gone):
+        await feed_of(store).forget_sessions(surplus)
+    return refused
 
 
 async def _accepted(
-    store: Store, peer: str, devices: object, known: Iterable[Session], longest: float
+    store: Store, peer: str, devices: object, known: Iterable[Session], max_timeout: float
 ) -> tuple[dict[str, Session], int]:
-    """The devices that are kept, by id, and how many are refused; why they are is told. ``known`` are the sessions of
-    the store."""
+    """The valid devices by id, and the number of refused ones, about which notices are given. ``known`` are the
+    sessions of the store."""
     hosts = {session_host(one.name) for one in await PeerRegistry(store).all()} - {session_host(peer)}
-    others = [one for one in known if _is_own(one) or one.host in hosts]
+    others = [one for one in known if one.peer is None or one.host in hosts]
     found: dict[str, Session] = {}
     refused = 0
     for one in devices[:MAX_DEVICES] if isinstance(devices, list) else ():
         now = store.clock()
-        session = _parse_session(one, peer, now, longest)
+        session = _parse_session(one, peer, now, max_timeout)
         if session is None or session.id in found:
-            notice = Notice(now, "refused", f"peer {peer} announced what is no device: {str(one)[:80]}")
-        elif (whose := _impersonation(session, peer, others, now)) is not None:
-            notice = Notice(now, "impostor", whose)
+            notice = Notice(now, "refused", f"peer {peer} announced an invalid device: {str(one)[:80]}")
+        elif (impersonation := _impersonation(session, peer, others, now)) is not None:
+            notice = Notice(now, "impostor", impersonation)
         else:
             found[session.id] = session
             continue
@@ -107,14 +109,14 @@ async def _accepted(
 
 
 def _surplus(gone: Iterable[Session]) -> list[str]:
-    """Those of a peer that are forgotten, if they have ended: each message may announce new ones. The last are kept as
-    long as our own, since a run may come back that one of them had, and has to be known as lost."""
-    by_age = sorted(gone, key=lambda one: (one.beat_at, one.id), reverse=True)
-    return [one.id for one in by_age[MAX_ENDED_SESSIONS:]]
+    """The ended sessions of a peer to forget. The latest are kept as long as our own, because a run of one of them may
+    come back and has to be recognised as lost."""
+    newest_first = sorted(gone, key=lambda one: (one.beat_at, one.id), reverse=True)
+    return [one.id for one in newest_first[MAX_ENDED_SESSIONS:]]
 
 
-def _parse_session(one: object, peer: str, now: float, longest: float) -> Session | None:
-    """As it is kept; None for what cannot be a device."""
+def _parse_session(one: object, peer: str, now: float, max_timeout: float) -> Session | None:
+    """None if it is not a valid device."""
     match one:
         case {
             "id": str(name), "device": str(device), "joined": int() | float() as joined, "can": list(can),
@@ -148,15 +150,15 @@ def _parse_session(one: object, peer: str, now: float, longest: float) -> Sessio
         slots,
         backlog,
         None,
-        min(float(timeout), longest),
+        min(float(timeout), max_timeout),
         profile,
         state=ABROAD,
         draining=draining,
     )
 
 
-def _is_name(text: object, longest: int) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= longest and text.isprintable()
+def _is_name(text: object, max_length: int) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= max_length and text.isprintable()
 
 
 def _fits_limit(profile: Mapping[str, Any]) -> bool:
@@ -166,23 +168,19 @@ def _fits_limit(profile: Mapping[str, Any]) -> bool:
         return False
 
 
-def _is_own(session: Session) -> bool:
-    return session.peer is None
-
-
 def _impersonation(new: Session, peer: str, others: Iterable[Session], now: float) -> str | None:
-    """Whom it pretends to be, in words. A device of a peer that is away for long may have moved to another store."""
+    """A sentence about the other store's device whose id or name an announced device has; None if there is none. A
+    device of a peer that is absent for long may have moved to another store."""
     for session in others:
-        away = now - session.beat_at > session.timeout + NAME_RESERVED_FOR
-        has_the_name = _is_own(session) or (session.state == ABROAD and not away)
-        if session.id == new.id or (has_the_name and session.device == new.device):
-            whose = "a device of this store" if _is_own(session) else f"a device {session.host}"
-            return f"peer {peer} announced a device {new.device}, which is {whose}: it gets no work and is not believed"
+        absent = now - session.beat_at > session.timeout + NAME_RESERVED_FOR
+        has_name = session.peer is None or (session.state == ABROAD and not absent)
+        if session.id == new.id or (has_name and session.device == new.device):
+            owner = "this store" if session.peer is None else f"peer {session.peer}"
+            return f"peer {peer} announced device {new.device}, which belongs to {owner}: the announcement is ignored"
     return None
 
 
 async def _has_own_work(store: Store, session: Session) -> bool:
-    """Whether it works on something that is ours to judge: that is for its own store, or nobody could say that it goes
-    on."""
+    """Whether it works on a run that is ours to decide. Then only its own store can say that the work goes on."""
     owned = await store.find(Query(session=session.id, judged=True)) if session.used else []
     return any(run.status is not ASSIGNED for run in owned)

@@ -1,5 +1,8 @@
-"""What has come of a meeting, and whether it still comes to something: a peer that says the same for ever, or each time
-that everything begins anew, is not listened to without end. The next meeting goes on where this one ended."""
+"""The progress and the result of a sync, and the decision to end one that stalls.
+
+A peer that repeats itself forever, or restarts again and again, does not keep a sync open without end. The next sync
+continues where this one ended.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,23 @@ from asterism.peers.messages import Message
 from asterism.peers.outgoing import OutgoingBatch
 
 MAX_STALLED_ROUNDS = 3
-"""After how many rounds without any progress a meeting ends."""
+"""After how many rounds without progress a sync ends."""
 
 MAX_RESTARTS = 2
-"""How often everything may begin anew in one meeting: one store was put back, or both were."""
+"""How often a sync may restart from the beginning: one store was rolled back, or both were."""
 
 MAX_ROUNDS = 10_000
-"""How many rounds a meeting has, whatever progress there is."""
+"""After how many rounds a sync ends in any case."""
 
 MAX_REPORTED_REASONS = 20
-"""How many reasons for what a peer refused are told of one meeting."""
+"""How many of the peer's reasons for refusals a result contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What came of a meeting. ``lost`` says of each run that was lost here why; ``skew`` is by how many seconds the
-    peer's clock is ahead of ours; ``refused_there`` says why the peer refused records of ours, of many not of all.
-    ``closed`` says of copies that were closed why; ``put_back`` is whose store was put back from an older copy of
-    itself, "here" or "there"."""
+    """``lost`` has the reason for each run that a device here lost; ``skew`` is how many seconds the peer's clock is
+    ahead of ours; ``refused_there`` has the peer's reasons for refusing records of ours, up to a limit; ``closed`` has
+    the reasons for copies that were closed; ``put_back`` says which store was rolled back, "here" or "there"."""
 
     sent: int = 0
     taken: int = 0
@@ -41,56 +43,62 @@ class SyncResult:
 
 @dataclass(slots=True)
 class SyncProgress:
-    """What has come of a meeting so far. ``feed`` and ``theirs`` are the peer's feed as it was when the meeting began,
-    ``upto`` how far ours is told. ``in_vain`` if the meeting was ended before all was said."""
+    """The state of a sync. ``upto`` is the last change of our feed that this sync sends; ``peer_feed`` and
+    ``peer_newest`` are the peer's feed and its last change when the sync began. ``sent_upto`` and ``received_upto`` are
+    the furthest positions so far. ``stalled`` if the sync ended before everything was exchanged."""
 
     upto: int
     sent: int = 0
     skew: float = 0.0
-    taken: IngestResult = field(default_factory=IngestResult)
-    refused: int = 0
+    ingested: IngestResult = field(default_factory=IngestResult)
+    refused_there: int = 0
     reasons: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     put_back: str | None = None
-    feed: str = ""
-    theirs: int = 0
-    told: int = -1
-    heard: int = -1
-    vain: int = 0
+    peer_feed: str = ""
+    peer_newest: int = 0
+    sent_upto: int = -1
+    received_upto: int = -1
+    stalled_rounds: int = 0
     rounds: int = 0
-    anew: int = 0
-    in_vain: bool = False
+    restarts: int = 0
+    stalled: bool = False
 
-    def refused_there(self, answer: Message) -> None:
-        self.refused += answer.refused
+    def count_refusals(self, answer: Message) -> None:
+        self.refused_there += answer.refused
         self.reasons += list(answer.reasons)[: max(0, MAX_REPORTED_REASONS - len(self.reasons))]
 
-    def began_anew(self, part: OutgoingBatch, answer: Message) -> None:
-        """Somebody's store was put back, or it is told everything for another reason: numbers begin again. Not as often
-        as somebody says so, or there would be no end."""
-        if part.anew or answer.anew:
-            self.anew += 1
-            if self.anew <= MAX_RESTARTS:
-                self.told = self.heard = -1
-        if part.put_back or answer.put_back:
-            self.put_back = "here" if part.put_back else "there"
+    def note_restart(self, batch: OutgoingBatch, answer: Message) -> None:
+        """Let positions start again if either side sends everything anew. The number of restarts is limited, since a
+        peer may claim one with every message."""
+        if batch.anew or answer.anew:
+            self.restarts += 1
+            if self.restarts <= MAX_RESTARTS:
+                self.sent_upto = self.received_upto = -1
+        if batch.put_back or answer.put_back:
+            self.put_back = "here" if batch.put_back else "there"
 
-    def is_stalled(self, told: int, heard: int, helped: bool) -> bool:
-        """Whether another round would be in vain: neither side comes further than ever in this meeting, nor was
-        ``helped`` with what it lacked; or there were too many."""
-        further = told > self.told or heard > self.heard
-        self.told, self.heard = max(told, self.told), max(heard, self.heard)
-        self.vain = 0 if further or helped else self.vain + 1
+    def is_stalled(self, sent_upto: int, received_upto: int, helped: bool) -> bool:
+        """Whether to end the sync: for several rounds neither side got further than before in this sync or received a
+        blob it lacked (``helped``), or there were too many rounds."""
+        further = sent_upto > self.sent_upto or received_upto > self.received_upto
+        self.sent_upto = max(sent_upto, self.sent_upto)
+        self.received_upto = max(received_upto, self.received_upto)
+        self.stalled_rounds = 0 if further or helped else self.stalled_rounds + 1
         self.rounds += 1
-        self.in_vain = self.vain >= MAX_STALLED_ROUNDS or self.rounds >= MAX_ROUNDS
-        return self.in_vain
+        self.stalled = self.stalled_rounds >= MAX_STALLED_ROUNDS or self.rounds >= MAX_ROUNDS
+        return self.stalled
 
     def result(self) -> SyncResult:
-        more = self.refused - len(self.reasons)
-        others = [f"{more} more, for which it says no reason" if self.reasons else f"{more}, and it says no reason"]
-        reasons = tuple(self.reasons + (others if more > 0 else []))
-        taken = self.taken
-        closed = tuple(self.closed)
+        more = self.refused_there - len(self.reasons)
+        rest = [f"{more} more, without a reason" if self.reasons else f"{more}, without a reason"]
         return SyncResult(
-            self.sent, taken.taken, taken.refused, tuple(taken.lost), self.skew, reasons, closed, self.put_back
+            self.sent,
+            self.ingested.taken,
+            self.ingested.refused,
+            tuple(self.ingested.lost),
+            self.skew,
+            tuple(self.reasons + (rest if more > 0 else [])),
+            tuple(self.closed),
+            self.put_back,
         )

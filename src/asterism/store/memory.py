@@ -1,8 +1,8 @@
 """The store in memory: for tests, simulations and throw-away fleets. It lasts as long as its process.
 
 It is the reference: where the protocol leaves room, the other engines do as this one does. Documents (inputs, outputs,
-registers, profiles) are copied on the way in, as JSON, so that nobody changes by accident what is stored and nothing
-comes in that another engine could not keep.
+registers, profiles) are copied on the way in, as JSON, so that no caller changes stored data by accident and nothing is
+stored that another engine could not store.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import heapq
 import json
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,11 +20,9 @@ from asterism.core.plan.task import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
-from asterism.store.memory_change_feed import Feed
+from asterism.store.memory_change_feed import MemoryChangeFeed
 from asterism.store.predicates import is_orphan, matches, suits
 from asterism.store.protocol import (
-    FEED,
-    Change,
     Contribution,
     ExpectRegister,
     ExpectSession,
@@ -40,41 +37,35 @@ from asterism.store.protocol import (
     Query,
     Register,
     TakeRequest,
-    Usage,
     WaitingRuns,
     Watch,
     Write,
-    check_distinct_records,
-    topics_of,
 )
 from asterism.store.store_errors import Conflict
 from asterism.store.watches import Watches
+from asterism.store.write_batch import check_distinct_records, topics_of
 
 _WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
-"""Where a run stands in the queue: the most urgent first, then the oldest. It is the same for all its life."""
+"""The place of a run in the queue: the most urgent first, then the oldest. It never changes."""
 
 
-class MemoryStore:
-    """``clock`` is the store's clock, in seconds."""
+class MemoryStore(MemoryChangeFeed):
+    """A store in this process. ``clock`` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.url = "memory:"
-        self._runs: dict[str, Run] = {}
+        super().__init__()
         self._keys: dict[str, str] = {}
-        self._owned: dict[str, set[str]] = {}
-        self._queue: list[_Place] = []  # a heap with every offered run; what is not offered any more is passed over
+        self._queue: list[_Place] = []  # a heap with every offered run, and some that no longer are
         self._queued: set[str] = set()
         self._sweep_at = 1000
-        self._sessions: dict[str, Session] = {}
-        self._registers: dict[str, tuple[str, int]] = {}  # the value as text, and the revision
         self._reports: dict[str, ProgressReport] = {}
         self._notices: dict[int, Notice] = {}
         self._noticed = 0
-        self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
-        self._feed = Feed()
-        self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: an end, and when it was first seen here
+        self._blobs: dict[str, tuple[bytes, float]] = {}  # and the time of the last put_blob
+        self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: ended_at, and when it was first seen here
         self._watches = Watches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -87,7 +78,7 @@ class MemoryStore:
         self._watches.wake(topics_of(checked))
 
     def _checked(self, write: Write) -> Write:
-        """The write as it can be kept. Raises Conflict."""
+        """Return the write as it is stored. Raises Conflict."""
         match write:
             case PutRun(run, expected):
                 found = self._runs.get(run.id)
@@ -95,12 +86,12 @@ class MemoryStore:
                     raise Conflict(f"run {run.id}")
                 if found is None and run.key is not None and run.key in self._keys:
                     raise Conflict(f"key {run.key}")
-                return PutRun(_kept(run, found), expected)
+                return PutRun(_stored(run, found), expected)
             case PutCopy(run, expected):
                 if not self._feed.started:
-                    raise ValueError("a copy of a peer's record needs a feed: it was not started")
+                    raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
                 self._checked(PutRun(run, expected))
-                return replace(write, run=_kept(run, self._runs.get(run.id)))
+                return replace(write, run=_stored(run, self._runs.get(run.id)))
             case PutSession(session, expected):
                 known = self._sessions.get(session.id)
                 if (known.revision if known else None) != expected:
@@ -169,7 +160,7 @@ class MemoryStore:
     def _enqueue(self, run: Run) -> None:
         if run.id in self._queued:
             return
-        if len(self._queue) >= self._sweep_at:  # so that what was assigned and never taken does not pile up
+        if len(self._queue) >= self._sweep_at:  # runs that were assigned, not taken, would pile up
             self._sweep()
         self._queued.add(run.id)
         heapq.heappush(self._queue, _place(run))
@@ -180,23 +171,23 @@ class MemoryStore:
         self._queued = {place[2] for place in self._queue}
         self._sweep_at = max(1000, 2 * len(self._queue))
 
-    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[PutRun] = []
         seen: list[_Place] = []
         try:
-            while self._queue and len(taken) < offer.limit:
+            while self._queue and len(taken) < request.limit:
                 place = heapq.heappop(self._queue)
                 seen.append(place)
                 run = self._runs[place[2]]
-                if not self._is_offered(run) or not suits(run, offer):
+                if not self._is_offered(run) or not suits(run, request):
                     continue
-                if offer.above is not None and run.priority <= offer.above:
+                if request.above is not None and run.priority <= request.above:
                     break
                 after = step(run)
                 if after is not None:
                     taken.append(PutRun(after, run.revision))
             await self.commit(taken)
-        finally:  # a step may raise, and then everything is as it was
+        finally:  # also if a step raises: then nothing has changed
             for place in seen:
                 if self._is_offered(self._runs[place[2]]):
                     heapq.heappush(self._queue, place)
@@ -216,7 +207,7 @@ class MemoryStore:
         epochs = {run.id: run.epoch for run in held}
         self._reports.update({report.run: report for report in reports if epochs.get(report.run) == report.epoch})
         return HeartbeatReply(
-            now, True, known.draining, [OwnedRun(run.id, run.epoch, run.status, run.wish) for run in held]
+            now, True, known.draining, [OwnedRun(run.id, run.epoch, run.status, run.stop_request) for run in held]
         )
 
     def _held(self, session: str) -> list[Run]:
@@ -233,10 +224,10 @@ class MemoryStore:
             pool = self._held(query.session)
         elif query.key is not None:
             pool = [self._runs[self._keys[query.key]]] if query.key in self._keys else []
-        found = sorted((run for run in pool if self._meant(run, query)), key=lambda run: run.id, reverse=query.newest)
+        found = sorted((run for run in pool if self._matches(run, query)), key=lambda run: run.id, reverse=query.newest)
         return found[: query.limit]
 
-    def _meant(self, run: Run, query: Query) -> bool:
+    def _matches(self, run: Run, query: Query) -> bool:
         return (
             matches(run, query)
             and (query.offered is None or self._is_offered(run) == query.offered)
@@ -245,7 +236,7 @@ class MemoryStore:
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return [
-            (run, self._shown(session))
+            (run, self._with_used(session))
             for session in self._sessions.values()
             for run in self._held(session.id)
             if run.id not in self._feed.left and is_orphan(run, session, now)
@@ -262,11 +253,11 @@ class MemoryStore:
         return Counter(run.status for run in self._runs.values())
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        return [self._shown(session) for session in self._sessions.values() if ended or session.state != ENDED]
+        return [self._with_used(session) for session in self._sessions.values() if ended or session.state != ENDED]
 
-    def _shown(self, session: Session) -> Session:
+    def _with_used(self, session: Session) -> Session:
         used = len(self._owned.get(session.id, ()))
-        return replace(session, used=used) if used else session  # it is kept with none, and most have none
+        return replace(session, used=used) if used else session  # stored as 0, which it is for most
 
     async def register(self, key: str) -> Register | None:
         found = self._registers.get(key)
@@ -289,7 +280,7 @@ class MemoryStore:
             if number > after and (run is None or notice.run == run)
         ][:limit]
 
-    # -- large things, and old ones ----------------------------------------------------------------------------------
+    # -- maintenance -------------------------------------------------------------------------------------------------
 
     async def put_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
@@ -317,14 +308,14 @@ class MemoryStore:
         if old:
             self._sweep()
         else:
-            self._forget_what_nothing_refers_to(ended_before, min(ended_before, self.clock() - spare))
+            self._prune_unreferenced(ended_before, min(ended_before, self.clock() - spare))
         return len(old)
 
     def _end_seen(self, run_id: str, ended_at: float) -> float:
         ended, seen_at = self._ends.get(run_id, (None, 0.0))
         return seen_at if ended == ended_at else ended_at
 
-    def _forget_what_nothing_refers_to(self, before: float, kept_before: float) -> None:
+    def _prune_unreferenced(self, before: float, kept_before: float) -> None:
         for session in list(self._sessions.values()):
             if session.state == ENDED and session.beat_at < before and not self._owned.get(session.id):
                 del self._sessions[session.id]
@@ -332,7 +323,6 @@ class MemoryStore:
         self._notices = {number: notice for number, notice in self._notices.items() if notice.at >= before}
         used = {name for run in self._runs.values() for name in dump_format.blobs_of(run)}
         self._blobs = {
-            # what was kept a moment ago belongs to a run that is about to be written
             name: (data, kept_at)
             for name, (data, kept_at) in self._blobs.items()
             if name in used or kept_at >= kept_before
@@ -346,18 +336,18 @@ class MemoryStore:
             if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
                 yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
             if run.session is not None and run.session not in self._sessions and run.id not in self._feed.left:
-                yield f"run {run.id} is owned by session {run.session}, which is not known"
+                yield f"run {run.id} is owned by session {run.session}, which does not exist"
             if self._is_offered(run) and run.id not in self._queued:
-                yield f"run {run.id} is offered and not in the queue"
+                yield f"run {run.id} is offered, but not in the queue"
             for name in dump_format.blobs_of(run):
                 if name not in self._blobs:
-                    yield f"run {run.id} refers to {name}, which is not kept any more"
+                    yield f"run {run.id} refers to blob {name}, which does not exist"
         if set().union(*self._owned.values()) != {run.id for run in self._runs.values() if run.session is not None}:
-            yield "the sessions do not own what the runs say"
+            yield "the index of owned runs does not match the runs"
         if self._keys != {run.key: run.id for run in self._runs.values() if run.key is not None}:
-            yield "the keys are not those of the runs"
+            yield "the index of keys does not match the runs"
         if len(self._queue) != len(self._queued) or {place[2] for place in self._queue} != self._queued:
-            yield "the queue is not what it is said to be"
+            yield "the queue does not match the set of queued runs"
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         everything = [
@@ -374,51 +364,6 @@ class MemoryStore:
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dump_format.load(self, lines)
 
-    # -- for peers ---------------------------------------------------------------------------------------------------
-
-    async def start_feed(self) -> str:
-        self._feed.start(sorted(self._runs))
-        found = await self.register(FEED)
-        if found is None:
-            await self.commit([PutRegister(FEED, {"id": uuid.uuid4().hex}, None)])
-            return await self.start_feed()
-        return str(found.value["id"])
-
-    async def changes(self, after: int, limit: int) -> list[Change]:
-        return [Change(number, self._runs[run_id], *mark) for run_id, number, mark in self._feed.after(after)][:limit]
-
-    async def newest(self) -> int:
-        return self._feed.newest
-
-    async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return {run_id: self._feed.left[run_id][0] for run_id in run_ids if run_id in self._feed.left}
-
-    async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        found = [self._runs[run_id] for run_id, (whom, _) in sorted(self._feed.left.items()) if whom == left_to]
-        return [run for run in found if not run.ended and run.id > after][:limit]
-
-    async def judges(self) -> set[str]:
-        return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
-
-    async def forget_sessions(self, ids: Sequence[str]) -> None:
-        for name in ids:
-            known = self._sessions.get(name)
-            if known is not None and known.state == ENDED and not self._owned.get(name):
-                del self._sessions[name]
-                self._owned.pop(name, None)
-
-    async def usage(self, store: str) -> Usage:
-        return self._feed.contributions.usage(store)
-
-    async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return {one for one in run_ids if one in self._feed.contributions.runs}
-
-    async def came_from(self, store: str) -> list[Run]:
-        return [run for one in self._feed.contributions.first_from(store) if not (run := self._runs[one]).ended]
-
-    async def kinds(self) -> set[str]:
-        return {run.kind for run in self._runs.values()}
-
     def watch(self, topics: frozenset[str]) -> Watch:
         return self._watches.add(topics)
 
@@ -430,20 +375,20 @@ def _copied(value: Any) -> Any:
     return json.loads(row_codec.to_text(value))
 
 
-def _kept(run: Run, before: Run | None) -> Run:
-    """The run with documents of its own. Raises ValueError if something changes that is written once: the other
-    engines would not notice, and lose it."""
+def _stored(run: Run, before: Run | None) -> Run:
+    """Return the run with documents of its own. Raises ValueError if a field changes that is written once: the other
+    engines would silently keep the old value."""
     changes: dict[str, Any] = {}
     if before is None:
         changes["input"] = _copied(dict(run.input)) if run.input else NOTHING
     else:
         changed = [name for name in _WRITTEN_ONCE if getattr(run, name) != getattr(before, name)]
         if changed:
-            raise ValueError(f"run {run.id}: {', '.join(changed)} cannot change any more")
+            raise ValueError(f"run {run.id}: {', '.join(changed)} cannot change after its creation")
         if run.input is not before.input:
             changes["input"] = before.input
     if any("|" in name for name in run.avoid):
-        raise ValueError(f"the name of a device has no '|' in it: {', '.join(run.avoid)}")
+        raise ValueError(f"the name of a device must not contain '|': {', '.join(run.avoid)}")
     if run.output is not None and (before is None or run.output is not before.output):
         changes["output"] = _copied(run.output)
     return run.changed(**changes) if changes else run

@@ -1,23 +1,23 @@
-"""The store: one way to write, a few ways to read, and a way to be woken.
+"""All ports of a store on one page: Store, ChangeFeed, Watch, and the values they exchange.
 
-**Writing.** ``commit`` takes a batch of writes, each with the revision it expects to replace. Either all of them match
-and all is durable when it returns, or nothing happened and Conflict says which did not match. StoreUnavailable is the
-third answer: it may or may not have happened, and the caller has to look. Every change of a run goes through it,
-whoever makes it; ``take`` and ``beat`` are the two reads that write on the way, because fleets live in them.
+**Writing.** ``commit`` takes a batch of writes, each with the revision it expects to replace. Either all revisions
+match and everything is durable when it returns, or nothing happened and Conflict names a record that did not match.
+After StoreUnavailable it is unknown whether the commit happened, and the caller has to look. Every change of a run goes
+through ``commit``, except that ``take`` and ``heartbeat`` read and write in one step.
 
-**Time.** ``clock()`` is the store's clock, which judges all expiry. Where the store is another machine it is an
-estimate of that machine's clock that does not follow ours when ours jumps.
+**Time.** ``clock()`` is the store's clock, which decides all expiry. If the store is on another machine, it is an
+estimate of that machine's clock, and does not follow ours when ours jumps.
 
-**Peers.** A store that exchanges records with others (core/run/merge.py) numbers its changes: see ``Feeding``. A store
-that does not pays nothing for it.
+**Peers.** A store that exchanges records with others (``core/run/merge.py``) numbers its changes: see ``ChangeFeed``.
+A store that does not pays nothing for it.
 
-**Waking.** A ``Watch`` is woken after a commit that concerns one of its topics, also by another process, sooner or
-later: who waits looks again from time to time in any case.
+**Waking.** A ``Watch`` is woken after a commit that concerns one of its topics, also by another process. A wake may
+come late or get lost, so a waiter looks again from time to time in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -25,12 +25,18 @@ from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.store_errors import StoreError
 
+FEED = "feed/id"
+"""The register with the id of the change feed."""
+
+NOTIFIED = "notified"
+"""The register with the number of the last notice that people were notified of."""
+
 # -- writes ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PutRun:
-    """``expected`` is the revision it replaces; None for a run that must not be there yet."""
+    """Write a run. ``expected`` is the revision it replaces; None for a run that must not exist yet."""
 
     run: Run
     expected: int | None
@@ -38,11 +44,13 @@ class PutRun:
 
 @dataclass(frozen=True, slots=True)
 class PutCopy:
-    """A record as a peer made it, of which that peer is the judge: it is offered to nobody here, its times are not
-    judged here, and its owner is nobody's orphan. ``left_to`` is the id of the peer's store. The mark belongs to the
-    row and not to the record, and the next PutRun of it removes it: then the run is this store's own to judge.
-    ``same`` is whether that peer has exactly this record, so that it need not be told. The feed has to be started.
-    If it has ended, the store remembers when it first saw that end: ``ended_at`` is by another clock."""
+    """Write a run as a peer recorded it, and leave it to that peer: no device here is offered it, it does not expire
+    here, and its owner is never an orphan's. The next PutRun of the run makes it this store's own again. Needs a feed
+    that is started. If the run has ended, the store remembers when it first saw that: ``ended_at`` is by another clock.
+
+    :param left_to: the id of the peer's store, which decides about the run. It belongs to the row, not to the record.
+    :param same: whether the peer has exactly this record, so that it need not be sent back.
+    """
 
     run: Run
     expected: int | None
@@ -52,9 +60,9 @@ class PutCopy:
 
 @dataclass(frozen=True, slots=True)
 class PutSession:
-    """Writes everything but ``used``, which the store counts, and ``beat_at``, which is the store's own clock: the
-    moment at which a new session is written, and then of each heartbeat. One that lies in the future, because the clock
-    was set back, becomes now. A session that is abroad has no heartbeats here: it is heard of with each write."""
+    """Write a session, except for ``used``, which the store counts, and ``beat_at``, which is the store's own clock
+    when a session is first written and at each heartbeat; a time in the future becomes now, since the clock was set
+    back. A session abroad has no heartbeats here: each write counts as one."""
 
     session: Session
     expected: int | None
@@ -62,8 +70,8 @@ class PutSession:
 
 @dataclass(frozen=True, slots=True)
 class PutRegister:
-    """A small document under a key; a value of None removes it. One that is removed and written again begins at
-    revision 1, so keys that several may change at once are never removed."""
+    """Write a small document under a key; the value None removes it. A register that was removed and is written again
+    begins at revision 1, so never remove one that several processes may change at once."""
 
     key: str
     value: Any
@@ -72,7 +80,7 @@ class PutRegister:
 
 @dataclass(frozen=True, slots=True)
 class ExpectSession:
-    """Writes nothing: the commit happens only if no heartbeat of this session came in since ``revision``."""
+    """Write nothing: the commit happens only if no heartbeat of this session arrived since ``revision``."""
 
     session: str
     revision: int
@@ -80,7 +88,7 @@ class ExpectSession:
 
 @dataclass(frozen=True, slots=True)
 class ExpectRegister:
-    """Writes nothing: the commit happens only if the register is at ``revision``."""
+    """Write nothing: the commit happens only if the register is at ``revision``."""
 
     key: str
     revision: int
@@ -88,7 +96,7 @@ class ExpectRegister:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something worth telling that is no change of a record, such as a result that came too late."""
+    """A message for people that is no change of a record, such as a result that came too late."""
 
     at: float
     kind: str
@@ -98,9 +106,14 @@ class Notice:
 
 
 class Contribution(NamedTuple):
-    """What a peer has brought here with a run: ``runs`` is 1 if it was first heard of from that peer, ``bytes`` and
-    ``blobs`` are by how many bytes the record and what is large in it have grown by that. It is added to what is known
-    of that run and peer, and forgotten with the run. ``store`` is the id of the peer's store."""
+    """What a peer brought here with one commit, added to what is known of this run and peer, and forgotten with the
+    run.
+
+    :param store: the id of the peer's store.
+    :param runs: 1 if this store first heard of the run from that peer, else 0.
+    :param bytes: by how many bytes the record grew.
+    :param blobs: by how many bytes its blobs grew.
+    """
 
     run: str
     store: str
@@ -109,30 +122,21 @@ class Contribution(NamedTuple):
     blobs: int
 
 
-class Usage(NamedTuple):
-    """The sum of what a peer has brought here: the number of runs, and bytes of records and of large things."""
-
-    runs: int = 0
-    bytes: int = 0
-    blobs: int = 0
-
-
 Write = PutRun | PutCopy | PutSession | PutRegister | ExpectSession | ExpectRegister | Contribution | Notice
 
-
-# -- reads -------------------------------------------------------------------------------------------------------------
-
-
-class Register(NamedTuple):
-    key: str
-    value: Any
-    revision: int
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Runs that satisfy everything that is given, oldest first unless ``newest``. ``after`` is the id to go on
-    after. A copy that is left to a peer is not ``offered``, and not ``judged`` here."""
+    """Runs that satisfy every condition that is given, oldest first unless ``newest``.
+
+    :param offered: whether a device may take it now. A copy that is left to a peer is not offered.
+    :param judged: whether this store decides about it, that is, whether it is no copy left to a peer.
+    :param avoiding: whether some device is to be avoided.
+    :param id_like: a part of the id.
+    :param after: only runs that come after this id in the order of the result.
+    """
 
     statuses: frozenset[RunStatus] | None = None
     workflow: str | None = None
@@ -154,18 +158,18 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
-    """What a device with room asks for: runs of any kind but ``not_kinds``, the most urgent first."""
+    """What a device with a free slot asks for: up to ``limit`` offered runs, the most urgent first, of any kind except
+    ``not_kinds``. With ``above``, only runs of a higher priority than that."""
 
     device: str
     not_kinds: frozenset[str]
     now: float
     limit: int
     above: int | None = None
-    """Only runs more urgent than this priority."""
 
 
 class ProgressReport(NamedTuple):
-    """How far an execution has come; ``tail`` is the end of its output."""
+    """How far an execution has come. ``tail`` is the end of its output."""
 
     run: str
     epoch: int
@@ -173,17 +177,28 @@ class ProgressReport(NamedTuple):
     tail: str
 
 
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+
+class Register(NamedTuple):
+    """A small JSON document under a key."""
+
+    key: str
+    value: Any
+    revision: int
+
+
 class OwnedRun(NamedTuple):
-    """A run as a heartbeat's answer names it: what the store thinks the session owns, and what is wished of it."""
+    """A run that the store records as owned by a session. ``stop_request`` is what a person asks of it: pause or cancel."""
 
     run: str
     epoch: int
     status: RunStatus
-    wish: str | None
+    stop_request: str | None
 
 
 class HeartbeatReply(NamedTuple):
-    """What a heartbeat brings back. ``alive`` is False for a session that is not the device any more."""
+    """The reply to a heartbeat. ``alive`` is False for a session that has ended or was replaced."""
 
     now: float
     alive: bool
@@ -192,7 +207,7 @@ class HeartbeatReply(NamedTuple):
 
 
 class WaitingRuns(NamedTuple):
-    """The offered runs of one kind, for one pinned device or for any."""
+    """The offered runs of one kind, for one pinned device or for any: how many, and since when the oldest waits."""
 
     workflow: str
     version: int
@@ -210,13 +225,15 @@ class Change(NamedTuple):
     same: bool
 
 
-class Watch(Protocol):
-    async def wait(self, timeout: float) -> bool:
-        """True if woken, False after ``timeout`` seconds. A wake before the call counts."""
-        ...
+class Usage(NamedTuple):
+    """The sum of a peer's contributions: the number of runs, bytes of records, and bytes of blobs."""
 
-    def close(self) -> None: ...
+    runs: int = 0
+    bytes: int = 0
+    blobs: int = 0
 
+
+# -- ports -------------------------------------------------------------------------------------------------------------
 
 OFFERED = "offered"
 """The topic of runs that any device may take."""
@@ -226,31 +243,58 @@ ENDED = "ended"
 
 
 def for_device(name: str) -> str:
-    """The topic of what concerns one device."""
+    """The topic of commits that concern one device."""
     return f"device {name}"
 
 
+class Watch(Protocol):
+    """Waits for commits that concern its topics."""
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True once woken, or False after ``timeout`` seconds. A wake before the call counts."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Store(Protocol):
-    """See the module's docstring. Every method that is awaited may raise StoreUnavailable."""
+    """Keeps records with revisions. Every awaited method may raise StoreUnavailable."""
 
     @property
     def url(self) -> str:
-        """How it is named in messages, without a password."""
+        """The address, for messages: without a password."""
         ...
 
-    def clock(self) -> float: ...
+    def clock(self) -> float:
+        """Return the time by the store's clock, in seconds since 1970."""
+        ...
 
-    async def commit(self, writes: Sequence[Write]) -> None: ...
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Write all of a batch, or nothing; durable when it returns.
 
-    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
-        """Offer runs to ``step``, and commit those for which it returns a successor. What others are taking at the
-        same moment is passed over. ``step`` does nothing else: it may be called in another thread, and again."""
+        :raises Conflict: a record does not have the revision that its write expects, or the key of a new run is taken.
+        :raises ValueError: the batch names a record twice, or holds what cannot be stored.
+        """
+        ...
+
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+        """Show offered runs to ``step``, commit the successors it returns, and return these. Runs that others are
+        taking at the same moment are passed over.
+
+        :param request: who asks, and for what.
+        :param step: returns the run as taken, or None to leave it. It may be called in another thread, and several
+            times for one run, so it must have no side effects.
+        """
         ...
 
     async def heartbeat(
         self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
     ) -> HeartbeatReply:
-        """One heartbeat for everything the session owns. Reports that do not name the current epoch are dropped."""
+        """Record that a session is alive, and return what it owns.
+
+        :param profile: what the device says of itself now (load, battery, labels), replacing what it said before.
+        :param reports: progress of the runs it owns. A report that does not name the current epoch is dropped.
+        """
         ...
 
     async def run(self, run_id: str) -> Run | None: ...
@@ -258,187 +302,135 @@ class Store(Protocol):
     async def find(self, query: Query) -> list[Run]: ...
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
-        """Runs whose owner has ended or was not heard of for longer than they allow, with that owner. One that is only
-        assigned has its own time to be answered in, however rarely its device is heard of while it has no work."""
+        """Return runs whose owner has ended, or was silent for longer than the run's timeout, with that owner. A run
+        that is only assigned expires by its own ``due_at`` instead, since an idle device is heard of rarely."""
         ...
 
     async def waiting(self) -> list[WaitingRuns]: ...
 
-    async def counts(self) -> Mapping[RunStatus, int]: ...
+    async def counts(self) -> Mapping[RunStatus, int]:
+        """Return the number of runs in each status. A status without runs may be missing."""
+        ...
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        """Those that are open or replaced; with ``ended`` all that are still remembered."""
+        """Return the sessions that are open, abroad or replaced; with ``ended`` also those that ended and are kept."""
         ...
 
     async def register(self, key: str) -> Register | None: ...
 
-    async def registers(self, prefix: str) -> list[Register]: ...
+    async def registers(self, prefix: str) -> list[Register]:
+        """Return the registers whose keys begin with ``prefix``, by key."""
+        ...
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]: ...
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
-        """Oldest first, numbered, those after number ``after``."""
+        """Return notices with their numbers, oldest first, from number ``after`` + 1 on; only those about ``run``, if
+        it is given."""
         ...
 
     async def put_blob(self, data: bytes) -> str:
-        """Keep something large; durable when it returns. The same bytes have the same name."""
+        """Store a large value, and return its name, the SHA-256 of it; durable when it returns."""
         ...
 
     async def blob(self, name: str) -> bytes | None: ...
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        """Forget runs that ended before then, ``limit`` at most; and, when none is left to forget, ended sessions,
-        notices and blobs that nothing refers to any more. Returns how many runs it were. What ended elsewhere
-        (``PutCopy``) counts from when this store first saw that it had, whatever its ``ended_at`` says. Blobs that
-        were kept less than ``spare`` seconds ago are left alone: the run they belong to may be on its way. So are runs
-        whose key begins with one of ``keep``: somebody has yet to look at them."""
+        """Delete old runs, and return how many. If there is none, delete ended sessions, notices and blobs of that age
+        to which no run refers.
+
+        :param ended_before: the time before which a run must have ended. For a copy, the time when this store first saw
+            the end counts.
+        :param limit: how many runs to delete at most.
+        :param spare: leave blobs alone that were stored less than so many seconds ago: their run may not be written
+            yet.
+        :param keep: leave runs alone whose key begins with one of these.
+        """
         ...
 
     async def check(self) -> list[str]:
-        """Everything that is wrong with what is stored; nothing, if all is well."""
+        """Return everything that is wrong with the stored data, as sentences."""
         ...
 
     def dump(self) -> AsyncIterator[Mapping[str, Any]]:
-        """Everything, at one instant, as JSON objects; the first says what it is."""
+        """Yield everything, as of one instant, as JSON objects; the first is a header (``dump_format``)."""
         ...
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-        """Fill an empty store from a dump. Returns the number of runs."""
+        """Fill an empty store from a dump. Return the number of runs."""
         ...
 
-    def watch(self, topics: frozenset[str]) -> Watch: ...
+    def watch(self, topics: frozenset[str]) -> Watch:
+        """Start to watch topics: ``OFFERED``, ``ENDED``, or that of a device."""
+        ...
 
     async def close(self) -> None: ...
 
 
 class ChangeFeed(Protocol):
-    """What a store offers that exchanges records with others. Each write of a run moves it to the end of the feed, so
-    that only its newest state is read from there. The feed has an id, the register ``feed/id``, which is another one
-    after a backup was restored."""
+    """What a store adds to exchange records with peers. Each write of a run moves it to the end of the feed, which thus
+    holds the newest state of each run once. The id of the feed, in the register ``feed/id``, changes when a backup is
+    restored."""
 
     async def start_feed(self) -> str:
-        """Number all runs there are, and every change from now on. Done once; returns the id of the feed."""
+        """Number all runs, and every change from now on. Return the id of the feed. Does nothing the second time."""
         ...
 
     async def changes(self, after: int, limit: int) -> list[Change]:
-        """Those after number ``after``, in the order of their numbers."""
+        """Return the changes with numbers above ``after``, in their order."""
         ...
 
     async def newest(self) -> int:
-        """The highest number that was ever given; 0 if there is no feed."""
+        """Return the highest number that was ever given; 0 if there is no feed."""
         ...
 
     async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
-        """To whom they are left, of those that are left to somebody."""
+        """Return, for those runs that are left to a peer, the id of its store."""
         ...
 
     async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        """What is left to a peer and has not ended, by id; those after one."""
+        """Return the runs that are left to a peer and have not ended, by id, from the one after ``after`` on."""
         ...
 
     async def judges(self) -> set[str]:
-        """Everybody to whom something is left that has not ended."""
+        """Return the ids of all stores to which a run is left that has not ended."""
         ...
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
-        """Those among them that have ended and own nothing, however young they are."""
+        """Delete those of these sessions that have ended and own nothing, whatever their age."""
         ...
 
     async def usage(self, store: str) -> Usage:
-        """What a peer has brought here, of what is kept."""
+        """Return the sum of a peer's contributions to the runs that are kept."""
         ...
 
     async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        """Those among them to which a peer has contributed: the others were created here."""
+        """Return those runs to which a peer has contributed; the others were created here."""
         ...
 
     async def came_from(self, store: str) -> list[Run]:
-        """The runs that were first heard of from a peer and have not ended, by id."""
+        """Return the runs that this store first heard of from a peer and that have not ended, by id."""
         ...
 
     async def kinds(self) -> set[str]:
-        """The kinds of all runs that are kept: ``workflow@version``."""
+        """Return the kinds of all runs that are kept, as ``workflow@version``."""
         ...
 
 
-FEED = "feed/id"
-"""The register with the id of the feed."""
-
-NOTIFIED = "notified"
-"""The register that says up to which notice people have been told."""
-
-
-async def last_notice(store: Store, after: int = 0) -> int:
-    """The number of the latest notice; or ``after``, if none came after that."""
-    while found := await store.notices(after=after, limit=1000):
-        after = found[-1][0]
-    return after
-
-
 def has_feed(store: Store) -> bool:
+    """Whether the engine of a store can have a change feed."""
     return hasattr(store, "start_feed")
 
 
 def feed_of(store: Store) -> ChangeFeed:
-    """Raises StoreError for an engine that has none."""
+    """Return a store as a change feed. Raises StoreError if its engine has none."""
     if not has_feed(store):
         raise StoreError(f"{store.url} cannot exchange records with peers")
     return cast(ChangeFeed, store)
 
 
-def topic_of(run: Run) -> str | None:
-    """Whom a run concerns that was just written."""
-    if run.session is None:
-        return OFFERED if run.offered else ENDED if run.ended else None
-    return for_device(run.device or "") if run.status is RunStatus.ASSIGNED or run.wish is not None else None
-
-
-def topics_of(writes: Iterable[Write]) -> set[str]:
-    """Whom a commit concerns."""
-    topics: set[str] = set()
-    for write in writes:
-        if type(write) is PutRun:
-            topic = topic_of(write.run)
-            if topic is not None:
-                topics.add(topic)
-        elif type(write) is PutCopy:
-            run = write.run
-            if run.ended:
-                topics.add(ENDED)
-            elif run.device is not None:
-                topics.add(for_device(run.device))
-        elif type(write) is PutSession and write.session.draining:
-            topics.add(for_device(write.session.device))
-    return topics
-
-
-def check_distinct_records(writes: Sequence[Write]) -> None:
-    """Raises ValueError for a batch that names a record twice, or gives two runs one key: whatever came of it would
-    depend on the order in which an engine goes about it, and no retry could make it right."""
-    if len(writes) < 2:
-        return
-    if type(writes[0]) is PutRun:
-        changed = {write.run.id for write in writes if type(write) is PutRun and write.expected is not None}
-        if len(changed) == len(writes):
-            return  # so it is of many that end together
-    seen = set()
-    for write in writes:
-        for name in _names(write):
-            if name in seen:
-                raise ValueError(f"one batch names {' '.join(name)} twice")
-            seen.add(name)
-
-
-def _names(write: Write) -> tuple[tuple[str, str], ...]:
-    """What a write is about. Not by a pattern: this is on the way of every commit."""
-    if type(write) is PutRun and write.expected is not None:
-        return (("run", write.run.id),)
-    if isinstance(write, PutRegister | ExpectRegister):
-        return (("register", write.key),)
-    if isinstance(write, PutRun | PutCopy):
-        if write.expected is None and write.run.key is not None:
-            return ("run", write.run.id), ("key", write.run.key)
-        return (("run", write.run.id),)
-    if isinstance(write, PutSession):
-        return (("session", write.session.id),)
-    return (("session", write.session),) if isinstance(write, ExpectSession) else ()
+async def last_notice(store: Store, after: int = 0) -> int:
+    """Return the number of the newest notice, or ``after`` if none came after that."""
+    while found := await store.notices(after=after, limit=1000):
+        after = found[-1][0]
+    return after

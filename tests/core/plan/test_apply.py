@@ -46,7 +46,7 @@ def test_an_accepted_batch_makes_one_version_and_tells_who_and_why() -> None:
 def test_a_batch_without_author_or_reason_is_by_somebody() -> None:
     plan = chain("a")
     plan.edit([UpdateTask("a", timeout=5)])
-    assert told(plan, "a") == [("edited", "version 1 by somebody")]
+    assert told(plan, "a") == [("edited", "version 1 by unknown")]
 
 
 def test_an_empty_batch_changes_nothing_not_even_the_version() -> None:
@@ -164,13 +164,13 @@ def test_an_update_with_the_values_that_are_there_already_is_accepted() -> None:
         (AddDependency("a", "ghost"), "unknown_task", "there is no task 'ghost' in the plan"),
         (RemoveDependency("ghost", "a"), "unknown_task", "there is no task 'ghost' in the plan"),
         (UpdateDependency("a", "ghost"), "unknown_task", "there is no task 'ghost' in the plan"),
-        (AddTask(Task("a")), "duplicate_task", "there is a task 'a' already; choose another id or update"),
-        (AddDependency("a", "b"), "duplicate_dependency", "'b' depends on 'a' already"),
+        (AddTask(Task("a")), "duplicate_task", "task 'a' already exists; choose another id, or update"),
+        (AddDependency("a", "b"), "duplicate_dependency", "'b' already depends on 'a'"),
         (RemoveDependency("a", "c"), "unknown_dependency", "'c' does not depend on 'a'"),
         (UpdateDependency("a", "c"), "unknown_dependency", "'c' does not depend on 'a'"),
         (AddDependency("a", "a"), "invalid", "task 'a' cannot depend on itself"),
         (AddDependency("a", "c", "done"), "invalid", "on is one of success, failure, completion, not 'done'"),
-        (AddDependency("c", "a"), "cycle", "that would close a cycle: c -> a -> b -> c"),
+        (AddDependency("c", "a"), "cycle", "this dependency would close a cycle: c -> a -> b -> c"),
         (UpdateTask("a", retries=-1), "invalid", "task 'a': retries is a whole number, 0 or more"),
         (UpdateTask("a", colour="red"), "invalid", "task 'a': no such field: colour; the fields are"),
         (UpdateTask("a"), "invalid", "the update changes nothing; name at least one field"),
@@ -190,10 +190,10 @@ def test_an_edit_that_cannot_be_carried_out_is_rejected_with_the_reason(edit: An
         ("remove everything", "'remove everything' is not an edit"),
         (None, "None is not an edit"),
         (AddTask("b"), "add_task takes a Task, not 'b'"),  # type: ignore[arg-type]
-        (RemoveTask(5), "a task is named by a string, not by 5"),  # type: ignore[arg-type]
-        (UpdateTask(["a"], timeout=5), "a task is named by a string, not by ['a']"),  # type: ignore[arg-type]
-        (AddDependency("a", 5), "a task is named by a string, not by ('a', 5)"),  # type: ignore[arg-type]
-        (CancelTask("a", 5), "the reason of a cancellation is a text, not 5"),  # type: ignore[arg-type]
+        (RemoveTask(5), "a task id is a string, not 5"),  # type: ignore[arg-type]
+        (UpdateTask(["a"], timeout=5), "a task id is a string, not ['a']"),  # type: ignore[arg-type]
+        (AddDependency("a", 5), "a task id is a string, not ('a', 5)"),  # type: ignore[arg-type]
+        (CancelTask("a", 5), "the reason of a cancellation is a string, not 5"),  # type: ignore[arg-type]
     ],
     ids=["text", "nothing", "no task", "number", "list", "edge", "reason"],
 )
@@ -305,7 +305,7 @@ def test_an_edit_of_a_running_task_is_rejected(edit: Any) -> None:
     [violation] = violations(plan_with_b("running"), edit)
     assert violation.rule == "immutable"
     assert violation.message == (
-        "task 'b' is running: it and the edges into it cannot change; use cancel_task to stop it"
+        "task 'b' is running: neither it nor its dependencies can change; use cancel_task to stop it"
     )
 
 
@@ -314,7 +314,7 @@ def test_an_edit_of_a_running_task_is_rejected(edit: Any) -> None:
 def test_an_edit_of_a_finished_task_is_rejected(status: str, edit: Any) -> None:
     [violation] = violations(plan_with_b(status), edit)
     assert violation.rule == "immutable"
-    assert violation.message == f"task 'b' is {status}: it and the edges into it cannot change"
+    assert violation.message == f"task 'b' is {status}: neither it nor its dependencies can change"
 
 
 def test_the_edges_out_of_a_running_task_may_change() -> None:
@@ -328,7 +328,7 @@ def test_a_task_above_one_that_was_cancelled_early_cannot_be_removed() -> None:
     plan.edit([CancelTask("b")])
     for dependents in (None, "remove", "bridge"):
         [violation] = violations(plan, RemoveTask("a", dependents))
-        assert violation.message == "task 'b' is cancelled: it and the edges into it cannot change"
+        assert violation.message == "task 'b' is cancelled: neither it nor its dependencies can change"
 
 
 def test_an_edit_that_is_refused_half_way_does_not_mislead_the_ones_after_it() -> None:
@@ -344,7 +344,7 @@ def test_a_plan_that_has_ended_takes_no_edit() -> None:
     plan.close(3.0)
     [violation] = violations(plan, AddTask(Task("b")))
     assert (violation.edit, violation.rule) == (None, "ended")
-    assert violation.message == "constellation 'tiny' has ended (completed)"
+    assert violation.message == "plan 'tiny' has ended (completed)"
 
 
 # -- all or nothing ----------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_the_message_of_a_rejection_can_be_handed_to_a_language_model() -> None:
         chain("a", "b").edit([AddDependency("b", "a"), RemoveTask("ghost")])
     assert str(caught.value) == (
         "the edit was rejected for 2 reasons:\n"
-        "  - edit 0: that would close a cycle: b -> a -> b [cycle]\n"
+        "  - edit 0: this dependency would close a cycle: b -> a -> b [cycle]\n"
         "  - edit 1: there is no task 'ghost' in the plan; it is named in: remove task 'ghost' [unknown_task]"
     )
 
@@ -459,7 +459,7 @@ def test_an_end_cannot_be_cancelled_by_an_edit(status: str) -> None:
     [violation] = violations(plan_with_b(status), CancelTask("b"))
     assert (violation.rule, violation.message) == (
         "immutable",
-        f"task 'b' is {status} already: there is nothing to cancel",
+        f"task 'b' is already {status}: it cannot be cancelled",
     )
 
 
@@ -494,4 +494,13 @@ def test_a_running_task_that_is_cancelled_may_be_replaced_under_another_name() -
     plan.edit([CancelTask("a"), AddTask(Task("a2")), RemoveDependency("a", "b"), AddDependency("a2", "b")])
     start(plan, "a2")
     assert (plan["a"].status, plan["a2"].status) == (CANCELLED, RUNNING)
+    check_invariants(plan)
+
+
+def test_a_replacement_takes_over_its_own_dependents_alone() -> None:
+    plan = chain("a", "b")
+    plan.add(Task("x"))
+    plan.add(Task("y"), after="x")
+    plan.edit([RemoveTask("a"), RemoveTask("x"), AddTask(Task("a")), AddTask(Task("x"))])
+    assert {(d.source, d.target) for d in plan.dependencies} == {("a", "b"), ("x", "y")}
     check_invariants(plan)

@@ -21,8 +21,8 @@ def test_removing_a_task_with_dependents_is_rejected_with_what_to_do() -> None:
     found = violations(plan, UpdateTask("b", timeout=5), RemoveTask("a"))
     assert [(violation.edit, violation.rule) for violation in found] == [(1, "dependents"), (1, "dependents")]
     assert found[0].message == (
-        "task 'b' depends on 'a', which is removed; rewire or remove it in the same batch, "
-        "or say dependents='remove' or dependents='bridge'"
+        "task 'b' depends on 'a', which is removed; rewire or remove 'b' in the same batch, "
+        "or set dependents='remove' or dependents='bridge'"
     )
 
 

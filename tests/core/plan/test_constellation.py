@@ -49,7 +49,7 @@ def test_a_plan_behaves_like_a_collection_of_its_tasks() -> None:
 @pytest.mark.parametrize(
     ("build", "error", "words"),
     [
-        (lambda plan: plan.add(Task("a")), DuplicateTask, "there is a task 'a' already"),
+        (lambda plan: plan.add(Task("a")), DuplicateTask, "task 'a' already exists"),
         (lambda plan: plan.add("x"), InvalidTask, "add takes a Task, not 'x'"),
         (lambda plan: plan.add(Task("x"), after="ghost"), UnknownTask, "there is no task 'ghost' in the plan"),
         (lambda plan: plan.add(Task("x"), after=["a", "ghost"]), UnknownTask, "there is no task 'ghost' in the plan"),
@@ -60,10 +60,10 @@ def test_a_plan_behaves_like_a_collection_of_its_tasks() -> None:
             "on is one of success, failure, completion",
         ),
         (lambda plan: plan.connect("a", "a"), InvalidTask, "task 'a' cannot depend on itself"),
-        (lambda plan: plan.connect("a", "b"), PlanError, "'b' depends on 'a' already"),
+        (lambda plan: plan.connect("a", "b"), PlanError, "'b' already depends on 'a'"),
         (lambda plan: plan.connect("ghost", "b"), UnknownTask, "there is no task 'ghost' in the plan"),
         (lambda plan: plan.connect("a", "ghost"), UnknownTask, "there is no task 'ghost' in the plan"),
-        (lambda plan: plan.connect("c", "a"), CycleFound, "that would close a cycle: c -> a -> b -> c"),
+        (lambda plan: plan.connect("c", "a"), CycleFound, "this dependency would close a cycle: c -> a -> b -> c"),
     ],
 )
 def test_a_mistake_in_building_is_refused_and_the_plan_stays_as_it_was(
@@ -102,7 +102,7 @@ def test_connecting_in_a_running_plan_is_an_edit() -> None:
 def test_a_mistake_in_a_running_plan_is_rejected_as_an_edit() -> None:
     plan = begin(chain("a"))
     start(plan, "a")
-    with pytest.raises(EditRejected, match="there is a task 'a' already"):
+    with pytest.raises(EditRejected, match="task 'a' already exists"):
         plan.add(Task("a"))
     with pytest.raises(EditRejected, match="there is no task 'ghost'"):
         plan.add(Task("b"), after="ghost")

@@ -163,7 +163,7 @@ def test_a_merge_into_a_plan_that_another_edit_has_changed_is_judged_by_apply() 
     live.edit([RemoveTask("b")])
     batch, dropped = merge(live, copy.origin or live, copy)
     assert dropped == []
-    with pytest.raises(EditRejected, match="was changed in version 1, after the version 0"):
+    with pytest.raises(EditRejected, match="was changed in version 1, after version 0"):
         live.apply(batch, 5.0)
 
 

@@ -12,7 +12,7 @@ from asterism.core.plan.explain import Holder, Why, why
 from asterism.core.plan.lock import AssignmentLock, EditCycle, edit_on_all
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.core.plan.task import Task
-from tests.core.plan.tiny_plans import chain, start
+from tests.core.plan.tiny_plans import begin, chain, start
 
 
 class Scene:
@@ -53,7 +53,7 @@ def test_a_waiting_task_names_every_open_dependency() -> None:
         [("dependency", "a"), ("dependency", "b")],
     )
     assert str(answer) == (
-        "c is waiting: it waits for success of 'a', which is pending; it waits for failure of 'b', which is pending"
+        "c is waiting: it needs 'a' to succeed, and 'a' is pending; it needs 'b' to fail, and 'b' is pending"
     )
 
 
@@ -69,14 +69,14 @@ def test_a_dependency_that_is_satisfied_is_not_named() -> None:
 def test_a_dependency_that_ended_the_wrong_way_says_how() -> None:
     scene = Scene(chain("a", "b"), edit_on=None)
     scene.end("a", FAILED)
-    assert str(scene.why("b")) == "b is waiting: it waits for success of 'a', which is failed"
+    assert str(scene.why("b")) == "b is waiting: it needs 'a' to succeed, but 'a' failed"
 
 
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
-        (False, "the condition 'result.ok' on it does not hold"),
-        ("no such key", "the condition 'result.ok' on it could not be evaluated: no such key"),
+        (False, "its condition 'result.ok' does not hold"),
+        ("no such key", "its condition 'result.ok' could not be evaluated: no such key"),
     ],
 )
 def test_a_condition_says_what_became_of_it(verdict: bool | str, words: str) -> None:
@@ -85,7 +85,7 @@ def test_a_condition_says_what_became_of_it(verdict: bool | str, words: str) -> 
     plan.evaluate = lambda condition, status, result: verdict
     scene = Scene(plan, edit_on=None)
     scene.end("a")
-    assert str(scene.why("b")) == f"b is waiting: it waits for success of 'a', and {words}"
+    assert str(scene.why("b")) == f"b is waiting: it needs 'a' to succeed, but {words}"
 
 
 # -- reviews -----------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_an_end_that_no_cycle_has_taken_yet_says_how_many_are_open() -> None:
     scene.end("c")
     [holder] = scene.why("d").holders
     assert (holder.kind, holder.name) == ("review", "c")
-    assert holder.text.startswith("the end of 'c' waits for its review: 1 cycle is open")
+    assert holder.text.startswith("the end of 'c' waits for review: 1 cycle is open")
 
 
 def test_under_global_a_task_elsewhere_is_held_by_every_cycle_and_by_the_ends_that_wait_for_one() -> None:
@@ -131,10 +131,10 @@ def test_under_global_a_task_elsewhere_is_held_by_every_cycle_and_by_the_ends_th
     scene.end("b")
     assert scene.why("other", placement=BUSY, now=5.0).holders == (
         Holder("cycle", "1", "the end of 'a' is being reviewed in cycle 1, for 2.0 s"),
-        Holder("review", "b", "the end of 'b' waits for its review"),
+        Holder("review", "b", "the end of 'b' waits for review"),
     )
     scene.end("c")
-    assert scene.why("other").holders[-1].text == "the ends of 'b' and 1 more wait for their review"
+    assert scene.why("other").holders[-1].text == "the ends of 'b' and 1 more wait for review"
 
 
 def test_under_global_a_cycle_over_many_ends_is_told_in_a_few_words() -> None:
@@ -154,7 +154,7 @@ def test_under_scoped_a_task_elsewhere_is_not_held() -> None:
     plan.add(Task("other"))
     scene = Scene(plan)
     scene.end("a")
-    assert str(scene.why("other")) == "other is pending: it is ready and about to be assigned"
+    assert str(scene.why("other")) == "other is pending: it is ready and will be assigned next"
 
 
 def test_under_global_the_stuck_cycle_holds_too() -> None:
@@ -172,7 +172,7 @@ def test_a_task_below_a_provisional_end_says_that_it_is_provisional() -> None:
     scene.open()
     scene.end("b")
     [holder] = scene.why("c").holders
-    assert holder == Holder("provisional", "b", "'b' has ended only provisionally: what lies above it is under review")
+    assert holder == Holder("provisional", "b", "'b' has ended provisionally: the ends above it are under review")
 
 
 def test_a_cycle_whose_review_is_void_is_not_named() -> None:
@@ -194,7 +194,7 @@ def test_a_cycle_whose_review_is_void_is_not_named() -> None:
 
 def test_a_ready_task_says_what_the_runtime_knows_or_that_its_turn_has_come() -> None:
     scene = Scene(chain("a"))
-    assert scene.why("a").holders == (Holder("turn", "", "it is ready and about to be assigned"),)
+    assert scene.why("a").holders == (Holder("turn", "", "it is ready and will be assigned next"),)
     assert scene.why("a", placement=BUSY).holders == (BUSY,)
 
 
@@ -229,9 +229,9 @@ def test_a_task_that_ended_provisionally_is_not_said_to_be_running(error: Except
     assert why.status == f"{ended} provisionally"
     assert "running" not in str(why)
     assert "it runs" not in str(why)
-    assert "counts once it is confirmed" in str(why)
+    assert "and waits to be confirmed" in str(why)
     assert "the end of 'a'" in str(why)
-    assert f"which is {ended} provisionally" in str(scene.why("c"))
+    assert f"but 'b' {ended} provisionally" in str(scene.why("c"))
 
 
 @pytest.mark.parametrize(("placement", "kinds"), [(None, ["retry"]), (BUSY, ["retry", "device"])])
@@ -241,7 +241,7 @@ def test_a_task_between_two_attempts_says_so_and_what_it_waits_for(placement: Ho
     scene.plan.retry(scene.plan.node("a"), 2.0, "bad luck")
     answer = scene.why("a", placement)
     assert [holder.kind for holder in answer.holders] == kinds
-    assert answer.holders[0].text == "attempt 1 failed and the next one has not begun"
+    assert answer.holders[0].text == "attempt 1 failed, and the next one has not begun"
 
 
 # -- ends --------------------------------------------------------------------------------------------------------------
@@ -250,13 +250,13 @@ def test_a_task_between_two_attempts_says_so_and_what_it_waits_for(placement: Ho
 def test_an_end_says_since_when_and_why() -> None:
     scene = Scene(chain("a"))
     scene.end("a", FAILED, ValueError("no"))
-    assert scene.why("a") == Why("a", "failed", (Holder("ended", "failed", "it is over since 2.000 (ValueError: no)"),))
+    assert scene.why("a") == Why("a", "failed", (Holder("ended", "failed", "it ended at 2.000 (ValueError: no)"),))
 
 
 def test_an_end_without_a_reason_says_when() -> None:
     scene = Scene(chain("a"))
     scene.end("a")
-    assert str(scene.why("a")) == "a is completed: it is over since 2.000"
+    assert str(scene.why("a")) == "a is completed: it ended at 2.000"
 
 
 def test_a_cancelled_task_says_who_cancelled_it() -> None:
@@ -271,3 +271,12 @@ def test_a_failure_that_was_confirmed_says_its_reason() -> None:
     scene.end("b", FAILED, ValueError("no"))
     scene.lock.close(scene.open(), 4.0, "empty")
     assert "(ValueError: no)" in str(scene.why("b"))
+
+
+def test_under_speculative_a_review_does_not_hold_what_may_be_revoked() -> None:
+    plan = chain("a", "b", revocable=True)
+    lock = AssignmentLock(plan, "speculative", edit_on=edit_on_all)
+    begin(plan, speculative=True)
+    start(plan, "a")
+    lock.finish(plan.node("a"), COMPLETED, 2.0)
+    assert why(plan, lock, plan.node("b"), None, 3.0).holders[0].kind == "turn"

@@ -35,7 +35,7 @@ def truth(condition: str, status: TaskStatus, result: Any) -> bool | str:
 
 @pytest.mark.parametrize("name", ["", None, 5])
 def test_a_constellation_has_a_name(name: Any) -> None:
-    with pytest.raises(PlanError, match="a constellation's id is a non-empty string"):
+    with pytest.raises(PlanError, match="the id of a plan is a non-empty string"):
         Constellation(name)
 
 
@@ -55,7 +55,7 @@ def test_nothing_is_ready_before_the_plan_begins() -> None:
 
 def test_a_plan_begins_once() -> None:
     plan = begin(chain("a"))
-    with pytest.raises(PlanError, match="constellation 'tiny' is executing: it cannot begin"):
+    with pytest.raises(PlanError, match="plan 'tiny' is executing: it cannot begin"):
         plan.begin(1.0)
 
 
@@ -223,7 +223,7 @@ def test_an_evaluator_that_raises_counts_as_false_and_leaves_the_counters_right(
 
 def test_a_plan_that_no_runtime_has_taken_on_starts_nothing_by_accident() -> None:
     assert accept_condition("result >") is None
-    assert cannot_evaluate("ok", COMPLETED, 1) == "nobody here can evaluate 'ok'"
+    assert cannot_evaluate("ok", COMPLETED, 1) == "'ok' cannot be evaluated: the plan has no orchestrator"
     plan = begin(fork(b={"when": "ok"}))
     end(plan, "a")
     assert ready(plan) == []
@@ -384,7 +384,7 @@ def test_a_plan_in_which_nothing_completed_has_failed() -> None:
     plan = begin(chain("a", "b"))
     fail(plan, "a")
     assert plan.close(3.0) is ConstellationState.FAILED
-    assert told(plan, "b") == [("cancelled", "unreachable: it waits for success of 'a', which is failed")]
+    assert told(plan, "b") == [("cancelled", "unreachable: it needs 'a' to succeed, but 'a' failed")]
     check_invariants(plan)
 
 
@@ -408,7 +408,7 @@ def test_a_plan_that_is_cancelled_says_so_to_every_task_that_was_left() -> None:
     plan = begin(chain("a", "b"))
     end(plan, "a")
     assert plan.close(3.0, cancelled=True) is ConstellationState.CANCELLED
-    assert told(plan, "b") == [("cancelled", "the constellation was cancelled")]
+    assert told(plan, "b") == [("cancelled", "the plan was cancelled")]
     check_invariants(plan)
 
 
@@ -416,8 +416,8 @@ def test_an_unreachable_task_counts_against_the_plan_and_so_does_what_lies_below
     plan = begin(chain("a", "b", "c"))
     plan.edit([CancelTask("a", "not today")])
     assert plan.close(3.0) is ConstellationState.FAILED
-    assert told(plan, "b")[-1] == ("cancelled", "unreachable: it waits for success of 'a', which was cancelled")
-    assert told(plan, "c")[-1] == ("cancelled", "unreachable: it waits for success of 'b', which was cancelled")
+    assert told(plan, "b")[-1] == ("cancelled", "unreachable: it needs 'a' to succeed, but 'a' was cancelled")
+    assert told(plan, "c")[-1] == ("cancelled", "unreachable: it needs 'b' to succeed, but 'b' was cancelled")
     assert plan.unreachable == 2
 
 
@@ -427,7 +427,7 @@ def test_a_task_for_a_failure_that_did_not_happen_was_not_needed_and_neither_was
     begin(plan)
     end(plan, "a")
     assert plan.close(3.0) is ConstellationState.COMPLETED
-    assert told(plan, "repair") == [("cancelled", "not needed: 'a' completed and this waits for its failure")]
+    assert told(plan, "repair") == [("cancelled", "not needed: it runs only if 'a' fails, and 'a' completed")]
     assert told(plan, "check") == [("cancelled", "not needed: 'repair' was not needed")]
 
 
@@ -435,7 +435,7 @@ def test_a_task_for_the_failure_of_one_that_was_cancelled_is_unreachable() -> No
     plan = begin(fork(repair="failure"))
     plan.cancel(plan.node("a"), 1.0, "not today")
     assert plan.close(3.0) is ConstellationState.FAILED
-    assert told(plan, "repair") == [("cancelled", "unreachable: it waits for failure of 'a', which was cancelled")]
+    assert told(plan, "repair") == [("cancelled", "unreachable: it needs 'a' to fail, but 'a' was cancelled")]
 
 
 def test_a_task_whose_condition_does_not_hold_was_not_needed() -> None:
@@ -476,13 +476,13 @@ def test_a_satisfied_parent_is_not_the_reason() -> None:
     end(plan, "a")
     fail(plan, "b")
     plan.close(3.0)
-    assert told(plan, "c") == [("cancelled", "unreachable: it waits for success of 'b', which is failed")]
+    assert told(plan, "c") == [("cancelled", "unreachable: it needs 'b' to succeed, but 'b' failed")]
 
 
 def test_a_ready_task_that_was_never_started_says_that_nothing_could_start_it() -> None:
     plan = begin(chain("a"))
     assert plan.close(1.0) is ConstellationState.FAILED
-    assert told(plan, "a") == [("cancelled", "unreachable: nothing could start it")]
+    assert told(plan, "a") == [("cancelled", "unreachable: no task could start it")]
     assert ready(plan) == []
     check_invariants(plan)
 

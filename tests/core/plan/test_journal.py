@@ -38,7 +38,7 @@ class RecordedPlan(LivingPlan):
     Plan = RecordedConstellation
     Lock = RecordedLock
 
-    def before(self) -> None:
+    def preserve(self) -> None:
         self.first = picture(self.plan, self.lock)
         self.steps: list[str] = []
         assert isinstance(self.plan, RecordedConstellation)
@@ -65,30 +65,30 @@ class RecordedPlan(LivingPlan):
         self.first, self.steps = picture(self.plan, self.lock), []
 
     @rule()
-    @precondition(lambda self: hasattr(self, "first") and self.lock.quiet)
+    @precondition(lambda self: hasattr(self, "first") and self.lock.idle)
     def get_stuck(self) -> None:
         self.lock.open_stuck(self.tick())
 
     @rule()
     @precondition(lambda self: self.lock.cycles)
     def reject(self) -> None:
-        self.lock.rejected(next(iter(self.lock.cycles.values())))
+        self.lock.record_rejection(next(iter(self.lock.cycles.values())))
 
     @rule()
     @precondition(lambda self: any(node.device for node in self.settled_running()))
     def lose_a_device(self) -> None:
-        self.plan.lose(next(node for node in self.settled_running() if node.device))
+        self.plan.count_loss(next(node for node in self.settled_running() if node.device))
 
     @rule()
     @precondition(lambda self: any(node.device for node in self.settled_running()))
     def find_out_where_one_is(self) -> None:
-        self.plan.locate(next(node for node in self.settled_running() if node.device), f"attic {self.tick()}")
+        self.plan.set_device(next(node for node in self.settled_running() if node.device), f"attic {self.tick()}")
 
     @rule()
     @precondition(lambda self: any(node.device for node in self.settled_running()))
     def hear_how_often_one_was_tried(self) -> None:
         node = next(node for node in self.settled_running() if node.device)
-        self.plan.tried(node, node.attempts + 2, node.losses + 1)
+        self.plan.set_attempts(node, node.attempts + 2, node.losses + 1)
 
     @rule()
     @precondition(lambda self: self.settled_running())
@@ -122,7 +122,7 @@ def recorded(*ids: str) -> tuple[RecordedConstellation, RecordedLock, list[Any]]
 def test_each_step_is_one_entry() -> None:
     plan, lock, steps = recorded("a", "b")
     plan.begin(1.0)
-    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
     lock.finish(plan.node("a"), FAILED, 3.0, None, OSError("no disk"))
     cycle = lock.open(4.0)
     assert cycle is not None
@@ -174,10 +174,10 @@ def a_lambda() -> Callable[[], None]:
 def test_what_cannot_be_kept_is_not_accepted() -> None:
     plan, lock, steps = recorded("a")
     plan.begin(1.0)
-    with pytest.raises(EditRejected, match=r"this plan is kept in a store, and task 'b': .* no import path"):
+    with pytest.raises(EditRejected, match=r"the plan is kept in a store, and task 'b': .* no import path"):
         plan.apply(EditBatch((edits.AddTask(Task("b", call=a_lambda())),)), 2.0)
     assert "b" not in plan
-    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
     with pytest.raises(NotJson, match="the result of task 'a' is a set"):
         lock.finish(plan.node("a"), COMPLETED, 3.0, {1})
     assert plan["a"].status == "running"
@@ -196,7 +196,7 @@ def test_nothing_to_open_is_no_entry() -> None:
 def test_cycles_go_on_counting_after_a_restart() -> None:
     plan, lock, _ = recorded("a")
     plan.begin(1.0)
-    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
     lock.finish(plan.node("a"), COMPLETED, 3.0)
     cycle = lock.open(4.0)
     assert cycle is not None
@@ -227,7 +227,7 @@ def test_cycles_go_on_counting_after_a_restart() -> None:
 )
 def test_a_step_that_cannot_be_taken_is_named(step: Any) -> None:
     plan, lock, _ = recorded("a")
-    with pytest.raises(UnreadableJournal, match=r"step 1 .* cannot be taken again"):
+    with pytest.raises(UnreadableJournal, match=r"step 1 .* cannot be replayed"):
         replay(plan, lock, [["note", 1.0, "said", None, ""], step])
 
 
@@ -243,12 +243,12 @@ def test_an_answer_that_is_rejected_after_its_cycle_was_closed_leaves_a_journal_
     plan, lock, steps = recorded("a")
     first = plan.to_json()
     plan.begin(1.0)
-    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
     lock.finish(plan.node("a"), COMPLETED, 3.0)
     cycle = lock.open(4.0)
     assert cycle is not None
     lock.close(cycle, 5.0, "timeout")
-    lock.rejected(cycle)
+    lock.record_rejection(cycle)
     again = RecordedConstellation.from_json(first)
     replay(again, RecordedLock(again), steps)
     assert again.to_json() == plan.to_json()
@@ -258,13 +258,13 @@ def test_where_a_task_is_done_and_how_often_it_was_tried_is_recorded_while_it_ru
     plan, lock, steps = recorded("a")
     plan.begin(1.0)
     with pytest.raises(InvalidTransition):
-        plan.locate(plan.node("a"), "kitchen")
+        plan.set_device(plan.node("a"), "kitchen")
     with pytest.raises(InvalidTransition):
-        plan.tried(plan.node("a"), 3, 1)
-    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "fleet", 2.0)
-    plan.locate(plan.node("a"), "kitchen")
+        plan.set_attempts(plan.node("a"), 3, 1)
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "fleet", 2.0)
+    plan.set_device(plan.node("a"), "kitchen")
     assert (plan.node("a").device, steps[-1]) == ("kitchen", ["locate", "a", "kitchen"])
-    plan.tried(plan.node("a"), 3, 1)
+    plan.set_attempts(plan.node("a"), 3, 1)
     assert (plan.node("a").attempts, plan.node("a").losses) == (3, 1)
     assert steps[-1] == ["tried", "a", 3, 1]
     again = RecordedConstellation("nightly")
@@ -276,8 +276,8 @@ def test_where_a_task_is_done_and_how_often_it_was_tried_is_recorded_while_it_ru
 def test_a_lost_device_is_counted_and_recorded() -> None:
     plan, lock, steps = recorded("a")
     plan.begin(1.0)
-    plan.start(plan.queue.take(next(iter(plan.queue.lanes))), "kitchen", 2.0)
-    plan.lose(plan.node("a"))
+    plan.start(plan.queue.pop(next(iter(plan.queue.lanes))), "kitchen", 2.0)
+    plan.count_loss(plan.node("a"))
     plan.retry(plan.node("a"), 3.0, "it vanished")
     plan.start(plan.node("a"), "attic", 4.0)
     plan.release(plan.node("a"), 5.0, "it left")

@@ -72,7 +72,7 @@ def test_the_hold_ends_when_the_cycle_closes() -> None:
     assert lock.close(cycle, 4.0, "empty") == []
     assert ready(plan) == ["aa"]
     assert (cycle.closed_at, cycle.outcome) == (4.0, "empty")
-    assert lock.quiet
+    assert lock.idle
 
 
 def test_without_an_editor_there_is_no_cycle_and_no_hold() -> None:
@@ -80,7 +80,7 @@ def test_without_an_editor_there_is_no_cycle_and_no_hold() -> None:
     lock = locked(plan, edit_on=None)
     end(lock, "a")
     assert ready(plan) == ["aa"]
-    assert lock.quiet
+    assert lock.idle
     assert lock.open(3.0) is None
     assert lock.open_stuck(3.0) is None
 
@@ -148,7 +148,7 @@ def test_speculative_lets_revocable_tasks_start_and_confirms_them_at_the_close()
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        ({"policy": "local"}, "policy is one of global, scoped, speculative, not 'local'"),
+        ({"policy": "local"}, "the lock policy is one of global, scoped, speculative, not 'local'"),
         ({"max_cycles": 0}, "max_cycles is 1 or more, not 0"),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_rejected_answer_is_followed_by_one_that_is_based_on_the_plan_as_it_is
     end(lock, "a")
     cycle = opened(lock)
     plan.edit([UpdateTask("aa", timeout=5)])
-    lock.rejected(cycle)
+    lock.record_rejection(cycle)
     assert (cycle.rejections, cycle.version) == (1, 1)
 
 
@@ -236,7 +236,7 @@ def test_the_stuck_cycle_is_the_last_chance_and_comes_back_only_after_something_
     assert cycle is not None
     assert cycle.stuck
     assert cycle.tasks == ()
-    assert not lock.quiet
+    assert not lock.idle
     lock.close(cycle, 5.0, "empty")
     assert lock.open_stuck(6.0) is None
     plan.add(Task("d"))
@@ -265,7 +265,7 @@ def test_a_cycle_is_claimed_for_a_while_and_the_holder_may_renew() -> None:
 def test_a_claimed_cycle_is_not_given_to_another() -> None:
     lock, _ = outside()
     lock.claim(1, "ada", 12.0, lease=20.0)
-    with pytest.raises(CycleClaimed, match="cycle 1 is claimed by 'ada' for 8 s more"):
+    with pytest.raises(CycleClaimed, match="cycle 1 is claimed by 'ada' for another 8 s"):
         lock.claim(1, "bob", 24.0, lease=20.0)
 
 
@@ -280,7 +280,7 @@ def test_a_claim_that_ran_out_may_be_taken_over() -> None:
 def test_a_cycle_that_is_not_open_cannot_be_claimed(number: int) -> None:
     lock, cycle = outside()
     lock.close(cycle, 11.0, "accepted")
-    with pytest.raises(CycleGone, match=f"cycle {number} is not open: it was answered, timed out, or never was"):
+    with pytest.raises(CycleGone, match=f"cycle {number} is not open: it was answered, timed out, or never existed"):
         lock.claim(number, "ada", 12.0, lease=20.0)
 
 
@@ -326,3 +326,13 @@ def test_a_plan_under_a_lock_begins_like_any_other() -> None:
     plan = begin(pairs("a"))
     assert AssignmentLock(plan).edit_on is None
     assert ready(plan) == ["a"]
+
+
+def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
+    plan = begin(chain("a"))
+    lock = AssignmentLock(plan, edit_on=edit_on_all)
+    start(plan, "a")
+    lock.finish(plan.node("a"), COMPLETED, 2.0)
+    lock.open(3.0)
+    with pytest.raises(CycleClaimed, match="the editor of this process"):
+        lock.claim(1, "somebody", 4.0, 60.0)

@@ -270,7 +270,7 @@ def test_an_input_that_is_not_json_is_refused_with_its_task_and_its_place() -> N
 def test_another_schema_is_refused(data: Any, says: Any) -> None:
     with pytest.raises(PlanError) as caught:
         Constellation.from_json(data)
-    assert str(caught.value) == f"this is not a constellation of schema 1 (it says {says})"
+    assert str(caught.value) == f"this is not a plan of schema 1 (its schema is {says})"
 
 
 def test_a_document_with_a_cycle_is_refused_with_the_path() -> None:

@@ -90,10 +90,10 @@ class LivingPlan(RuleBasedStateMachine):
         return [node for node in self.plan.nodes.values() if node.status is RUNNING and node.tentative is None]
 
     @rule()
-    @precondition(lambda self: not self.lock.holds_everything and self.plan.queue.anything())
+    @precondition(lambda self: not self.lock.holds_everything and self.plan.queue.has_ready())
     def start(self) -> None:
         lane = next(iter(self.plan.queue.lanes))
-        node = self.plan.queue.take(lane)
+        node = self.plan.queue.pop(lane)
         assert self.plan.nodes.get(node.id) is node, "a removed task was about to start"
         epoch = self.plan.start(node, "device", self.tick())
         assert epoch not in self.running, "an epoch was given twice"
@@ -228,9 +228,9 @@ class LivingPlan(RuleBasedStateMachine):
         return False
 
     def _start_any(self) -> bool:
-        if self.lock.holds_everything or not self.plan.queue.anything():
+        if self.lock.holds_everything or not self.plan.queue.has_ready():
             return False
-        self.plan.start(self.plan.queue.take(next(iter(self.plan.queue.lanes))), "device", self.tick())
+        self.plan.start(self.plan.queue.pop(next(iter(self.plan.queue.lanes))), "device", self.tick())
         return True
 
 

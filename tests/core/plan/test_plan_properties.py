@@ -97,9 +97,9 @@ def live_changes(plan: Constellation, data: st.DataObject) -> None:
     plan.evaluate = lambda condition, status, result: True
     plan.begin(0.0)
     for _ in range(data.draw(st.integers(0, 6))):
-        if not plan.queue.anything():
+        if not plan.queue.has_ready():
             break
-        node = plan.queue.take(next(iter(plan.queue.lanes)))
+        node = plan.queue.pop(next(iter(plan.queue.lanes)))
         plan.start(node, "device", 1.0)
         if data.draw(st.booleans()):
             plan.finish(node, data.draw(st.sampled_from([COMPLETED, FAILED])), 2.0, 5)

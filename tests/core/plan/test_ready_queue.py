@@ -7,6 +7,7 @@ from typing import Any
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ANY_DEVICE, Lane, ReadyQueue, lane_of
 from asterism.core.plan.task import Task
+from tests.core.plan.tiny_plans import begin, chain
 
 
 def queued(queue: ReadyQueue, task_id: str, rank: float = 0.0, **fields: Any) -> Node:
@@ -18,8 +19,8 @@ def queued(queue: ReadyQueue, task_id: str, rank: float = 0.0, **fields: Any) ->
 
 def drained(queue: ReadyQueue, lane: Lane = ANY_DEVICE) -> list[str]:
     found = []
-    while lane in queue.lanes and queue.best(lane) is not None:
-        found.append(queue.take(lane).id)
+    while lane in queue.lanes and queue.peek(lane) is not None:
+        found.append(queue.pop(lane).id)
     return found
 
 
@@ -47,16 +48,16 @@ def test_tasks_for_different_kinds_of_devices_wait_in_different_lanes() -> None:
 def test_looking_at_the_best_leaves_it_in_its_place() -> None:
     queue = ReadyQueue()
     node = queued(queue, "a")
-    assert queue.best(ANY_DEVICE) is queue.best(ANY_DEVICE) is node.entry
+    assert queue.peek(ANY_DEVICE) is queue.peek(ANY_DEVICE) is node.entry
     assert len(queue) == 1
 
 
 def test_a_node_that_was_taken_knows_that_it_is_no_longer_queued() -> None:
     queue = ReadyQueue()
     node = queued(queue, "a")
-    assert queue.take(ANY_DEVICE) is node
+    assert queue.pop(ANY_DEVICE) is node
     assert node.entry is None
-    assert not queue.anything()
+    assert not queue.has_ready()
 
 
 def test_an_entry_that_its_node_has_given_up_is_dropped_when_it_comes_to_the_top() -> None:
@@ -82,14 +83,30 @@ def test_a_node_that_is_pushed_again_moves_to_where_it_now_belongs() -> None:
 def test_a_lane_in_which_nothing_stands_any_more_is_closed() -> None:
     queue = ReadyQueue()
     queued(queue, "a").entry = None
-    assert queue.best(ANY_DEVICE) is None
+    assert queue.peek(ANY_DEVICE) is None
     assert ANY_DEVICE not in queue.lanes
 
 
 def test_anything_looks_into_every_lane() -> None:
     queue = ReadyQueue()
-    assert not queue.anything()
+    assert not queue.has_ready()
     queued(queue, "gone").entry = None
-    assert not queue.anything()
+    assert not queue.has_ready()
     queued(queue, "here", needs="gpu")
-    assert queue.anything()
+    assert queue.has_ready()
+
+
+def test_a_lane_that_was_set_aside_is_looked_at_again_when_it_is_said() -> None:
+    queue = begin(chain("a")).queue
+    assert list(queue.active_lanes) == [None]
+    queue.deactivate(None)
+    assert not queue.active_lanes
+    queue.activate(("nowhere", frozenset()))  # a lane without work is not worth it
+    assert not queue.active_lanes
+    queue.activate(None)
+    assert list(queue.active_lanes) == [None]
+    queue.deactivate(None)
+    queue.activate_all()
+    assert list(queue.active_lanes) == [None]
+    queue.pop(None)
+    assert not queue.active_lanes

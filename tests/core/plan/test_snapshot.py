@@ -28,31 +28,31 @@ def text(plan: Constellation) -> str:
 class FrozenPlan(RecordedPlan):
     """Everything that may happen to a plan, while it is being taken and after that."""
 
-    frozen: Snapshot | None = None
+    snapshot: Snapshot | None = None
     as_it_was = ""
 
     @rule()
-    @precondition(lambda self: hasattr(self, "first") and self.frozen is None)
-    def freeze(self) -> None:
+    @precondition(lambda self: hasattr(self, "first") and self.snapshot is None)
+    def take_snapshot(self) -> None:
         assert isinstance(self.plan, RecordedConstellation)
-        self.as_it_was, self.frozen = text(self.plan), self.plan.freeze()
+        self.as_it_was, self.snapshot = text(self.plan), self.plan.take_snapshot()
 
     @rule(most=st.integers(1, 2))
-    @precondition(lambda self: self.frozen is not None and not self.frozen.whole)
+    @precondition(lambda self: self.snapshot is not None and not self.snapshot.complete)
     def take(self, most: int) -> None:
-        assert self.frozen is not None
-        self.frozen.take(most)
+        assert self.snapshot is not None
+        self.snapshot.copy_nodes(most)
 
     @rule()
-    @precondition(lambda self: self.frozen is not None and self.frozen.whole)
+    @precondition(lambda self: self.snapshot is not None and self.snapshot.complete)
     def write(self) -> None:
-        assert self.frozen is not None
-        assert "".join(self.frozen.pieces()) == self.as_it_was
-        self.frozen = None
+        assert self.snapshot is not None
+        assert "".join(self.snapshot.chunks()) == self.as_it_was
+        self.snapshot = None
 
     def teardown(self) -> None:
-        if self.frozen is not None:
-            self.frozen.take()
+        if self.snapshot is not None:
+            self.snapshot.copy_nodes()
             self.write()
         super().teardown()
 
@@ -86,15 +86,15 @@ def started(plan: RecordedConstellation, lock: RecordedLock) -> None:
 
 
 def located(plan: RecordedConstellation, lock: RecordedLock) -> None:
-    plan.locate(plan.node("below"), "attic")
+    plan.set_device(plan.node("below"), "attic")
 
 
 def counted(plan: RecordedConstellation, lock: RecordedLock) -> None:
-    plan.tried(plan.node("below"), 3, 1)
+    plan.set_attempts(plan.node("below"), 3, 1)
 
 
 def lost(plan: RecordedConstellation, lock: RecordedLock) -> None:
-    plan.lose(plan.node("below"))
+    plan.count_loss(plan.node("below"))
 
 
 def retried(plan: RecordedConstellation, lock: RecordedLock) -> None:
@@ -117,7 +117,7 @@ def judged(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.finish(plan.node("below"), COMPLETED, 6.0, 7)
 
 
-def only_in_turn(self: Snapshot, most: int | None = None, take: Callable[..., None] = Snapshot.take) -> None:
+def only_in_turn(self: Snapshot, most: int | None = None, take: Callable[..., None] = Snapshot.copy_nodes) -> None:
     if most is not None:
         take(self, most)
 
@@ -125,14 +125,14 @@ def only_in_turn(self: Snapshot, most: int | None = None, take: Callable[..., No
 @pytest.mark.parametrize(
     ("step", "where", "what", "instead"),
     [
-        (started, Snapshot, "before", lambda self, *nodes: None),
+        (started, Snapshot, "preserve", lambda self, *nodes: None),
         *(
-            (step, Snapshot, "before", lambda self, *nodes: None)
+            (step, Snapshot, "preserve", lambda self, *nodes: None)
             for step in (located, counted, lost, retried, released)
         ),
-        (edited, Snapshot, "take", only_in_turn),
-        (confirmed, journal, "below", lambda node: [node]),
-        (judged, journal, "_judged_by", lambda node: []),
+        (edited, Snapshot, "copy_nodes", only_in_turn),
+        (confirmed, journal, "provisional_below", lambda node: [node]),
+        (judged, journal, "_conditional_children", lambda node: []),
     ],
     ids=[
         "a task that changes",
@@ -157,11 +157,11 @@ def test_without_looking_ahead_it_is_written_as_it_never_was(
         plan, lock = reviewed_plan()
         if not look_ahead:
             monkeypatch.setattr(where, what, instead)
-        before, frozen = text(plan), plan.freeze()
+        before, snapshot = text(plan), plan.take_snapshot()
         step(plan, lock)
         assert text(plan) != before
-        frozen.take(100)
-        assert ("".join(frozen.pieces()) == before) is look_ahead
+        snapshot.copy_nodes(100)
+        assert ("".join(snapshot.chunks()) == before) is look_ahead
 
 
 # -- in pieces ---------------------------------------------------------------------------------------------------------
@@ -178,17 +178,17 @@ def some_plan(tasks: Iterable[int]) -> RecordedConstellation:
 def test_a_large_plan_is_written_in_many_pieces_and_edits_are_in_the_order_of_their_texts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan_codec, "TASKS", 3)
-    monkeypatch.setattr(plan_codec, "ENTRIES", 4)
+    monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 3)
+    monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 4)
     plan = some_plan(range(10))
     for number in range(20, 9, -1):
         plan.apply(EditBatch((AddTask(Task(f"t{number}")),)), 2.0)
     plan.start(plan.node("t0"), "kitchen", 3.0)
     plan.finish(plan.node("t0"), COMPLETED, 4.0, {"väl": [1, None]})
-    frozen = plan.freeze()
+    snapshot = plan.take_snapshot()
     before = text(plan)
-    frozen.take()
-    pieces = list(frozen.pieces())
+    snapshot.copy_nodes()
+    pieces = list(snapshot.chunks())
     assert "".join(pieces) == before
     lists = [piece.strip(",") for piece in pieces[1:] if piece[-1:] in ("}", "]") and len(piece) > 1]
     items = [len(json.loads(f"[{piece}]")) for piece in lists]
@@ -197,34 +197,34 @@ def test_a_large_plan_is_written_in_many_pieces_and_edits_are_in_the_order_of_th
 
 
 def test_a_piece_is_no_longer_for_results_that_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_codec, "LETTERS", 1000)
+    monkeypatch.setattr(plan_codec, "CHUNK_LENGTH", 1000)
     plan = some_plan(range(20))
     for number in range(20):
         plan.start(plan.node(f"t{number}"), "kitchen", 2.0)
         plan.finish(plan.node(f"t{number}"), COMPLETED, 3.0, "x" * 700)
-    frozen = plan.freeze()
-    frozen.take()
-    pieces = list(frozen.pieces())
+    snapshot = plan.take_snapshot()
+    snapshot.copy_nodes()
+    pieces = list(snapshot.chunks())
     assert "".join(pieces) == text(plan)
     assert max(map(len, pieces)) < 2000
 
 
 def test_a_plan_without_tasks_can_be_written() -> None:
     plan = RecordedConstellation("empty")
-    frozen = plan.freeze()
-    frozen.take(1)
-    assert frozen.whole
-    assert "".join(frozen.pieces()) == text(plan)
+    snapshot = plan.take_snapshot()
+    snapshot.copy_nodes(1)
+    assert snapshot.complete
+    assert "".join(snapshot.chunks()) == text(plan)
 
 
 def test_taking_is_as_much_as_was_asked_for_and_a_task_is_taken_once() -> None:
     plan = some_plan(range(5))
-    frozen = plan.freeze()
-    frozen.take(2)
-    assert len(frozen._taken) == 2
-    frozen.before(plan.node("t0"), plan.node("t4"))
-    assert len(frozen._taken) == 3
-    frozen.take(2)
-    assert (len(frozen._taken), frozen.whole) == (5, False)
-    frozen.take(2)
-    assert frozen.whole
+    snapshot = plan.take_snapshot()
+    snapshot.copy_nodes(2)
+    assert len(snapshot._copied) == 2
+    snapshot.preserve(plan.node("t0"), plan.node("t4"))
+    assert len(snapshot._copied) == 3
+    snapshot.copy_nodes(2)
+    assert (len(snapshot._copied), snapshot.complete) == (5, False)
+    snapshot.copy_nodes(2)
+    assert snapshot.complete

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import InvalidTask, NotJson
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Dependency, Priority, Task, dependencies_of, differences, import_path
 
 
@@ -55,7 +56,7 @@ def test_two_tasks_with_the_same_fields_are_equal_and_any_other_pair_is_told_apa
         ({"id": ""}, "the id must be a non-empty string"),
         ({"id": 5}, "the id must be a non-empty string"),
         ({"id": "a\nb"}, "the id must not contain control characters"),
-        ({"call": work, "shell": "true"}, "give one of call, argv, shell, http, not several"),
+        ({"call": work, "shell": "true"}, "only one of call, argv, shell, http may be set"),
         ({"call": 5}, "call is a function or 'package.module:function'"),
         ({"call": "no_colon"}, "call is a function or 'package.module:function'"),
         ({"argv": []}, "argv is a non-empty list of strings"),
@@ -292,3 +293,14 @@ def test_after_refuses_terms_it_does_not_know(terms: Any) -> None:
 def test_after_refuses_what_names_no_task(after: Any) -> None:
     with pytest.raises(InvalidTask, match="after"):
         dependencies_of("z", after)
+
+
+def test_a_copy_cannot_reach_the_data_of_the_live_task() -> None:
+    plan = Constellation()
+    plan.add(Task("a", data={"x": 1}))
+    with pytest.raises(TypeError):
+        plan.copy()["a"].task.data["x"] = "forged"  # type: ignore[index]
+    given = {"x": 1}
+    task = Task("b", inputs=given)
+    given["x"] = 2
+    assert task.inputs == {"x": 1}

@@ -76,7 +76,7 @@ def test_a_cycle_is_refused_with_the_shortest_way_to_say_it() -> None:
     plan = chain("a", "b", "c")
     with pytest.raises(CycleFound) as caught:
         plan.connect("c", "a")
-    assert str(caught.value) == "that would close a cycle: c -> a -> b -> c"
+    assert str(caught.value) == "this dependency would close a cycle: c -> a -> b -> c"
 
 
 def test_a_cycle_of_two_is_refused() -> None:

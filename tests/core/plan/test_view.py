@@ -61,7 +61,7 @@ def test_a_reason_says_in_words_why_a_task_failed_or_was_cancelled() -> None:
     plan.cancel(plan.node("c"), 3.0, "not today")
     assert plan["c"].reason == "not today"
     plan.close(4.0)
-    assert plan["b"].reason == "unreachable: it waits for success of 'a', which is failed"
+    assert plan["b"].reason == "unreachable: it needs 'a' to succeed, but 'a' failed"
 
 
 def test_a_provisional_result_is_not_shown() -> None:

@@ -67,7 +67,7 @@ class RunMachine(RuleBasedStateMachine):
             priority=7,
             retry_of=self.old.id if self.old is not None else None,
         )
-        self.where, self.held, self.paused, self.wish = "waiting", self.series is not None, False, ""
+        self.where, self.held, self.paused, self.stop_request = "waiting", self.series is not None, False, ""
         self.owner: Grant | None = None
         self.grants: list[Grant] = []
         self.failures = self.losses = self.rounds = 0
@@ -114,12 +114,12 @@ class RunMachine(RuleBasedStateMachine):
 
     def freed(self) -> None:
         """Its owner has it no more, and what was wished of it comes true."""
-        self.where = "over" if self.wish == "cancel" else "waiting"
-        self.paused = self.wish == "pause"
-        self.owner, self.wish = None, ""
+        self.where = "over" if self.stop_request == "cancel" else "waiting"
+        self.paused = self.stop_request == "pause"
+        self.owner, self.stop_request = None, ""
 
     def over(self) -> None:
-        self.where, self.owner, self.wish, self.held, self.paused = "over", None, "", False, False
+        self.where, self.owner, self.stop_request, self.held, self.paused = "over", None, "", False, False
 
     @rule()
     @precondition(lambda self: self.where == "over")
@@ -151,7 +151,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule(tick=ticks)
     def lose(self, tick: float) -> None:
         if self.step(self.owner is not None, lambda r: transitions.lose(r, self.flow, self.now, "silence"), tick=tick):
-            self.losses += self.wish != "cancel"
+            self.losses += self.stop_request != "cancel"
             self.over() if self.losses > self.flow.losses else self.freed()
             self.avoided = True
 
@@ -216,13 +216,17 @@ class RunMachine(RuleBasedStateMachine):
             return transitions.fail(run, grant, "boom", self.flow, self.now, final=final)
 
         if self.said(speaker, ANYWHERE, say, tick):
-            self.failures += self.wish != "cancel"
-            self.over() if final or self.failures > self.flow.retries else self.freed()
+            self.failures += self.stop_request != "cancel"
+            if final or self.failures > self.flow.retries:
+                self.over()
+                assert self.run.ended, "more failures than there may be"
+            else:
+                self.freed()
             self.avoided = True
 
     def decline(self, speaker: str, tick: float, full: bool) -> None:
         if self.said(speaker, ANYWHERE, lambda r, g: transitions.decline(r, g, "no", self.now, for_now=full), tick):
-            cancelled = self.wish == "cancel"
+            cancelled = self.stop_request == "cancel"
             self.freed()
             if not full and not cancelled:
                 self.avoided = self.declined = True
@@ -259,25 +263,25 @@ class RunMachine(RuleBasedStateMachine):
             return
         if self.step(self.where != "over", lambda run: transitions.cancel(run, self.now, "ann"), tick=tick):
             if self.where in ("claimed", "processing"):
-                self.wish = "cancel"
+                self.stop_request = "cancel"
             else:
                 self.over()
 
     @rule(tick=ticks)
     def pause(self, tick: float) -> None:
-        legal = self.where != "over" and self.wish != "cancel"
+        legal = self.where != "over" and self.stop_request != "cancel"
         if self.step(legal, lambda run: transitions.pause(run, self.now, "ann"), tick=tick):
             if self.where in ("claimed", "processing"):
-                self.wish = "pause"
+                self.stop_request = "pause"
             else:
                 self.where, self.owner, self.paused = "waiting", None, True
 
     @rule(tick=ticks)
     def resume(self, tick: float) -> None:
-        legal = self.paused or self.wish == "pause"
+        legal = self.paused or self.stop_request == "pause"
         if self.step(legal, lambda run: transitions.resume(run, self.now, "ann"), tick=tick):
             self.paused = False
-            self.wish = ""
+            self.stop_request = ""
 
     # -- what is always true ------------------------------------------------------------------------------------------
 
@@ -294,7 +298,7 @@ class RunMachine(RuleBasedStateMachine):
         where = {"created": "waiting", "reassigning": "waiting", "completed": "over", "failed": "over"}
         assert where.get(run.status, run.status) == self.where
         assert run.grant == self.owner, "somebody else owns it"
-        assert (run.held, run.paused is not None, run.wish or "") == (self.held, self.paused, self.wish)
+        assert (run.held, run.paused is not None, run.stop_request or "") == (self.held, self.paused, self.stop_request)
         assert run.epoch == len(self.grants), "an epoch counts grants, one by one"
         assert (run.series, run.pinned, run.priority) == (self.series, self.device, 7)
         assert (run.failures, run.losses, run.rounds) == (self.failures, self.losses, self.rounds), "wrongly counted"
@@ -334,7 +338,7 @@ class RunMachine(RuleBasedStateMachine):
             return
         if self.run.held:
             self.let_go()
-        if self.paused or self.wish == "pause":
+        if self.paused or self.stop_request == "pause":
             self.resume(0.0)
         rounds = 0
         while self.where != "over":

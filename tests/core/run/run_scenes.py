@@ -78,7 +78,11 @@ def cancel(run: Run) -> Run:
 
 def situation(run: Run) -> str:
     """A status and its marks, as a word."""
-    marks = ["held"] * run.held + ["paused"] * (run.paused is not None) + ([run.wish] if run.wish is not None else [])
+    marks = (
+        ["held"] * run.held
+        + ["paused"] * (run.paused is not None)
+        + ([run.stop_request] if run.stop_request is not None else [])
+    )
     return " ".join([run.status.value, *marks])
 
 
@@ -159,8 +163,8 @@ def check(run: Run, flow: Workflow) -> None:
     assert (run.error is not None) == (run.status == "failed")
     assert run.status == "failed" or not run.cancelled
     assert run.offered == (waits and run.paused is None and not run.held), "offered is not what it says"
-    assert run.wish is None or run.status in (CLAIMED, PROCESSING), "a wish without anybody to hear it"
-    assert (run.wished_by is not None) == (run.wish is not None)
+    assert run.stop_request is None or run.status in (CLAIMED, PROCESSING), "a stop request without an owner"
+    assert (run.stop_requested_by is not None) == (run.stop_request is not None)
     assert run.paused is None or waits, "somebody owns a paused run"
     assert not run.held or (run.status == "created" and run.series is not None), "somebody got a held run"
     assert run.pinned is None or run.device in (None, run.pinned), "it is with a device that it is not for"
@@ -205,11 +209,11 @@ def check_step(before: Run, after: Run) -> None:
     for name in ("failures", "losses", "rounds"):
         assert 0 <= getattr(after, name) - getattr(before, name) <= 1, f"{name} counts one by one"
     assert after.progress is not None or before.progress is None, "progress was lost"
-    assert before.wish != "cancel" or after.wish == "cancel" or after.ended, "a cancelled run goes on"
-    assert before.wish != "pause" or _heard(before, after), "a pause was forgotten"
+    assert before.stop_request != "cancel" or after.stop_request == "cancel" or after.ended, "a cancelled run goes on"
+    assert before.stop_request != "pause" or _heard(before, after), "a pause was forgotten"
 
 
 def _heard(before: Run, after: Run) -> bool:
     """What becomes of a run that is to pause: it does, or ends first, or somebody thought better of it."""
     resumed = "resumed" in [entry.what for entry in after.story[len(before.story) :]]
-    return after.ended or resumed or after.wish is not None or after.paused is not None
+    return after.ended or resumed or after.stop_request is not None or after.paused is not None

@@ -58,25 +58,25 @@ def without(*names: str) -> Callable[[Patch], None]:
 
 
 def whichever_comes_first(patch: Patch) -> None:
-    patch.setattr(resolving, "_text", lambda run: "")
+    patch.setattr(resolving, "_text_form", lambda run: "")
 
 
 def by_revision(patch: Patch) -> None:
     """In place of the number of steps, as if all peers counted alike."""
     within = resolving._within_assignment
-    patch.setattr(resolving, "_within_a_grant", lambda run: (("revision", run.revision), *within(run)))
+    patch.setattr(resolving, "_within_assignment", lambda run: (("revision", run.revision), *within(run)))
 
 
 def by_the_length_of_the_whole_story(patch: Patch) -> None:
-    patch.setattr(resolving, "_told", lambda run: run.story)
+    patch.setattr(resolving, "_own_story", lambda run: run.story)
 
 
 def by_all_that_ever_ended(patch: Patch) -> None:
-    patch.setattr(resolving, "ended_of", lambda run: run.previous)
+    patch.setattr(resolving, "own_assignments", lambda run: run.previous)
 
 
 def unite_as_lists(patch: Patch) -> None:
-    patch.setattr(resolving, "_beside", lambda known, line, place: tuple(known))
+    patch.setattr(resolving, "_side_entries", lambda known, line, place: tuple(known))
 
 
 def unite_in_the_order_of_hearing(patch: Patch) -> None:
@@ -84,11 +84,11 @@ def unite_in_the_order_of_hearing(patch: Patch) -> None:
         items = {place(item): item for item in known}
         return tuple(items[key] for key in items if key not in [place(item) for item in line])
 
-    patch.setattr(resolving, "_beside", beside)
+    patch.setattr(resolving, "_side_entries", beside)
 
 
 def forget_what_was_beside(patch: Patch) -> None:
-    patch.setattr(resolving, "_beside", lambda known, line, place: ())
+    patch.setattr(resolving, "_side_entries", lambda known, line, place: ())
 
 
 def forget_results(patch: Patch) -> None:
@@ -102,21 +102,21 @@ def keep_the_result_beside_itself(patch: Patch) -> None:
 
 
 def write_what_is_not_new(patch: Patch) -> None:
-    def taken_over(mine: Run, resolved: Run) -> Run:
+    def next_revision(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
-    patch.setattr("tests.core.run.merge_scenes.taken_over", taken_over)
+    patch.setattr("tests.core.run.merge_scenes.next_revision", next_revision)
 
 
 def write_the_revision_of_the_winner(patch: Patch) -> None:
-    def taken_over(mine: Run, resolved: Run) -> Run | None:
+    def next_revision(mine: Run, resolved: Run) -> Run | None:
         return None if resolved.changed(revision=mine.revision) == mine else resolved
 
-    patch.setattr("tests.core.run.merge_scenes.taken_over", taken_over)
+    patch.setattr("tests.core.run.merge_scenes.next_revision", next_revision)
 
 
 def tell_nobody(patch: Patch) -> None:
-    patch.setattr("tests.core.run.merge_scenes.lost_by", lambda mine, resolved: None)
+    patch.setattr("tests.core.run.merge_scenes.loss_reason", lambda mine, resolved: None)
 
 
 LAW = "it matters|with itself"

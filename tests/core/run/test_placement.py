@@ -86,11 +86,11 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
     for _ in range(4):
         name = chosen(view, flow(strategy="round_robin"))
         assert name is not None
-        view.gave(name)
+        view.record_assignment(name)
         turns.append(name)
     assert turns == ["a", "b", "a", "b"]
     assert chosen(view, flow()) is None, "all their slots are given out"
-    view.gave("a stranger")  # who has left meanwhile
+    view.record_assignment("a stranger")  # who has left meanwhile
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_device_that_is_no_candidate_is_told_why(
 def test_both_sides_must_agree() -> None:
     willing = session("kitchen", accepts="run.workflow=work", profile={"os": "linux"})
     assert chosen(outlook(willing), flow(requires="os=linux")) == "kitchen"
-    assert unmet_reason("os=linux", willing.shown(), evaluate) is None
+    assert unmet_reason("os=linux", willing.expression_names(), evaluate) is None
 
 
 def test_who_is_silent_or_has_left_is_not_looked_at() -> None:
@@ -180,7 +180,7 @@ def test_what_was_found_out_for_one_run_is_never_wrong_for_the_next(made: list[A
         choice = view.choose(run_of(workflow), workflow)
         assert choice == anew.choose(run_of(workflow), workflow)
         if choice.owner is not None:
-            view.gave(choice.owner.device)
+            view.record_assignment(choice.owner.device)
             given_out[choice.owner.device] += 1
 
 
@@ -201,7 +201,7 @@ def test_a_run_waits_for_a_device_that_only_rest_keeps_from_it() -> None:
 def test_a_device_that_says_nothing_sensible_about_rest_is_taken_to_be_awake(told: object) -> None:
     one = session("a", profile={"resting": told})
     assert one.resting is None
-    assert "resting" not in one.shown()
+    assert "resting" not in one.expression_names()
 
 
 ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk"]))

@@ -18,7 +18,7 @@ from tests.core.run.run_machine import RunMachine
 Patch = pytest.MonkeyPatch
 
 HUNT = settings(
-    max_examples=1000,
+    max_examples=4000,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,
@@ -82,11 +82,11 @@ def believe_a_grant_for_another_run(patch: Patch) -> None:
 
 
 def keep_the_epoch(patch: Patch) -> None:
-    then(patch, "granted", lambda before, after: {"epoch": before.epoch})
+    then(patch, "grant_to", lambda before, after: {"epoch": before.epoch})
 
 
 def leave_the_owner_in_place(patch: Patch) -> None:
-    then(patch, "reassigned", lambda before, after: {"session": before.session})
+    then(patch, "reassign", lambda before, after: {"session": before.session})
 
 
 # -- who may have it ---------------------------------------------------------------------------------------------------
@@ -105,16 +105,16 @@ def give_away_what_is_owned(patch: Patch) -> None:
 
 
 def ask_nothing_before_giving_away(patch: Patch) -> None:
-    off(patch, "may_be_given")
+    off(patch, "require_offered")
 
 
 def forget_whom_it_is_for(patch: Patch) -> None:
-    grant = transitions.granted
+    grant = transitions.grant_to
 
     def anywhere(run: Run, *arguments: Any, **changes: Any) -> Run:
         return grant(run.changed(pinned=None), *arguments, **changes).changed(pinned=run.pinned)
 
-    patch_steps(patch, "granted", anywhere)
+    patch_steps(patch, "grant_to", anywhere)
 
 
 # -- an end is an end --------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def forgive_every_loss(patch: Patch) -> None:
 
 
 def ask_for_ever(patch: Patch) -> None:
-    without_cap(patch, "next_round", "rounds")
+    without_cap(patch, "offer_again", "rounds")
 
 
 def count_a_loss_as_a_failure(patch: Patch) -> None:
@@ -171,19 +171,19 @@ def punish_declining(patch: Patch) -> None:
 
 
 def forget_the_progress(patch: Patch) -> None:
-    then(patch, "reassigned", lambda before, after: {"progress": None})
+    then(patch, "reassign", lambda before, after: {"progress": None})
 
 
 def forget_the_assignment(patch: Patch) -> None:
-    then(patch, "reassigned", lambda before, after: {"previous": before.previous})
+    then(patch, "reassign", lambda before, after: {"previous": before.previous})
 
 
 def forget_the_wish_to_pause(patch: Patch) -> None:
-    then(patch, "reassigned", lambda before, after: {"paused": None})
+    then(patch, "reassign", lambda before, after: {"paused": None})
 
 
 def forget_the_wish_to_cancel(patch: Patch) -> None:
-    then(patch, "start", lambda before, after: {"wish": None, "wished_by": None})
+    then(patch, "start", lambda before, after: {"stop_request": None, "stop_requested_by": None})
 
 
 def forget_the_lease(patch: Patch) -> None:
@@ -199,11 +199,11 @@ def wait_while_it_backs_off(patch: Patch) -> None:
 
 
 def keep_the_revision(patch: Patch) -> None:
-    then(patch, "wished", lambda before, after: {"revision": before.revision})
+    then(patch, "request_stop", lambda before, after: {"revision": before.revision})
 
 
 def tell_nothing(patch: Patch) -> None:
-    then(patch, "let_go", lambda before, after: {"story": before.story})
+    then(patch, "release_hold", lambda before, after: {"story": before.story})
 
 
 def rewrite_the_story(patch: Patch) -> None:

@@ -81,7 +81,7 @@ def test_the_profile_shows_what_the_device_says_and_what_the_store_knows() -> No
     one = session(
         can=frozenset({"gpu", "disk"}), slots=4, used=1, host="k.lan", profile={"os": "linux", "battery": 0.5}
     )
-    assert one.shown(0.75) == {
+    assert one.expression_names(0.75) == {
         "name": "kitchen",
         "host": "k.lan",
         "can": ["disk", "gpu"],
@@ -101,16 +101,16 @@ def test_the_profile_shows_what_the_device_says_and_what_the_store_knows() -> No
 def test_what_a_device_says_does_not_hide_what_the_store_knows() -> None:
     lies = {"name": "laptop", "host": "x", "can": ["gpu"], "slots": 99, "used": 0, "load": 0.0, "rank": 1.0}
     honest = session(used=1, host="k.lan")
-    assert session(used=1, host="k.lan", profile=lies).shown(0.5) == honest.shown(0.5)
+    assert session(used=1, host="k.lan", profile=lies).expression_names(0.5) == honest.expression_names(0.5)
 
 
 def test_what_else_a_device_says_is_shown_too() -> None:
-    assert session(profile={"floor": 2}).shown()["floor"] == 2
+    assert session(profile={"floor": 2}).expression_names()["floor"] == 2
 
 
 @pytest.mark.parametrize(("slots", "used", "load"), [(2, 0, 0.0), (2, 1, 0.5), (2, 5, 1.0), (0, 0, 1.0)])
 def test_the_load_is_the_share_of_slots_in_use(slots: int, used: int, load: float) -> None:
-    assert session(slots=slots, used=used).shown()["load"] == load
+    assert session(slots=slots, used=used).expression_names()["load"] == load
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_whatever_a_profile_says_the_quality_is_a_share(told: Any, quality: floa
     one = session(profile={"quality": told})
     assert one.quality == quality
     assert type(one.quality) is float
-    assert one.shown()["quality"] == candidate_of(one, 0.0, 0.0).connection == quality
+    assert one.expression_names()["quality"] == candidate_of(one, 0.0, 0.0).connection == quality
 
 
 def test_a_device_that_has_not_said_how_it_is_connected_is_taken_to_be_well() -> None:
@@ -197,7 +197,7 @@ def test_every_device_has_a_rank_of_its_own_and_the_first_has_one(
 
 
 def test_a_device_without_a_battery_counts_as_one_that_is_full() -> None:
-    assert Session("s", "kitchen", 0.0, profile={"battery": None, "cpu": 0.5}).shown()["battery"] == 1.0
+    assert Session("s", "kitchen", 0.0, profile={"battery": None, "cpu": 0.5}).expression_names()["battery"] == 1.0
 
 
 def test_a_device_of_a_peer_may_be_given_work_while_it_is_heard_of() -> None:

@@ -60,11 +60,16 @@ def test_the_assignment_of_what_is_cancelled_is_told() -> None:
 def test_the_owner_of_what_is_cancelled_is_asked_to_stop(make: Make) -> None:
     run = make()
     asked = cancel(run)
-    assert (asked.status, asked.wish, asked.wished_by, asked.grant) == (run.status, "cancel", "ann", run.grant)
+    assert (asked.status, asked.stop_request, asked.stop_requested_by, asked.grant) == (
+        run.status,
+        "cancel",
+        "ann",
+        run.grant,
+    )
     assert str(asked.story[-1]) == "8.000 asked to cancel: by ann"
     stopped = release(asked)
     assert (stopped.status, stopped.cancelled, stopped.error) == ("failed", True, "cancelled by ann (as wished)")
-    assert (stopped.wish, stopped.wished_by, stopped.progress) == (None, None, HALF_WAY)
+    assert (stopped.stop_request, stopped.stop_requested_by, stopped.progress) == (None, None, HALF_WAY)
     assert stopped.previous[-1].reason == "released"
 
 
@@ -88,12 +93,18 @@ def test_work_that_fails_while_it_is_being_cancelled_is_not_tried_again() -> Non
 
 def test_work_that_is_done_before_the_wish_is_heard_is_done() -> None:
     run = completed(cancel(processing()))
-    assert (run.status, run.output, run.cancelled, run.wish, run.wished_by) == ("completed", 42, False, None, None)
+    assert (run.status, run.output, run.cancelled, run.stop_request, run.stop_requested_by) == (
+        "completed",
+        42,
+        False,
+        None,
+        None,
+    )
 
 
 def test_the_start_does_not_forget_the_wish() -> None:
     run = cancel(claimed())
-    assert transitions.start(run, grant_of(run), 9.0).wish == "cancel"
+    assert transitions.start(run, grant_of(run), 9.0).stop_request == "cancel"
 
 
 @pytest.mark.parametrize("make", [completed, lambda: cancel(new())])
@@ -125,7 +136,7 @@ def test_what_nobody_owns_is_paused_at_once_and_given_to_nobody(make: Make) -> N
 
 def test_a_reason_is_not_needed() -> None:
     assert pause(new(), reason="").paused == "by ann"
-    assert pause(claimed(), reason="").wished_by == "ann"
+    assert pause(claimed(), reason="").stop_requested_by == "ann"
 
 
 def test_what_was_only_assigned_is_taken_back_and_paused() -> None:
@@ -139,11 +150,11 @@ def test_what_was_only_assigned_is_taken_back_and_paused() -> None:
 @pytest.mark.parametrize("make", [claimed, processing])
 def test_the_owner_of_what_is_to_pause_is_asked_to_stop_and_what_it_did_is_kept(make: Make) -> None:
     asked = pause(make())
-    assert (asked.wish, asked.wished_by, asked.paused) == ("pause", "ann: the disk is full", None)
+    assert (asked.stop_request, asked.stop_requested_by, asked.paused) == ("pause", "ann: the disk is full", None)
     assert str(asked.story[-1]) == "7.000 asked to pause: by ann: the disk is full"
     run = release(asked)
     assert (run.status, run.paused, run.progress) == ("reassigning", "by ann: the disk is full", HALF_WAY)
-    assert (run.wish, run.wished_by) == (None, None)
+    assert (run.stop_request, run.stop_requested_by) == (None, None)
     assert [entry.what for entry in run.story[-2:]] == ["reassigning", "paused"]
 
 
@@ -159,7 +170,7 @@ def test_however_its_owner_goes_a_run_that_is_to_pause_pauses(free: Callable[[Ru
 
 def test_a_pause_does_not_raise_the_caps() -> None:
     run = transitions.lose(pause(processing()), STRICT, 9.0, "silence")
-    assert (run.status, run.paused, run.wish) == ("failed", None, None)
+    assert (run.status, run.paused, run.stop_request) == ("failed", None, None)
 
 
 def test_pausing_twice_changes_nothing() -> None:
@@ -198,7 +209,7 @@ def test_a_backoff_outlives_a_pause() -> None:
 
 def test_resumed_before_its_owner_has_noticed_it_goes_on_as_if_nothing_had_been() -> None:
     run = resume(pause(processing()))
-    assert (run.status, run.wish, run.wished_by, run.paused, run.waiting_since) == (
+    assert (run.status, run.stop_request, run.stop_requested_by, run.paused, run.waiting_since) == (
         "processing",
         None,
         None,
@@ -225,7 +236,7 @@ def test_what_is_not_paused_cannot_be_resumed(make: Make) -> None:
 
 def test_cancelled_after_a_pause_it_is_cancelled() -> None:
     run = cancel(pause(processing()))
-    assert (run.wish, run.wished_by) == ("cancel", "ann")
+    assert (run.stop_request, run.stop_requested_by) == ("cancel", "ann")
     assert release(run).cancelled
     assert cancel(release(pause(processing()))).cancelled
 

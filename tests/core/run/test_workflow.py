@@ -231,7 +231,7 @@ def test_a_workflow_that_executes_nothing_is_none() -> None:
 
 
 def test_a_workflow_executes_one_thing() -> None:
-    with pytest.raises(InvalidWorkflow, match="give one of call, argv, shell, http, not several"):
+    with pytest.raises(InvalidWorkflow, match="only one of call, argv, shell, http may be set"):
         Workflow("w", shell="true", argv=("true",))
 
 
@@ -277,7 +277,7 @@ def test_what_is_no_workflow_at_all_is_refused_in_few_words(data: Any) -> None:
 def test_a_name_with_a_colon_does_not_garble_the_message() -> None:
     with pytest.raises(InvalidWorkflow) as caught:
         Workflow("a: b", shell="true", argv=("true",))
-    assert str(caught.value) == "workflow 'a: b': give one of call, argv, shell, http, not several"
+    assert str(caught.value) == "workflow 'a: b': only one of call, argv, shell, http may be set"
 
 
 def test_a_bad_workflow_is_an_error_of_the_tree_and_a_value_error() -> None:

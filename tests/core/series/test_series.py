@@ -367,7 +367,10 @@ def test_a_queue_without_anybody_active_is_a_contradiction() -> None:
 
 
 def test_a_later_version_is_named() -> None:
-    with pytest.raises(UnreadableSeries, match=f"this is version {SCHEMA + 1} of a series; {SCHEMA} is known here"):
+    with pytest.raises(
+        UnreadableSeries,
+        match=f"the state has version {SCHEMA + 1}, and this version of Asterism reads version {SCHEMA}",
+    ):
         Series.from_json({**GOOD, "version": SCHEMA + 1})
 
 

@@ -181,21 +181,6 @@ async def test_progress_is_told_while_the_command_runs_and_once_more_at_its_end(
     assert told.progress == [Progress(1, 10), Progress(2, 10)]
 
 
-async def test_progress_is_told_at_once_when_asked(tmp_path: Path) -> None:
-    said, go = tmp_path / "said", tmp_path / "go"
-    os.mkfifo(go)
-    told, made = Told(), executors()
-    flow = shell(f'echo 7 > "$ASTERISM_PROGRESS"; echo . > {said}; read line < {go}')
-    running = asyncio.create_task(made.execute(told.work(flow)))
-    await soon_async(lambda: lines(said))
-    made.look()
-    assert told.progress == [Progress(7)]
-    with open(go, "w") as pipe:  # noqa: ASYNC230 - the command waits for it
-        pipe.write("\n")
-    await running
-    made.close()
-
-
 @pytest.mark.parametrize(
     ("text", "progress"),
     [

@@ -56,7 +56,7 @@ import contextlib
 from asterism.base import processes
 from asterism.core.run import circuit_breaker
 processes.own_part = lambda *_: contextlib.nullcontext()
-circuit_breaker.FAILURES = 10**9
+circuit_breaker.MAX_QUICK_FAILURES = 10**9
 """
 """The ablation: what goes wrong in the device's own part is taken for a failure of the work, and it goes on."""
 

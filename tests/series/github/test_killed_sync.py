@@ -89,7 +89,10 @@ def a_duplicate(server: GitHubServer) -> None:
     server.call(lambda world: world.assign(3, "robot", by_hand=True))
 
 
-@pytest.mark.parametrize("before", [nothing, a_merge, a_duplicate])
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(nothing, marks=pytest.mark.long), a_merge, pytest.param(a_duplicate, marks=pytest.mark.long)],
+)
 def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[GitHubServer], None]) -> None:
     writes, died = 0, True
     while died:

@@ -97,7 +97,7 @@ async def storm(server: GitHubServer, seed: int) -> None:
         await asyncio.gather(people(), *(one_sync(server) for _ in range(TOGETHER)))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_whatever_people_do_the_service_never_assigns_two_and_puts_right_what_they_did(seed):
     with GitHubServer(world_of(6), Faults(seed=seed, lose=0.03, drop=0.02, broken=0.01)) as server:
         server.limit.remaining = 1_000_000

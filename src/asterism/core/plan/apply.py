@@ -1,12 +1,11 @@
-"""Apply a batch of edits: all of it, or nothing.
+"""Apply an edit batch to a plan: all of it or nothing, with every violation reported.
 
-The edits are carried out one after the other on the live plan, each checked against the plan as the ones before it
-left it. An edit that breaks a rule is noted and left out, so that one answer can name *every* violation; if there is
-any, what was done is taken back, newest first. All this happens in one synchronous call: nobody can see a state in
-between.
+The edits are carried out in order on the live plan; each is checked against the result of those before it. An edit that
+breaks a rule is recorded as a violation and skipped, so that one answer names *every* violation. If there is any, all
+changes are undone, newest first. This is one synchronous call: no other code sees an intermediate state.
 
-Staleness: a batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it
-names. Progress of tasks is not staleness; whether a task may still be changed is I3's to judge.
+A batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it names. Progress
+of tasks does not make it stale; I3 decides whether a task may still be changed.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ from asterism.core.plan.topological_order import parents_first
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an accepted batch did. Applying ``inverse`` undoes it; the inverse of that redoes it.
+    """The result of an accepted batch. Applying ``inverse`` undoes it; the inverse of that redoes it.
 
-    ``revoked`` and ``cancelled`` are the nodes it put back or ended, ``stopped`` the executions (task, epoch) that have
-    to stop for it. ``inverse`` is None if a task was cancelled, for that cannot be undone."""
+    ``revoked`` and ``cancelled`` are the nodes that it revoked or cancelled, ``stopped`` the executions (task, epoch)
+    that must stop. ``inverse`` is None if a task was cancelled: that cannot be undone."""
 
     version: int
     batch: EditBatch
@@ -62,20 +61,20 @@ class Applied:
 
 
 def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> list[Key]:
-    """Of what an edit names, what an accepted batch after ``base_version`` has changed."""
+    """The keys among ``names`` that an accepted batch after ``base_version`` has changed."""
     if base_version is None or base_version >= graph.version:
         return []
     return [key for key in names if graph.touched.get(key, 0) > base_version]
 
 
 def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
-    """See the module. Raises EditRejected. An empty batch is accepted and changes nothing, not even the version."""
+    """See the module. Raises EditRejected. An empty batch changes nothing, not even the version."""
     if graph.state in ENDED_STATES:
-        raise EditRejected([Violation(None, "ended", f"constellation {graph.id!r} has ended ({graph.state})")])
+        raise EditRejected([Violation(None, "ended", f"plan {graph.id!r} has ended ({graph.state})")])
     if batch.base_version is not None and type(batch.base_version) is not int:
         raise EditRejected([Violation(None, "malformed", f"base_version is a number, not {batch.base_version!r}")])
     if batch.base_version is not None and batch.base_version > graph.version:
-        words = f"base_version {batch.base_version} lies ahead of the plan, which is at version {graph.version}"
+        words = f"base_version {batch.base_version} is ahead of the plan, which is at version {graph.version}"
         raise EditRejected([Violation(None, "malformed", words)])
     if not batch.edits:
         return Applied(graph.version, batch, batch)
@@ -86,14 +85,14 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         attempt.check_severed()
         if attempt.violations:
             raise EditRejected(attempt.violations)
-    except BaseException:  # also for what nobody thought of: half an edit is never left behind
+    except BaseException:  # also after an unexpected error: half a batch is never left
         attempt.roll_back()
         raise
     return attempt.conclude(batch, now)
 
 
 class _Attempt:
-    """One batch in the making: what was done, how to take it back, and what went wrong."""
+    """A batch that is being applied: the changes so far, how to undo them, and the violations."""
 
     def __init__(self, graph: Graph, base_version: int | None) -> None:
         self.graph, self.base_version = graph, base_version
@@ -101,15 +100,15 @@ class _Attempt:
         self.undo: list[Callable[[], Any]] = []
         self.inverse: list[Edit] = []
         self.touched: set[Key] = set()
-        self.severed: dict[str, dict[str, tuple[int, Dependency]]] = {}  # target -> source: edges nobody took care of
-        self.relinked: set[tuple[str, str]] = set()  # edges that a replacement took over without being told
+        self.severed: dict[str, dict[str, tuple[int, Dependency]]] = {}  # target -> source: edges into removed tasks
+        self.relinked: set[tuple[str, str]] = set()  # edges that a replacement took over implicitly
         self.rewired: set[tuple[str, str]] = set()  # edges that the batch added
         self.changed: dict[str, Node] = {}  # nodes whose counters may have changed
-        self.doomed: list[Node] = []  # provisional nodes that an accepted batch revokes
+        self.to_revoke: list[Node] = []  # provisional nodes that an accepted batch revokes
         self.cancelled: list[tuple[Node, str]] = []
         self.added: set[str] = set()
         self.removed: list[Node] = []
-        self.moved: set[Node] = set()  # nodes that belong to another place in the queue now
+        self.moved: set[Node] = set()  # nodes whose position in the queue has changed
 
     def violate(self, index: int | None, rule: str, message: str) -> None:
         self.violations.append(Violation(index, rule, message))
@@ -134,20 +133,20 @@ class _Attempt:
             self.violate(index, "invalid", str(error))
         except _Refused as error:
             self.violate(index, error.rule, str(error))
-        except Exception as error:  # nonsense that no check foresaw is the editor's mistake, not ours to die of
+        except Exception as error:  # an unforeseen malformed edit is a violation, not a crash
             self.violate(index, "invalid", f"the edit cannot be carried out: {error_text(error)}")
 
-    # -- the primitives: each does one thing, and remembers how to take it back and how to invert it -------------------
+    # -- primitives: each makes one change, and records how to undo and how to invert it -------------------------------
 
     def _insert(self, task: Task) -> None:
         graph, node = self.graph, Node(task, self.graph.order.fresh())
         graph.insert(node)
 
-        def back() -> None:
+        def undo() -> None:
             del graph.nodes[node.id]
             graph.counts[PENDING] -= 1
 
-        self.undo.append(back)
+        self.undo.append(undo)
         self.added.add(task.id)
         self._touch(node, task.id)
         self.inverse.append(RemoveTask(task.id))
@@ -166,11 +165,11 @@ class _Attempt:
             self.moved.add(node)
         self.graph.rerank(node)
 
-        def back() -> None:
+        def undo() -> None:
             node.task = before
             self.graph.rerank(node)
 
-        self.undo.append(back)
+        self.undo.append(undo)
         self._touch(node, node.id)
         self.inverse.append(UpdateTask(node.id, **differences(task, before)))
 
@@ -187,11 +186,11 @@ class _Attempt:
         verdict = graph.unlink(dependency)
         self.relinked.discard((dependency.source, dependency.target))
 
-        def back() -> None:
+        def undo() -> None:
             graph.link(dependency, verdict)
             target.parents = {source: target.parents[source] for source in order}
 
-        self.undo.append(back)
+        self.undo.append(undo)
         self._touch(graph.nodes[dependency.target], (dependency.source, dependency.target))
         self.inverse.append(AddDependency(dependency.source, dependency.target, dependency.on, dependency.when))
 
@@ -199,20 +198,19 @@ class _Attempt:
         self.changed[node.id] = node
         self.touched.add(key)
 
-    # -- the edits -----------------------------------------------------------------------------------------------------
+    # -- edits ---------------------------------------------------------------------------------------------------------
 
     def _modifiable(self, task_id: str) -> Node:
-        """The node, if I3 allows it to change; a provisional one is then doomed, with what was started on its
-        strength."""
+        """The node, if I3 allows it to change. A provisional node will be revoked, with those below it."""
         node = self.graph.node(task_id)
         if not is_modifiable(node):
             hint = "; use cancel_task to stop it" if node.status == "running" else ""
             raise _Refused(
                 "immutable",
-                f"task {task_id!r} is {node.status}: it and the edges into it cannot change{hint}",
+                f"task {task_id!r} is {node.status}: neither it nor its dependencies can change{hint}",
             )
         if node.provisional:
-            self.doomed.extend(provisional.provisional_below(node))
+            self.to_revoke.extend(provisional.provisional_below(node))
         return node
 
     def add_task(self, index: int, edit: AddTask) -> None:
@@ -224,7 +222,7 @@ class _Attempt:
             self._take_over(task_id)
 
     def _take_over(self, task_id: str) -> None:
-        """A replacement under the same name takes over the dependents."""
+        """A new task with the id of a removed one takes over its dependents."""
         for target, sources in self.severed.items():
             if task_id in sources:
                 self._link(sources.pop(task_id)[1])
@@ -233,12 +231,12 @@ class _Attempt:
     def remove_task(self, index: int, edit: RemoveTask) -> None:
         node = self._modifiable(edit.task_id)
         if edit.dependents == "remove":
-            everything = [self._modifiable(below.id) for below in _descendants(node)]
-            unseen: list[Key] = [below.id for below in everything]
-            unseen += [(source, below.id) for below in everything for source in below.parents]
-            for key in stale_keys(self.graph, self.base_version, unseen):  # it names all of them, if not by name
+            descendants = [self._modifiable(below.id) for below in _descendants(node)]
+            unseen: list[Key] = [below.id for below in descendants]
+            unseen += [(source, below.id) for below in descendants for source in below.parents]
+            for key in stale_keys(self.graph, self.base_version, unseen):  # the edit names all of them implicitly
                 self.violate(index, "stale", _stale_message(self.graph, self.base_version, key))
-            for below in everything:
+            for below in descendants:
                 self._take_out(index, below, sever=False)
         elif edit.dependents == "bridge":
             self._bridge(node)
@@ -272,10 +270,10 @@ class _Attempt:
         dependency = self._checked(edit)
         self.graph.node(edit.source)
         target, key = self._modifiable(edit.target), (edit.source, edit.target)
-        if key in self.relinked:  # spelled out after all: this is how it is meant
+        if key in self.relinked:  # the batch states this edge explicitly: its terms count
             self._unlink(target.parents[edit.source])
         elif edit.source in target.parents:
-            raise _Refused("duplicate_dependency", f"{edit.target!r} depends on {edit.source!r} already")
+            raise _Refused("duplicate_dependency", f"{edit.target!r} already depends on {edit.source!r}")
         self._link(dependency)
         self.rewired.add(key)
 
@@ -291,7 +289,7 @@ class _Attempt:
     def cancel_task(self, index: int, edit: CancelTask) -> None:
         node = self.graph.node(edit.task_id)
         if node.status not in TRANSITIONS["cancel"]:
-            raise _Refused("immutable", f"task {edit.task_id!r} is {node.status} already: there is nothing to cancel")
+            raise _Refused("immutable", f"task {edit.task_id!r} is already {node.status}: it cannot be cancelled")
         self.cancelled.append((node, edit.reason))
         self.touched.add(node.id)
 
@@ -309,10 +307,11 @@ class _Attempt:
             raise _Refused("unknown_dependency", f"{target!r} does not depend on {source!r}")
         return dependency
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- conclusion ----------------------------------------------------------------------------------------------------
 
     def check_severed(self) -> None:
-        """An edge is never dropped silently, for that would start its target early."""
+        """Require that the batch rewires or removes every dependent of a removed task: a dropped edge would start its
+        target too early."""
         nodes = self.graph.nodes
         rewired = {target for source, target in self.rewired if target in nodes and source in nodes[target].parents}
         loose = [(s, t, index) for t, sources in self.severed.items() for s, (index, _) in sources.items()]
@@ -321,26 +320,26 @@ class _Attempt:
                 self.violate(
                     index,
                     "dependents",
-                    f"task {target!r} depends on {source!r}, which is removed; rewire or remove it in the same batch, "
-                    "or say dependents='remove' or dependents='bridge'",
+                    f"task {target!r} depends on {source!r}, which is removed; rewire or remove {target!r} in the same "
+                    "batch, or set dependents='remove' or dependents='bridge'",
                 )
 
     def roll_back(self) -> None:
-        for back in reversed(self.undo):
-            back()
+        for undo in reversed(self.undo):
+            undo()
 
     def conclude(self, batch: EditBatch, now: float) -> Applied:
         graph = self.graph
         graph.version += 1
         for key in self.touched:
             graph.touched[key] = graph.version
-        why = f"version {graph.version} by {batch.author or 'somebody'}" + (f": {batch.reason}" if batch.reason else "")
-        graph.tell(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
-        revoked = [node for node in dict.fromkeys(self.doomed) if node.provisional]
+        why = f"version {graph.version} by {batch.author or 'unknown'}" + (f": {batch.reason}" if batch.reason else "")
+        graph.add_entry(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
+        revoked = [node for node in dict.fromkeys(self.to_revoke) if node.provisional]
         stopped = provisional.revoke(graph, revoked, now, why)
         cancelled = []
         for node, reason in self.cancelled:
-            # the same batch may have removed or cancelled it already
+            # the same batch may already have removed or cancelled it
             if graph.nodes.get(node.id) is node and node.status in TRANSITIONS["cancel"]:
                 revoked += [
                     below for below in provisional.provisional_below(node) if below.provisional and below is not node
@@ -350,12 +349,12 @@ class _Attempt:
         for node in self.removed:
             graph.counts[PENDING] -= 1
             node.entry = None
-            graph.tell(now, "removed", node.id, why)
+            graph.add_entry(now, "removed", node.id, why)
         for node in self.changed.values():
             if node in self.moved:
                 node.entry = None
             graph.requeue(node)
-            graph.tell(now, "added" if node.id in self.added else "edited", node.id, why)
+            graph.add_entry(now, "added" if node.id in self.added else "edited", node.id, why)
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse
@@ -363,7 +362,7 @@ class _Attempt:
 
 
 class _Refused(Exception):
-    """An edit that breaks a rule of its own."""
+    """An edit that breaks a rule."""
 
     def __init__(self, rule: str, message: str) -> None:
         self.rule = rule
@@ -382,36 +381,36 @@ _HANDLERS: dict[type, Callable[..., None]] = {
 
 
 def _descendants(node: Node) -> list[Node]:
-    """Everything below a node, the farthest first."""
-    found: dict[Node, None] = {}
+    """All nodes below a node, the farthest first."""
+    descendants: dict[Node, None] = {}
     stack = list(node.children.values())
     while stack:
         below = stack.pop()
-        if below not in found:
-            found[below] = None
+        if below not in descendants:
+            descendants[below] = None
             stack.extend(below.children.values())
-    return parents_first(found)[::-1]
+    return parents_first(descendants)[::-1]
 
 
 def _malformed(edit: Edit) -> str | None:
-    """What is wrong with the shape of an edit, so that nonsense from an editor is a violation and not a crash."""
+    """What is wrong with the form of an edit, so that a malformed edit is a violation and not a crash."""
     if type(edit) not in _HANDLERS:
         return f"{safe_repr(edit)} is not an edit"
     if isinstance(edit, AddTask):
         return None if isinstance(edit.task, Task) else f"add_task takes a Task, not {safe_repr(edit.task)}"
     if isinstance(edit, CancelTask) and not isinstance(edit.reason, str):
-        return f"the reason of a cancellation is a text, not {safe_repr(edit.reason)}"
+        return f"the reason of a cancellation is a string, not {safe_repr(edit.reason)}"
     if isinstance(edit, RemoveTask) and edit.dependents not in (None, "remove", "bridge"):
         return f"dependents is 'remove' or 'bridge', not {safe_repr(edit.dependents)}"
     for key in edit.names():
         if not all(isinstance(name, str) for name in (key if isinstance(key, tuple) else (key,))):
-            return f"a task is named by a string, not by {safe_repr(key)}"
+            return f"a task id is a string, not {safe_repr(key)}"
     return None
 
 
 def _stale_message(graph: Graph, base_version: int | None, key: Key) -> str:
     what = f"task {key!r}" if isinstance(key, str) else f"the dependency {key[0]!r} -> {key[1]!r}"
     return (
-        f"{what} was changed in version {graph.touched[key]}, after the version {base_version} this edit is based on; "
-        "look again and decide anew"
+        f"{what} was changed in version {graph.touched[key]}, after version {base_version}, on which this edit is "
+        "based; read the plan again"
     )

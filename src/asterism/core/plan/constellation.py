@@ -1,4 +1,4 @@
-"""The living plan: a directed acyclic graph of tasks that may be edited while it runs."""
+"""``Constellation``, the plan that users build and edit, and read-only views of plans and tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asterism.core.plan.task import After, Dependency, Task, dependencies_of
 
 
 class TaskView:
-    """One task as it is now. It follows the task: read it later and it shows later facts."""
+    """A read-only view of one task. It is live: it shows the current state at each access."""
 
     __slots__ = ("_node",)
 
@@ -39,12 +39,12 @@ class TaskView:
 
     @property
     def waiting(self) -> bool:
-        """Pending with open dependencies."""
+        """Whether it is pending and has open dependencies."""
         return self._node.status is PENDING and self._node.open > 0
 
     @property
     def value(self) -> Any:
-        """The result; None until the task's end stands (a provisional result is not shown)."""
+        """The result; None until the end of the task is final. A provisional result is not shown."""
         return self._node.value if self._node.status in TERMINAL else None
 
     @property
@@ -53,7 +53,7 @@ class TaskView:
 
     @property
     def reason(self) -> str:
-        """Why it failed or was cancelled, in words."""
+        """Why it failed or was cancelled."""
         return error_text(self.error) or self._node.reason
 
     @property
@@ -78,12 +78,12 @@ class TaskView:
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
-        """What this task waits for."""
+        """The dependencies of this task."""
         return tuple(self._node.parents.values())
 
     @property
     def dependents(self) -> tuple[str, ...]:
-        """The tasks that wait for this one."""
+        """The ids of the tasks that depend on this one."""
         return tuple(self._node.children)
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class TaskView:
 
 
 class EndView(TaskView):
-    """A task in the moment of its end, before that is recorded: what a predicate of ``edit_on`` sees."""
+    """A task at its end, before the end is recorded: the argument of an ``edit_on`` predicate."""
 
     __slots__ = ("_error", "_status", "_value")
 
@@ -113,7 +113,7 @@ class EndView(TaskView):
 
 
 class Upstream(Mapping[str, Any]):
-    """The results of the tasks that one depends on, by id; read when asked for. A task that failed has None."""
+    """The results of the dependencies of a task, by id, read lazily. None for a dependency that failed."""
 
     __slots__ = ("_nodes", "_sources")
 
@@ -136,17 +136,18 @@ class Upstream(Mapping[str, Any]):
 
 
 class Constellation(Graph):
-    """A plan. Build it with ``add`` and ``connect``, hand it to an orchestrator, edit it with ``apply``.
+    """A plan: a directed acyclic graph of tasks. Build it with ``add`` and ``connect``, run it with an orchestrator,
+    and change it while it runs with ``apply``.
 
-    Before it starts, building changes it directly and its version stays 0. From then on every change is an edit,
-    checked and applied all or nothing, and the version grows by one with each."""
+    Before the plan starts, ``add`` and ``connect`` change it directly, and its version stays 0. From then on every
+    change is an edit, which is applied completely or not at all and increments the version."""
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
-        self.origin: Outline | None = None  # of a copy: the plan it was made from, so that changes can be told apart
-        self.owner: object | None = None  # the orchestrator that runs it: one at a time
-        self.clock: Callable[[], float] = lambda: 0.0  # set by the owner, for edits made straight on the plan
-        self.on_applied: Callable[[Applied], None] | None = None  # tells the owner of such an edit
+        self.origin: Outline | None = None  # of a copy: the plan it was copied from, for diff
+        self.owner: object | None = None  # the orchestrator that runs the plan
+        self.clock: Callable[[], float] = lambda: 0.0  # set by the owner, for edits on the plan itself
+        self.on_applied: Callable[[Applied], None] | None = None  # called with each applied edit
 
     def add(self, task: Task, after: After = None) -> Task:
         """Add a task. ``after`` is an id, several ids, or a mapping of ids to ``"success"``, ``"failure"``,
@@ -167,23 +168,23 @@ class Constellation(Graph):
         return task
 
     def connect(self, source: str, target: str, on: str = "success", when: str | None = None) -> Dependency:
-        """Make ``target`` depend on ``source``. Raises CycleFound with the path."""
+        """Make ``target`` depend on ``source``. Raises CycleFound, with the path."""
         dependency = Dependency(source, target, on, when)
         if self.state is not ConstellationState.CREATED:
             self.edit([_add(dependency)])
             return dependency
         self.node(source)
         if source in self.node(target).parents:
-            raise PlanError(f"{target!r} depends on {source!r} already")
+            raise PlanError(f"{target!r} already depends on {source!r}")
         self.link(dependency)
         return dependency
 
     def edit(self, edits: Iterable[Edit], author: str = "", reason: str = "") -> Applied:
-        """Apply edits now, all or nothing, with no base version: the caller has just looked."""
+        """Apply edits, all or none, without a base version: no check for staleness."""
         return self.apply(EditBatch(tuple(edits), author=author, reason=reason), self.clock())
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
-        """Apply a batch whole, or raise EditRejected with every violation and leave the plan as it was."""
+        """Apply a batch, all or none. Raises EditRejected with every violation, with the plan unchanged."""
         applied = apply(self, batch, now)
         if self.on_applied is not None:
             self.on_applied(applied)
@@ -209,11 +210,11 @@ class Constellation(Graph):
         return (dependency for node in self.nodes.values() for dependency in node.parents.values())
 
     def topological(self) -> list[str]:
-        """All ids, every task after the ones it depends on."""
+        """All task ids, each after its dependencies."""
         return [node.id for node in sorted(self.nodes.values(), key=lambda node: node.label)]
 
     def modifiable(self) -> list[str]:
-        """The tasks that an edit may change now: pending ones, and provisional ones (which it would revoke)."""
+        """The tasks that an edit may change now: pending ones, and provisional ones, which the edit revokes."""
         return [node.id for node in self.nodes.values() if is_modifiable(node)]
 
     def modifiable_dependencies(self) -> list[Dependency]:
@@ -221,13 +222,13 @@ class Constellation(Graph):
         return [d for node in self.nodes.values() if is_modifiable(node) for d in node.parents.values()]
 
     def copy(self) -> Constellation:
-        """The tasks, dependencies, version and progress as they are now, in a plan of its own that nobody runs."""
-        twin = plan_codec.copy(self, Constellation(self.id))
-        twin.origin = Outline.of(self)
-        return twin
+        """A copy of tasks, dependencies, version and progress, which no orchestrator runs."""
+        copied = plan_codec.copy(self, Constellation(self.id))
+        copied.origin = Outline.of(self)
+        return copied
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON data with a schema version. Raises NotJson and says which task is in the way."""
+        """The plan with its progress, as JSON data with a schema version. Raises NotJson, with the task."""
         return plan_codec.encode(self)
 
     @classmethod
@@ -241,10 +242,10 @@ def _add(dependency: Dependency) -> AddDependency:
 
 
 class ConstellationView:
-    """What an editor gets: a window on the live plan, and the version at which its cycle opened.
+    """A read-only view of a plan for an editor, with the version at which its cycle opened.
 
-    It costs nothing and shows the plan as it is at each moment. ``frozen()`` gives a copy that stands still, which
-    may also be changed and handed back as the answer."""
+    The view is live and costs nothing. ``frozen()`` returns a copy, which the editor may change and return as its
+    answer."""
 
     __slots__ = ("_plan", "base_version")
 
@@ -284,5 +285,5 @@ class ConstellationView:
         return self._plan.story(task_id)
 
     def frozen(self) -> Constellation:
-        """A copy of the plan as it is now, free to be changed."""
+        """A copy of the plan as it is now. The editor may change it."""
         return self._plan.copy()

@@ -1,8 +1,8 @@
-"""Whole-plan rewriting: what changed between two plans, and how to merge that into a third that has moved on.
+"""Differences between two plans as an edit batch, and their merge into a third plan that has moved on.
 
-``diff(base, new)`` is the batch that turns ``base`` into ``new``. Progress is no part of it: what devices reported
-stands, whatever a copy says. ``merge(live, base, new)`` leaves out of that batch what progress has overtaken, and
-says what it left out.
+``diff(base, new)`` returns the batch that turns ``base`` into ``new``. It ignores progress: the reports of devices
+count, whatever a copy contains. ``merge(live, base, new)`` leaves out the edits that progress has overtaken, and
+returns them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from asterism.core.plan.task import Dependency, Task, differences
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The structure of a plan at one version: all that ``diff`` looks at. Cheap, for tasks and dependencies are
+    """The structure of a plan at one version, which is all that ``diff`` reads. Cheap: tasks and dependencies are
     immutable."""
 
     version: int
@@ -44,10 +44,10 @@ class Outline:
 
 
 def diff(base: Graph | Outline, new: Graph | Outline, **about: Any) -> EditBatch:
-    """The batch that turns ``base`` into ``new``. ``about`` goes into the batch (author, reason, triggers)."""
+    """The batch that turns ``base`` into ``new``. ``about`` are fields of the batch: author, reason, triggers."""
     old = base if isinstance(base, Outline) else Outline.of(base)
     now = new if isinstance(new, Outline) else Outline.of(new)
-    edits: list[Edit] = [  # removals first: an edge that turns round must not meet itself
+    edits: list[Edit] = [  # removals first: a reversed edge must not close a cycle
         *(RemoveDependency(*key) for key in old.dependencies if key not in now.dependencies),
         *(RemoveTask(task_id) for task_id in old.tasks if task_id not in now.tasks),
         *(AddTask(task) for task_id, task in now.tasks.items() if task_id not in old.tasks),
@@ -64,14 +64,14 @@ def diff(base: Graph | Outline, new: Graph | Outline, **about: Any) -> EditBatch
 
 
 def merge(live: Graph, base: Graph | Outline, new: Graph | Outline, **about: Any) -> tuple[EditBatch, list[Edit]]:
-    """The batch for ``live`` that carries over what changed from ``base`` to ``new``, and the edits that were left
-    out because the tasks they reach have started or ended meanwhile."""
+    """The batch that applies the changes from ``base`` to ``new`` to ``live``, and the edits that were left out because
+    their tasks have started or ended since."""
     wanted = diff(base, new, **about)
     kept: list[Edit] = []
     dropped: list[Edit] = []
     stays = {edit.task_id for edit in wanted.edits if isinstance(edit, RemoveTask) and _overtaken(live, edit)}
     for edit in wanted.edits:
-        # what waits for a task that could not be removed after all goes on waiting for it
+        # a task that depends on one that cannot be removed keeps that dependency
         orphaned = isinstance(edit, RemoveDependency) and edit.source in stays
         (dropped if orphaned or _overtaken(live, edit) else kept).append(edit)
     return EditBatch(tuple(kept), wanted.author, wanted.reason, wanted.base_version, wanted.triggers), dropped

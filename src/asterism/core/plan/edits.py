@@ -1,7 +1,6 @@
-"""Edits: the operations by which a plan is rewritten, and the batch that is applied all or nothing.
+"""Edits of a plan as data: add, remove, update, cancel; and batches that are applied all or none.
 
-Each is plain data with a JSON form ``{"op": "add_task", …}``, so that an editor may be a function, a person or a
-language model.
+Each edit has a JSON form ``{"op": "add_task", …}``, so an editor may be a function, a person or a language model.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from asterism.core.errors import InvalidTask
 from asterism.core.plan.task import Dependency, Task
 
 Key = str | tuple[str, str]
-"""What an edit can name: a task, or a dependency as (source, target)."""
+"""What an edit names: a task id, or a dependency as (source, target)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddTask:
-    """Add a task. What it waits for is said by AddDependency in the same batch."""
+    """Add a task. AddDependency in the same batch adds its dependencies."""
 
     op: ClassVar = "add_task"
     task: Task
@@ -36,10 +35,10 @@ class AddTask:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTask:
-    """Remove a task that has not started (or only provisionally).
+    """Remove a task that has not started, or only provisionally.
 
-    If others depend on it the batch must rewire or remove them, or ``dependents`` says what to do: ``"remove"`` takes
-    everything below it out as well, ``"bridge"`` makes its parents theirs."""
+    If other tasks depend on it, the batch must rewire or remove them, or set ``dependents``: ``"remove"`` removes all
+    tasks below it, ``"bridge"`` makes them depend on its parents."""
 
     op: ClassVar = "remove_task"
     task_id: str
@@ -92,7 +91,7 @@ class UpdateTask:
 
 @dataclass(frozen=True, slots=True)
 class _DependencyTerms:
-    """An edge and what it waits for."""
+    """A dependency with its terms."""
 
     op: ClassVar[str]
     source: str
@@ -113,21 +112,21 @@ class _DependencyTerms:
 
 @dataclass(frozen=True, slots=True)
 class AddDependency(_DependencyTerms):
-    """Make ``target`` wait for ``source``."""
+    """Make ``target`` depend on ``source``."""
 
     op: ClassVar = "add_dependency"
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateDependency(_DependencyTerms):
-    """Change what an existing dependency waits for; what is left out is the default again."""
+    """Replace the terms of a dependency. A term that is left out gets its default."""
 
     op: ClassVar = "update_dependency"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveDependency:
-    """``target`` no longer waits for ``source``."""
+    """Remove the dependency of ``target`` on ``source``."""
 
     op: ClassVar = "remove_dependency"
     source: str
@@ -145,8 +144,7 @@ class RemoveDependency:
 
 @dataclass(frozen=True, slots=True)
 class CancelTask:
-    """Stop a running task, or decide that a pending one will not run. It stays in the record and satisfies no
-    dependency."""
+    """Stop a running task, or cancel a pending one. It stays in the plan and satisfies no dependency."""
 
     op: ClassVar = "cancel_task"
     task_id: str
@@ -179,10 +177,10 @@ EDITS: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class EditBatch:
-    """Edits that are applied all or nothing.
+    """Edits that are applied all or none.
 
-    ``base_version`` is the version of the plan its author had seen; None skips the check for staleness. ``triggers``
-    are the tasks whose ends it answers."""
+    ``base_version`` is the version of the plan that its author has seen; None skips the check for staleness.
+    ``triggers`` are the tasks whose ends it answers."""
 
     edits: tuple[Edit, ...]
     author: str = ""
@@ -207,16 +205,16 @@ class EditBatch:
         author, reason, base = data.get("author", ""), data.get("reason", ""), data.get("base_version")
         triggers = data.get("triggers", ())
         if not isinstance(author, str) or not isinstance(reason, str):
-            raise InvalidTask("author and reason of a batch are texts")
+            raise InvalidTask("author and reason of a batch are strings")
         if base is not None and type(base) is not int:
             raise InvalidTask(f"base_version of a batch is a whole number, not {base!r}")
         if not isinstance(triggers, list | tuple) or not all(isinstance(trigger, str) for trigger in triggers):
-            raise InvalidTask("triggers of a batch is a list of ids of tasks")
+            raise InvalidTask("triggers of a batch is a list of task ids")
         return cls(tuple(edit_from_json(item) for item in data["edits"]), author, reason, base, tuple(triggers))
 
 
 def edit_from_json(data: Any) -> Edit:
-    """One edit from its JSON form; InvalidTask says what is wrong with it."""
+    """One edit from its JSON form. Raises InvalidTask."""
     if not isinstance(data, Mapping) or not isinstance(data.get("op"), str) or data["op"] not in EDITS:
         raise InvalidTask(f"an edit is an object whose 'op' is one of {', '.join(EDITS)}; this is {data!r}")
     fields = {name: value for name, value in data.items() if name != "op"}
@@ -225,13 +223,13 @@ def edit_from_json(data: Any) -> Edit:
         if kind is AddTask:
             return AddTask(Task.from_json(fields.pop("task")), **fields)
         if kind is UpdateTask:
-            return UpdateTask(fields.pop("task_id"), **fields.pop("changes"), **_nothing(**fields))
-        made: Edit = kind(**fields)
-        return made
+            return UpdateTask(fields.pop("task_id"), **fields.pop("changes"), **_no_more_fields(**fields))
+        edit: Edit = kind(**fields)
+        return edit
     except (TypeError, KeyError) as error:
-        raise InvalidTask(f"edit {data['op']!r} is incomplete or has a field too many: {error}") from None
+        raise InvalidTask(f"edit {data['op']!r} lacks a field or has an unknown one: {error}") from None
 
 
-def _nothing() -> dict[str, Any]:
-    """Called with what is left of an edit: a TypeError names the first field too many."""
+def _no_more_fields() -> dict[str, Any]:
+    """Called with the remaining fields of an edit: a TypeError names the first unknown one."""
     return {}

@@ -1,4 +1,4 @@
-"""Why is this task not running? The answer names the actual holder."""
+"""Why a task does not run: its unmet dependencies, reviews, devices, each as a reason."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from asterism.core.errors import error_text
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import PENDING, RUNNING
+from asterism.core.plan.status import CANCELLED, PENDING, RUNNING
+from asterism.core.plan.task import Dependency
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One thing that stands in the way: ``kind`` is a fixed word, ``name`` what it is called, ``text`` the sentence."""
+    """One reason: ``kind`` is a fixed word, ``name`` the id of what blocks the task, ``text`` the sentence."""
 
     kind: str
     name: str
@@ -22,7 +23,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """``str(why)`` is the whole answer in a line."""
+    """The answer. ``str`` gives it in one line."""
 
     task_id: str
     status: str
@@ -33,8 +34,8 @@ class Why:
 
 
 def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None, now: float) -> Why:
-    """``placement`` is what the runtime knows about devices and pauses; it counts once the plan itself lets the task
-    go."""
+    """``placement`` is the reason that the orchestrator gives (devices, pauses). It counts if the plan itself lets the
+    task start."""
     if node.status is PENDING:
         holders = _dependencies(graph, node) or _reviews(graph, lock, node, now) or _placed(placement)
         return Why(node.id, "waiting" if node.open else "pending", holders)
@@ -46,46 +47,53 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
             "running",
             (_running(node, now), *([placement] if node.device is None and placement else [])),
         )
-    said = error_text(node.error) or node.reason
-    text = f"it is over since {node.ended_at:.3f}" + (f" ({said})" if said else "")
+    reason = error_text(node.error) or node.reason
+    text = f"it ended at {node.ended_at:.3f}" + (f" ({reason})" if reason else "")
     return Why(node.id, str(node.status), (Holder("ended", str(node.status), text),))
 
 
 def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
-    found = []
+    unmet = []
     for source, dependency in node.parents.items():
         parent = graph.nodes[source]
-        if parent.satisfies(dependency, node):
-            continue
-        verdict = node.verdicts.get(source) if node.verdicts else None
-        if isinstance(verdict, str):
-            said = f"and the condition {dependency.when!r} on it could not be evaluated: {verdict}"
-        elif verdict is False:
-            said = f"and the condition {dependency.when!r} on it does not hold"
-        else:
-            said = f"which is {parent.status if parent.tentative is None else f'{parent.tentative} provisionally'}"
-        found.append(Holder("dependency", source, f"it waits for {dependency.on} of {source!r}, {said}"))
-    return tuple(found)
+        if not parent.satisfies(dependency, node):
+            unmet.append(
+                Holder("dependency", source, f"{dependency.requirement}, {_obstacle(node, parent, dependency)}")
+            )
+    return tuple(unmet)
+
+
+def _obstacle(node: Node, parent: Node, dependency: Dependency) -> str:
+    verdict = node.verdicts.get(parent.id) if node.verdicts else None
+    if isinstance(verdict, str):
+        return f"but its condition {dependency.when!r} could not be evaluated: {verdict}"
+    if verdict is False:
+        return f"but its condition {dependency.when!r} does not hold"
+    if parent.tentative is not None:
+        return f"but {parent.id!r} {parent.tentative} provisionally"
+    if parent.status in (PENDING, RUNNING):
+        return f"and {parent.id!r} is {parent.status}"
+    return f"but {parent.id!r} {'was ' if parent.status is CANCELLED else ''}{parent.status}"
 
 
 def _reviews(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
-    if graph.speculative and node.task.revocable:  # it may start all the same
+    if graph.speculative and node.task.revocable:  # it may start provisionally
         return ()
     if not lock.holds_everything:
         return tuple(_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
     holders = [_cycle(cycle, _ends_of(cycle), now) for cycle in lock.cycles.values()]
     if lock.waiting:
         first, others = lock.waiting[0][0], len(lock.waiting) - 1
-        one = f"the end of {first!r} waits for its review"
-        text = one if not others else f"the ends of {first!r} and {others} more wait for their review"
+        ends = f"the ends of {first!r} and {others} more" if others else f"the end of {first!r}"
+        text = f"{ends} {'wait' if others else 'waits'} for review"
         holders.append(Holder("review", first, text))
     return tuple(holders)
 
 
 def _ends_of(cycle: EditCycle) -> str:
-    """What a cycle reviews, in a few words however much it is."""
+    """What a cycle reviews, in a few words."""
     if cycle.stuck:
-        return "that nothing can move"
+        return "the stuck plan"
     named = ", ".join(map(repr, cycle.tasks[:3]))
     more = f" and {len(cycle.tasks) - 3} more" if len(cycle.tasks) > 3 else ""
     return f"the end of {named}{more}"
@@ -106,28 +114,28 @@ def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Hold
         return Holder(
             "provisional",
             source,
-            f"{source!r} has ended only provisionally: what lies above it is under review",
+            f"{source!r} has ended provisionally: the ends above it are under review",
         )
     count = len(lock.cycles)
     are = "1 cycle is" if count == 1 else f"{count} cycles are"
-    return Holder("review", source, f"the end of {source!r} waits for its review: {are} open")
+    return Holder("review", source, f"the end of {source!r} waits for review: {are} open")
 
 
 def _unconfirmed(graph: Graph, lock: AssignmentLock, node: Node, now: float) -> tuple[Holder, ...]:
-    """What an end waits for that does not count yet."""
-    said = error_text(node.error)
-    text = f"it is over since {node.ended_at:.3f}{f' ({said})' if said else ''}, and counts once it is confirmed"
+    """What a provisional end waits for."""
+    reason = error_text(node.error)
+    text = f"it ended at {node.ended_at:.3f}{f' ({reason})' if reason else ''}, and waits to be confirmed"
     above = (_review(graph, lock, source, now) for source in node.parents if graph.nodes[source].unsettled)
     return Holder("provisional", node.id, text), *above
 
 
 def _placed(placement: Holder | None) -> tuple[Holder, ...]:
-    return (placement or Holder("turn", "", "it is ready and about to be assigned"),)
+    return (placement or Holder("turn", "", "it is ready and will be assigned next"),)
 
 
 def _running(node: Node, now: float) -> Holder:
     if node.device is None:
-        return Holder("retry", "", f"attempt {node.attempts} failed and the next one has not begun")
+        return Holder("retry", "", f"attempt {node.attempts} failed, and the next one has not begun")
     since = now - node.started_at if node.started_at is not None else 0.0
     kind = " provisionally" if node.provisional else ""
     return Holder(

@@ -1,9 +1,8 @@
-"""The machinery under a constellation: nodes, edges, the two counters, and how tasks move.
+"""The graph of a plan: nodes, edges, counters, and every step of a task.
 
-What may happen: tasks start (``start``), end (``finish``), are tried again (``retry``), put back (``release``) or
-cancelled (``cancel``), their ends are reviewed (``settle``), and when nothing can move any more the rest is closed
-(``close``). Each of these visits only what it changes. Edits go through ``apply.py``, provisional tasks through
-``provisional.py``.
+Tasks start (``start``), end (``finish``), are retried (``retry``), released (``release``) or cancelled (``cancel``).
+Their ends are reviewed (``settle``). When no task can move, ``close`` cancels the rest. Each step visits only the nodes
+that it changes. apply.py carries out edits, provisional.py confirms and revokes provisional tasks.
 """
 
 from __future__ import annotations
@@ -32,23 +31,25 @@ from asterism.core.plan.task import Dependency
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
 
 Evaluate = Callable[[str, TaskStatus, Any], "bool | str"]
-"""(condition, status, result) -> whether it holds, or the text of the error it raised."""
+"""(condition, status, result) -> whether it holds, or the text of an error."""
 
 
 def cannot_evaluate(condition: str, status: TaskStatus, result: Any) -> bool | str:
-    """The evaluator of a plan that no runtime has taken on: it cannot decide, so nothing starts by accident."""
-    return f"nobody here can evaluate {condition!r}"
+    """The evaluator of a plan without an orchestrator: always an error, so no task starts by accident."""
+    return f"{condition!r} cannot be evaluated: the plan has no orchestrator"
 
 
 def accept_condition(condition: str) -> str | None:
-    """The check of a plan that no runtime has taken on: conditions are judged when one does."""
+    """The check of a plan without an orchestrator: every condition passes, and the orchestrator checks it later."""
     return None
 
 
 class Graph:
+    """See the module. ``Constellation`` is the class that users see."""
+
     def __init__(self, id: str) -> None:
         if not isinstance(id, str) or not id:
-            raise PlanError(f"a constellation's id is a non-empty string, not {id!r}")
+            raise PlanError(f"the id of a plan is a non-empty string, not {id!r}")
         self.id = id
         self.version = 0
         self.state = ConstellationState.CREATED
@@ -64,55 +65,55 @@ class Graph:
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}
         self.order = TopologicalOrder(self.nodes)
-        self.touched: dict[Key, int] = {}  # what accepted edits changed, and in which version: decides staleness
+        self.touched: dict[Key, int] = {}  # what accepted edits changed, with the version: decides staleness
         self._placed = 0
-        self.epochs = 0  # how many executions were begun: each has the number at its start for a name
+        self.epochs = 0  # counts executions; the count at its start is the epoch of an execution
         self._story: list[tuple[float, str, str | None, str]] = []
 
     def node(self, task_id: str) -> Node:
-        """The node of a task; UnknownTask if there is none."""
+        """The node of a task. Raises UnknownTask."""
         try:
             return self.nodes[task_id]
         except KeyError:
             raise UnknownTask(task_id) from None
 
     def story(self, task_id: str | None = None) -> list[Entry]:
-        """Everything that happened, or everything that happened to one task."""
+        """The story of the plan, or of one task."""
         entries = map(Entry._make, self._story)
         return [entry for entry in entries if task_id is None or entry.task == task_id]
 
-    def tell(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        self._story.append((self.time_of(now), what, task_id, why))
+    def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
+        self._story.append((self.recorded_time(now), what, task_id, why))
 
-    def time_of(self, now: float) -> float:
-        """When what happens now happened: never before what happened last, whatever the clock says."""
+    def recorded_time(self, now: float) -> float:
+        """The time to record for a step at ``now``: never before the last step, whatever the clock says."""
         return step_time(self._story[-1][0], now) if self._story else now
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        """Put something into the story that changes nothing."""
-        self.tell(now, what, task_id, why)
+        """Add an entry to the story. Changes nothing else; journals record it."""
+        self.add_entry(now, what, task_id, why)
 
-    # -- how tasks move ------------------------------------------------------------------------------------------------
+    # -- steps of tasks ------------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """The plan starts: from here on every change is an edit."""
+        """Start the plan. From here on, every change is an edit."""
         if self.state not in (ConstellationState.CREATED, ConstellationState.READY):
-            raise PlanError(f"constellation {self.id!r} is {self.state}: it cannot begin")
+            raise PlanError(f"plan {self.id!r} is {self.state}: it cannot begin")
         self.state = ConstellationState.EXECUTING
-        self.started_at = now = self.time_of(now)
-        self.tell(now, "began")
+        self.started_at = now = self.recorded_time(now)
+        self.add_entry(now, "began")
         for node in self.nodes.values():
             self.requeue(node)
 
     def start(self, node: Node, device: str, now: float) -> int:
-        """Give a ready task to a device. Returns the epoch: the name of this one execution.
+        """Assign a ready task to a device. Returns the epoch of this execution.
 
-        A running task without a device is one that waits for its next attempt; it keeps its status."""
-        now = self.time_of(now)
+        A running task without a device waits for its next attempt, and keeps its status."""
+        now = self.recorded_time(now)
         if node.status is not RUNNING or node.device is not None:
             if node.open or (node.held and not (self.speculative and node.task.revocable)):
                 self._refuse(node, "start")
-            self.move(node, "start")
+            self.change_status(node, "start")
             node.started_at = now
             if node.held:
                 node.provisional = True
@@ -133,10 +134,10 @@ class Graph:
         error: BaseException | None = None,
         review: bool = False,
     ) -> None:
-        """Record a task's end. With ``review`` its children are held, in this same step, until ``settle``."""
-        now = self.time_of(now)
+        """Record the end of a task. With ``review``, the same step holds its children until ``settle``."""
+        now = self.recorded_time(now)
         if not node.provisional:
-            self.move(node, EVENTS[status])
+            self.change_status(node, EVENTS[status])
             self._story.append((now, status, node.id, error_text(error)))
         elif node.tentative is None:
             node.tentative = status
@@ -160,7 +161,7 @@ class Graph:
                 self.requeue(child)
 
     def _verdict(self, node: Node, dependency: Dependency, child: Node) -> bool:
-        """Evaluate a condition once and remember what it said; an error counts as false."""
+        """Evaluate a condition once and keep the result. An error counts as false."""
         try:
             verdict = self.evaluate(dependency.when or "", node.tentative or node.status, node.value)
         except Exception as error:
@@ -171,36 +172,36 @@ class Graph:
         return verdict is True
 
     def retry(self, node: Node, now: float, why: str) -> None:
-        """An attempt failed and another one follows: the task stays running, with no device until it is placed
-        again."""
+        """Record a failed attempt that will be retried. The task stays running, without a device until the next
+        attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "retry")
         node.device = None
-        node.worked += self.time_of(now) - node.begun_at
-        self.tell(now, "attempt failed", node.id, why)
+        node.worked += self.recorded_time(now) - node.begun_at
+        self.add_entry(now, "attempt failed", node.id, why)
 
-    def lose(self, node: Node) -> None:
-        """Its device vanished: that is counted apart from failures of the work."""
+    def count_loss(self, node: Node) -> None:
+        """Count that a device vanished. Losses are counted apart from failures of the work."""
         node.losses += 1
 
-    def locate(self, node: Node, device: str) -> None:
-        """A running task is done by this device: the one that it was given to stands for many."""
+    def set_device(self, node: Node, device: str) -> None:
+        """Record which device of a fleet runs a running task."""
         if node.status is not RUNNING or node.device is None:
             self._refuse(node, "locate")
         node.device = device
 
-    def tried(self, node: Node, attempts: int, losses: int) -> None:
-        """Where it was given to, a running task has been tried so often, and its device lost so often."""
+    def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
+        """Record how often a fleet attempted a running task, and how often it lost a device."""
         if node.status is not RUNNING or node.device is None:
             self._refuse(node, "be counted")
         node.attempts, node.losses = attempts, losses
 
     def release(self, node: Node, now: float, why: str) -> None:
-        """The device left before the work began: the task waits for another one, and nothing counts as an attempt."""
+        """Put a task back because its device left before the work began. That is not counted as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "release")
-        self.tell(now, "put back", node.id, why)
-        if node.attempts > 1:  # it had run before: it stays running, so that no edit takes it for untouched
+        self.add_entry(now, "put back", node.id, why)
+        if node.attempts > 1:  # it has run before: it stays running, so that no edit may change it
             node.attempts -= 1
             node.device = None
             self.queue.push(node)
@@ -209,22 +210,22 @@ class Graph:
             self.requeue(node)
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
-        """Cancel a pending or running task. Returns the executions (task, epoch) that have to stop."""
+        """Cancel a pending or running task. Returns the executions (task, epoch) that must stop."""
         if node.provisional:
             stopped = provisional.revoke(self, provisional.provisional_below(node), now, why)
         elif node.status is RUNNING and node.device is not None:
             stopped = [(node.id, node.epoch)]
         else:
             stopped = []
-        self.move(node, "cancel")
-        node.entry, node.ended_at, node.epoch, node.reason = None, self.time_of(now), 0, why
-        self.tell(now, "cancelled", node.id, why)
+        self.change_status(node, "cancel")
+        node.entry, node.ended_at, node.epoch, node.reason = None, self.recorded_time(now), 0, why
+        self.add_entry(now, "cancelled", node.id, why)
         return stopped
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
-        """The ends (task, epoch) have been reviewed. Returns the provisional tasks that this confirmed.
+        """Settle the ends (task, epoch) that were reviewed. Returns the provisional tasks that this confirms.
 
-        A review of an execution that was revoked meanwhile is void: its epoch is no longer the task's."""
+        An end whose epoch is no longer that of its task was revoked, and is ignored."""
         reviewed = []
         for task_id, epoch in ends:
             node = self.nodes.get(task_id)
@@ -234,7 +235,7 @@ class Graph:
         return provisional.settle(self, reviewed, now)
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
-        """Nothing can move any more: cancel what is left, each with its reason, and name the end."""
+        """End the plan when no task can move: cancel the pending tasks, each with a reason. Returns the final state."""
         if self.counts[PENDING]:
             for node in parents_first(node for node in self.nodes.values() if node.status is PENDING):
                 self._give_up(node, now, cancelled)
@@ -244,24 +245,23 @@ class Graph:
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
-        self.ended_at = self.time_of(now)
-        self.tell(now, str(self.state))
+        self.ended_at = self.recorded_time(now)
+        self.add_entry(now, str(self.state))
         return self.state
 
     def _give_up(self, node: Node, now: float, cancelled: bool) -> None:
         if cancelled:
-            why = "the constellation was cancelled"
+            why = "the plan was cancelled"
         else:
-            node.needless, why = self.why_never(node)
+            node.needless, why = self.unreachable_reason(node)
             self.unreachable += not node.needless
-        self.move(node, "cancel")
-        node.entry, node.ended_at, node.reason = None, self.time_of(now), why
-        self.tell(now, "cancelled", node.id, why)
+        self.change_status(node, "cancel")
+        node.entry, node.ended_at, node.reason = None, self.recorded_time(now), why
+        self.add_entry(now, "cancelled", node.id, why)
 
-    def why_never(self, node: Node) -> tuple[bool, str]:
-        """Whether a blocked task was simply not needed, and the reason in words. Parents come first, so theirs is
-        known."""
-        unreachable = "unreachable: nothing could start it"
+    def unreachable_reason(self, node: Node) -> tuple[bool, str]:
+        """Whether a blocked task was not needed, and the reason. Called for parents before their children."""
+        unreachable = "unreachable: no task could start it"
         for source, dependency in node.parents.items():
             parent = self.nodes[source]
             if parent.satisfies(dependency, node):
@@ -272,15 +272,15 @@ class Graph:
             elif verdict is False:
                 return True, f"not needed: {dependency.when!r} does not hold for {source!r}"
             elif dependency.on == "failure" and parent.status is COMPLETED:
-                return True, f"not needed: {source!r} completed and this waits for its failure"
+                return True, f"not needed: it runs only if {source!r} fails, and {source!r} completed"
             elif parent.needless:
                 return True, f"not needed: {source!r} was not needed"
             else:
-                ended = "was cancelled" if parent.status is CANCELLED else f"is {parent.status}"
-                unreachable = f"unreachable: it waits for {dependency.on} of {source!r}, which {ended}"
+                ended = f"was {parent.status}" if parent.status is CANCELLED else parent.status
+                unreachable = f"unreachable: {dependency.requirement}, but {source!r} {ended}"
         return False, unreachable
 
-    # -- the structure: used by building, apply and provisional --------------------------------------------------------
+    # -- structure: used by Constellation, apply and provisional -------------------------------------------------------
 
     def insert(self, node: Node) -> None:
         self.place(node)
@@ -293,8 +293,7 @@ class Graph:
         self.nodes[node.id] = node
 
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:
-        """Add an edge; raises CycleFound with nothing changed. ``verdict`` is what its condition said before, if it
-        did."""
+        """Add an edge. Raises CycleFound, with nothing changed. ``verdict`` is the known result of its condition."""
         source, target = self.node(dependency.source), self.node(dependency.target)
         self.order.connect(source, target)
         source.children[target.id] = target
@@ -310,7 +309,7 @@ class Graph:
         self.rerank(source)
 
     def unlink(self, dependency: Dependency) -> bool | str | None:
-        """Take an edge out. Returns what its condition said, so that a rollback can put it back as it was."""
+        """Remove an edge. Returns the result of its condition, for a rollback."""
         source, target = self.node(dependency.source), self.node(dependency.target)
         if not source.satisfies(dependency, target):
             target.open -= 1
@@ -321,14 +320,14 @@ class Graph:
         return target.verdicts.pop(source.id, None) if target.verdicts else None
 
     def rerank(self, node: Node) -> None:
-        """The estimate of a node or the edges out of it changed: correct the ranks, and the places in the queue."""
+        """Update ranks and queue after the estimate of a node or its outgoing edges changed."""
         if self.ranks is not None:
             for changed in self.ranks.refresh(self.nodes, node):
                 if changed.entry is not None:
                     self.queue.push(changed)
 
     def requeue(self, node: Node) -> None:
-        """Make the ready queue agree with the counters of a pending node."""
+        """Queue or dequeue a pending node, according to its counters."""
         if node.status is not PENDING:
             return
         if (
@@ -341,8 +340,8 @@ class Graph:
         else:
             node.entry = None
 
-    def move(self, node: Node, event: str) -> None:
-        """The only place where a status changes: by the table."""
+    def change_status(self, node: Node, event: str) -> None:
+        """Change a status by the table of transitions. The only place that does so."""
         status = TRANSITIONS[event].get(node.status)
         if status is None:
             self._refuse(node, event)
@@ -355,5 +354,5 @@ class Graph:
 
 
 def is_modifiable(node: Node) -> bool:
-    """Whether an edit may change the node: I3 makes running and ended tasks immutable, provisional ones not."""
+    """Whether an edit may change the node: it is pending or provisional (I3)."""
     return node.status is PENDING or node.provisional

@@ -1,4 +1,4 @@
-"""Recompute every derived fact of a graph from scratch and compare. For tests and simulation: it visits everything."""
+"""Invariants of a plan: recompute every derived fact and compare. For tests and simulation; visits all nodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationS
 
 
 def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
-    """Raise AssertionError if an invariant of the design or a counter does not hold. ``outside`` are ready nodes that
-    their runtime keeps outside the queue: no device could take them, or their last execution has not stopped."""
+    """Raise AssertionError if an invariant or a counter does not hold. ``outside`` are ready nodes that the
+    orchestrator keeps outside the queue: no device can run them, or their last execution has not stopped."""
     queued = {id(entry) for heap in graph.queue.lanes.values() for entry in heap}
     for node in graph.nodes.values():
         _verify_edges(graph, node)

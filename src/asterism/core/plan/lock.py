@@ -1,16 +1,16 @@
-"""The assignment lock: all open edit cycles together.
+"""The assignment lock: edit cycles, and which assignments they hold.
 
-The race it removes: task A ends, its editor begins to think, and a dependent of A is dispatched from the plan that
-the editor is about to change. So the step that records A's end is the step that holds A's dependents (``finish``),
-and they stay held until the cycle that reviews the end is closed (``close``).
+It prevents this race: task A ends, its editor starts to work on the plan, and a dependent of A is dispatched from the
+plan that the editor is about to change. So one step (``finish``) both records the end of A and holds its dependents.
+They stay held until the cycle that reviews the end is closed (``close``).
 
-Ends wait in ``waiting`` until a cycle takes them; at most ``max_cycles`` cycles are open, and one cycle takes
-everything that waits. The hold begins with the end, not with the cycle.
+Ends wait in ``waiting`` until a cycle takes all of them. At most ``max_cycles`` cycles are open. The hold begins with
+the end, not with the cycle.
 
-What is held while a cycle is open depends on the policy::
+The lock policy decides what is held while an end is not reviewed::
 
     global       every new assignment
-    scoped       tasks downstream of an unreviewed end (the counter ``held`` of their nodes)
+    scoped       tasks below an unreviewed end (the counter ``held`` of their nodes)
     speculative  as scoped, but revocable tasks may start provisionally
 """
 
@@ -23,31 +23,31 @@ from typing import Any
 from asterism.core.errors import AsterismError
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import FAILED, TaskStatus
+from asterism.core.plan.status import FAILED, TERMINAL, TaskStatus
 
 POLICIES = ("global", "scoped", "speculative")
 
 EditOn = Callable[[Node, TaskStatus, Any, BaseException | None], bool]
-"""Which ends open a cycle, given (task, status, result, error)."""
+"""(task, status, result, error) -> whether this end opens a cycle."""
 
 
 class CycleGone(AsterismError):
-    """There is no such open cycle: it was answered, timed out, or never was."""
+    """The cycle is not open: it was answered, it timed out, or it never existed."""
 
 
 class CycleClaimed(AsterismError):
-    """Somebody else is working on the cycle, and their lease has not run out."""
+    """Another editor has claimed the cycle, and its lease has not expired."""
 
 
 @dataclass(slots=True, eq=False)
 class EditCycle:
-    """From the end of some tasks to the moment their editor has answered."""
+    """An edit cycle: from the end of some tasks until their editor has answered."""
 
     id: int
     version: int  # of the plan when the cycle opened: the base version of its answer
     opened_at: float
     ends: tuple[tuple[str, int], ...]  # (task, epoch)
-    stuck: bool = False  # nothing can move any more: the editor's last chance
+    stuck: bool = False  # no task can move: the last chance for the editor
     expires_at: float = float("inf")
     claim_by: float = float("inf")
     claimed_by: str | None = None
@@ -63,28 +63,28 @@ class EditCycle:
 
 @dataclass(slots=True, eq=False)
 class AssignmentLock:
-    """See the module. ``edit_on`` None means that there is no editor: no cycle, no hold."""
+    """See the module. Without ``edit_on`` there is no editor: no cycle, no hold."""
 
     graph: Graph
     policy: str = "scoped"
     max_cycles: int = 4
     edit_on: EditOn | None = None
     edit_timeout: float = 600.0
-    claim_timeout: float | None = None  # None: the editor is in this process and needs no claim
+    claim_timeout: float | None = None  # None: the editor runs in this process and needs no claim
     waiting: list[tuple[str, int]] = field(default_factory=list)
     cycles: dict[int, EditCycle] = field(default_factory=dict)
     history: list[EditCycle] = field(default_factory=list)
-    opened: int = 0  # how many cycles there were: each has the number of its opening for a name
+    opened: int = 0  # counts cycles; the count is the id of a cycle
     progress_at_stuck: int = -1
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ValueError(f"policy is one of {', '.join(POLICIES)}, not {self.policy!r}")
+            raise ValueError(f"the lock policy is one of {', '.join(POLICIES)}, not {self.policy!r}")
         if self.max_cycles < 1:
             raise ValueError(f"max_cycles is 1 or more, not {self.max_cycles}")
         self.graph.speculative = self.policy == "speculative"
 
-    # -- the step without a gap ----------------------------------------------------------------------------------------
+    # -- ends and holds ------------------------------------------------------------------------------------------------
 
     def finish(
         self,
@@ -94,10 +94,10 @@ class AssignmentLock:
         value: Any = None,
         error: BaseException | None = None,
     ) -> None:
-        """Record an end and, in the same step, hold what lies below it until its review is over."""
+        """Record an end and, in the same step, hold the tasks below it until it is reviewed."""
         try:
             review = self.edit_on is not None and self.edit_on(node, status, value, error)
-        except Exception:  # a predicate that fails must not lose the end; when in doubt, ask
+        except Exception:  # a predicate that raises must not lose the end: the editor reviews it
             review = True
         self.graph.finish(node, status, now, value, error, review)
         if review:
@@ -105,65 +105,61 @@ class AssignmentLock:
 
     @property
     def holds_everything(self) -> bool:
-        """Under ``global`` nothing at all may be assigned while an end is unreviewed."""
-        return self.policy == "global" and not self.quiet
+        """Whether no task may be assigned: under ``global``, while an end is not reviewed."""
+        return self.policy == "global" and not self.idle
 
     @property
-    def quiet(self) -> bool:
-        """No cycle is open and none is due."""
+    def idle(self) -> bool:
+        """Whether no cycle is open and no end waits for one."""
         return not self.waiting and not self.cycles
 
     # -- cycles --------------------------------------------------------------------------------------------------------
 
-    def open(self, now: float) -> EditCycle | None:
-        """The next cycle, with everything that waits; None if nothing does or too many editors are thinking."""
-        return self.review(now) if self.waiting and len(self.cycles) < self.max_cycles else None
-
-    def review(self, now: float) -> EditCycle | None:
-        """A cycle for everything that waits, however many are open."""
-        nodes = self.graph.nodes
-        stands = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
-        self.waiting = []
-        return self._open(tuple(stands), now) if stands else None  # what was revoked meanwhile needs no review
-
-    def open_stuck(self, now: float) -> EditCycle | None:
-        """One last cycle when nothing can move; not again before something has ended since the last one."""
-        if self.edit_on is None or self._progress == self.progress_at_stuck:
+    def open(self, now: float, *, limited: bool = True) -> EditCycle | None:
+        """Open a cycle for all waiting ends. None if none waits or, when ``limited``, ``max_cycles`` are open."""
+        if limited and len(self.cycles) >= self.max_cycles:
             return None
-        return self.last_chance(now)
+        nodes = self.graph.nodes
+        current = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
+        self.waiting = []
+        return self._open_cycle(tuple(current), now) if current else None  # a revoked end needs no review
 
-    def last_chance(self, now: float) -> EditCycle:
-        self.progress_at_stuck = self._progress
-        return self._open((), now, stuck=True)
+    def open_stuck(self, now: float, *, always: bool = False) -> EditCycle | None:
+        """Open one last cycle because no task can move. None if none has ended since the last such cycle, unless
+        ``always``."""
+        progress = sum(count for status, count in self.graph.counts.items() if status in TERMINAL)
+        if not always and (self.edit_on is None or progress == self.progress_at_stuck):
+            return None
+        self.progress_at_stuck = progress
+        return self._open_cycle((), now, stuck=True)
 
-    @property
-    def _progress(self) -> int:
-        """How many tasks have ended."""
-        return sum(self.graph.counts[status] for status in self.graph.counts if status not in ("pending", "running"))
-
-    def _open(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
+    def _open_cycle(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
         self.opened += 1
         cycle = EditCycle(self.opened, self.graph.version, now, ends, stuck)
-        self.restart(cycle, now)
-        self.cycles[cycle.id] = cycle
-        self.history.append(cycle)
+        self.restore(cycle)
         return cycle
 
-    def restart(self, cycle: EditCycle, now: float) -> None:
-        """Its time begins, and nobody has claimed it."""
+    def restore(self, cycle: EditCycle) -> None:
+        """Add an open cycle, unclaimed. Its deadlines count from when it was opened."""
+        self.reset_deadlines(cycle, cycle.opened_at)
+        self.cycles[cycle.id] = cycle
+        self.history.append(cycle)
+
+    def reset_deadlines(self, cycle: EditCycle, now: float) -> None:
+        """Count the deadlines of a cycle from now and drop its claim."""
         cycle.expires_at = now + self.edit_timeout
         cycle.claimed_by, cycle.claim_by = None, float("inf")
         if self.claim_timeout is not None:
             cycle.claim_by = now + self.claim_timeout
 
     def close(self, cycle: EditCycle, now: float, outcome: str) -> list[Node]:
-        """The review is over. Returns the provisional tasks that this confirms."""
+        """Close a cycle: its ends are reviewed. Returns the provisional tasks that this confirms."""
         del self.cycles[cycle.id]
         cycle.closed_at, cycle.outcome = now, outcome
         return self.graph.settle(cycle.ends, now)
 
-    def rejected(self, cycle: EditCycle) -> None:
-        """An answer was rejected: the next one is based on the plan as it is now."""
+    def record_rejection(self, cycle: EditCycle) -> None:
+        """Count a rejected answer. The next answer is based on the current version of the plan."""
         cycle.rejections += 1
         cycle.version = self.graph.version
 
@@ -173,23 +169,22 @@ class AssignmentLock:
         try:
             return self.cycles[cycle_id]
         except KeyError:
-            raise CycleGone(f"cycle {cycle_id} is not open: it was answered, timed out, or never was") from None
+            raise CycleGone(f"cycle {cycle_id} is not open: it was answered, timed out, or never existed") from None
 
     def claim(self, cycle_id: int, who: str, now: float, lease: float) -> EditCycle:
-        """Take a cycle for ``lease`` seconds; the holder may renew. Raises CycleGone or CycleClaimed."""
+        """Claim a cycle for ``lease`` seconds, or renew the claim. Raises CycleGone or CycleClaimed."""
         cycle = self.get(cycle_id)
         if self.claim_timeout is None:
             raise CycleClaimed(f"cycle {cycle_id} belongs to {cycle.claimed_by!r}, the editor of this process")
         if cycle.claimed_by not in (None, who) and now < cycle.claim_by:
             raise CycleClaimed(
-                f"cycle {cycle_id} is claimed by {cycle.claimed_by!r} for {cycle.claim_by - now:.0f} s more"
+                f"cycle {cycle_id} is claimed by {cycle.claimed_by!r} for another {cycle.claim_by - now:.0f} s"
             )
         cycle.claimed_by, cycle.claim_by = who, now + lease
         return cycle
 
     def overdue(self, now: float) -> list[tuple[EditCycle, str]]:
-        """The cycles that have to close now, with the reason. A lease that ran out makes its cycle free to claim
-        again."""
+        """The cycles that must be closed now, with the reason. A cycle whose lease expired may be claimed again."""
         due = []
         for cycle in self.cycles.values():
             if now >= cycle.expires_at:
@@ -202,7 +197,7 @@ class AssignmentLock:
         return due
 
     def next_deadline(self) -> float:
-        """When ``overdue`` has to be asked again."""
+        """When ``overdue`` must be called again."""
         return min((min(c.expires_at, c.claim_by) for c in self.cycles.values()), default=float("inf"))
 
 

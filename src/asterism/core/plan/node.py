@@ -1,9 +1,9 @@
-"""A task inside a constellation: what was asked for, its place in the graph and how far it has come.
+"""A node of a plan: a task, its edges, the counters that decide its dispatch, and its progress.
 
-Two counters decide everything about dispatch, so that nothing has to be searched:
+``open``  incoming dependencies that are not satisfied: the source has not ended, or has ended in another way.
+``held``  sources whose end is not settled: the editor has not reviewed it, or the source itself is provisional.
 
-``open``  incoming dependencies that are not satisfied (their source has not ended, or ended the wrong way).
-``held``  sources whose end is not settled: the editor has not reviewed it, or it is itself only provisional.
+A pending task is ready when both are 0. So dispatch never searches the graph.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ class Node:
     def __init__(self, task: Task, label: int) -> None:
         self.task = task
         self.id = task.id
-        self.label = label  # position in the topological order, see order.py
-        self.number = 0  # how many tasks came into the plan before it: an order that no edit can disturb
+        self.label = label  # position in the topological order, see topological_order.py
+        self.number = 0  # counts the tasks of the plan in the order in which they were added
         self.parents: dict[str, Dependency] = {}
         self.children: dict[str, Node] = {}
         self.open = 0
         self.held = 0
-        self.verdicts: dict[str, bool | str] | None = None  # what each condition said; a text is the error it raised
-        self.entry: tuple[Any, ...] | None = None  # its place in the ready queue, see ready.py
+        self.verdicts: dict[str, bool | str] | None = None  # result of each condition by source; a text is an error
+        self.entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
         self.rank = 0.0
         self.status: TaskStatus = PENDING
         self.provisional = False
-        self.tentative: TaskStatus | None = None  # how a provisional task ended, until that is confirmed
+        self.tentative: TaskStatus | None = None  # the end of a provisional task, until it is confirmed
         self.reviewed = True
-        self.unsettled = False  # ended, but not yet reviewed or confirmed: its children are held
+        self.unsettled = False  # ended, and not yet reviewed and confirmed: holds its children
         self.needless = False  # cancelled because a condition or an outcome made it unnecessary
         self.epoch = 0
         self.device: str | None = None
@@ -73,11 +73,11 @@ class Node:
         self.reason = ""  # why it was cancelled
         self.started_at: float | None = None
         self.ended_at: float | None = None
-        self.begun_at = 0.0  # when the present attempt began
-        self.worked = 0.0  # seconds that its attempts took, without the waits between them
+        self.begun_at = 0.0  # when the current attempt began
+        self.worked = 0.0  # seconds of all its attempts, without the waits between them
 
     def satisfies(self, dependency: Dependency, child: Node) -> bool:
-        """Whether this task's end, if it has one, satisfies ``dependency`` of ``child``."""
+        """Whether the end of this task, if it has ended, satisfies ``dependency`` of ``child``."""
         status = self.tentative or self.status
         if not outcome_fits(dependency.on, status):
             return False
@@ -85,7 +85,7 @@ class Node:
 
 
 def outcome_fits(on: str, status: TaskStatus) -> bool:
-    """Whether an end with ``status`` is what ``on`` waits for. Cancelled satisfies nothing."""
+    """Whether an end with ``status`` is the outcome that ``on`` requires. A cancelled task satisfies no dependency."""
     if on == "success":
         return status is TaskStatus.COMPLETED
     if on == "failure":

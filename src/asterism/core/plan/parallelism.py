@@ -1,5 +1,4 @@
-"""How well a run went: the longest chain of work, the whole work, and how close the makespan came to the best
-possible."""
+"""Parallelism of a plan: critical path, total work, width, and the lower bound of the makespan."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from asterism.core.plan.node import Node
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """``critical_path`` is L (seconds along the longest chain, named in ``path``), ``work`` is W, ``width`` the most
-    tasks in one layer."""
+    """``critical_path`` is L: the seconds along the longest path, whose tasks are in ``path``. ``work`` is W: the
+    seconds of all tasks. ``width`` is the largest number of tasks in one layer."""
 
     critical_path: float
     path: tuple[str, ...]
@@ -26,13 +25,13 @@ class Parallelism:
         return self.work / self.critical_path if self.critical_path else 0.0
 
     def lower_bound(self, slots: int | None) -> float:
-        """No schedule on that many slots can be shorter."""
+        """The shortest possible makespan on that many slots."""
         return max(self.critical_path, self.work / slots if slots else 0.0)
 
 
 def durations(graph: Graph) -> dict[str, float]:
-    """Seconds per task: measured where it ran (all its attempts, without the waits between them), its estimate (or 1)
-    where it has not, 0 where it never will."""
+    """Seconds per task: measured if it has ended (all attempts, without the waits between them), else its estimate,
+    or 1. A task that ended without running has 0."""
     return {node.id: _duration(node) for node in graph.nodes.values()}
 
 

@@ -1,7 +1,13 @@
-"""A whole constellation as JSON data, and copies of one.
+"""Plans as JSON data, copies of plans, and snapshots that are written while a plan runs.
 
-Only facts are written. Everything derived (counters, order, queue) is computed again by linking the edges, so a file
-cannot contradict itself.
+Only facts are written. Everything derived (counters, order, queue) is computed again when the edges are linked, so a
+file cannot contradict itself.
+
+A snapshot is the text of ``Constellation.to_json`` at one instant, to the byte. To write a large plan takes long, and
+the plan must go on meanwhile. So ``Snapshot`` copies almost nothing at that instant. ``copy_nodes`` copies the nodes
+step by step, and ``RecordedConstellation`` calls ``preserve`` for a node that is about to change before it was copied
+(copy-on-write). When all nodes are copied, ``chunks`` gives the text. Each call does a small and bounded amount of
+work; only an edit, which may change any node, copies all the rest at once (half a second for 100,000 tasks).
 """
 
 from __future__ import annotations
@@ -39,26 +45,25 @@ PROGRESS: dict[str, Any] = {
     "begun_at": 0.0,
     "worked": 0.0,
 }
-"""The facts about a task's progress with their values at the outset; only what differs is written."""
+"""The facts of progress with their initial values. Only those that differ are written."""
 
 _progress_of = attrgetter(*PROGRESS)
 _INITIAL_PROGRESS = tuple(PROGRESS.values())
-"""How most tasks are when a plan is written for the first time: seen at a glance."""
+"""For a quick test: most tasks have no progress when a plan is first written."""
 
 _IMMUTABLE_TYPES = frozenset({str, int, bool, type(None)})
-"""What is JSON as it is, and never changes."""
+"""Types of values that are JSON and immutable."""
 
 AnyGraph = TypeVar("AnyGraph", bound=Graph)
 
 
 def encode(graph: Graph) -> dict[str, Any]:
-    """See ``Constellation.to_json``. The same plan is always the same text, whatever was tried and rejected."""
+    """See ``Constellation.to_json``. Rejected edits do not change the text."""
     return _encode(graph, _task_to_json)
 
 
 def clone(graph: Graph, make: type[AnyGraph]) -> AnyGraph:
-    """What ``decode`` makes of what ``encode`` writes, without the detour: a task that holds nothing that could ever
-    change is shared."""
+    """The same as ``decode(encode(graph))``, but faster: immutable tasks are shared."""
     return _decode(_encode(graph, _task_as_data), make)
 
 
@@ -74,7 +79,7 @@ def _encode(graph: Graph, task_of: Callable[[Task], Any]) -> dict[str, Any]:
 
 
 def encode_header(graph: Graph) -> dict[str, Any]:
-    """What is said of the plan as a whole, before its tasks."""
+    """The fields of the plan as a whole, before its tasks."""
     return {
         "schema": SCHEMA,
         "id": graph.id,
@@ -91,7 +96,7 @@ def encode_task(node: Node | NodeState) -> dict[str, Any]:
 
 
 def encode_touched(touched: Iterable[tuple[Key, int]]) -> list[list[Any]]:
-    """In no order; in that of their texts they are always the same."""
+    """Unsorted. Sorted by their text, they are the same for the same plan."""
     return [[list(key) if isinstance(key, tuple) else key, version] for key, version in touched]
 
 
@@ -132,15 +137,15 @@ def decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     """See ``Constellation.from_json``."""
     if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, Mapping) else None
-        raise PlanError(f"this is not a constellation of schema {SCHEMA} (it says {schema!r})")
+        raise PlanError(f"this is not a plan of schema {SCHEMA} (its schema is {schema!r})")
     try:
         return _decode(data, make)
     except PlanError:
         raise
     except KeyError as error:
-        raise PlanError(f"this constellation lacks {error}") from None
+        raise PlanError(f"the plan lacks {error}") from None
     except (TypeError, ValueError, AttributeError) as error:
-        raise PlanError(f"this constellation cannot be read: {error}") from None
+        raise PlanError(f"the plan cannot be read: {error}") from None
 
 
 def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
@@ -161,7 +166,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
         graph.link(dependency, verdict)
     graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
     for entry in data["story"]:
-        graph.tell(*entry)
+        graph.add_entry(*entry)
     for node in graph.nodes.values():
         graph.requeue(node)
     return graph
@@ -181,7 +186,7 @@ def _decode_node(graph: Graph, item: Mapping[str, Any]) -> Node:
 
 
 def _place(graph: Graph, node: Node) -> None:
-    """Put a node with its progress into a graph; its edges follow."""
+    """Add a node with its progress to a graph, without its edges."""
     graph.place(node)
     graph.counts[node.status] += 1
     graph.provisionals += node.provisional
@@ -189,7 +194,7 @@ def _place(graph: Graph, node: Node) -> None:
 
 
 def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
-    """The plan and its progress in another graph that nobody runs. What was only provisional is pending there."""
+    """Copy the plan and its progress into another graph. Provisional tasks become pending there."""
     into.version, into.epochs = graph.version, graph.epochs
     for node in graph.nodes.values():
         clone = Node(node.task, into.order.fresh())
@@ -209,17 +214,17 @@ def copy(graph: Graph, into: AnyGraph) -> AnyGraph:
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 TASKS_PER_CHUNK = 100
-"""So many tasks are one piece of text."""
+"""How many tasks one chunk of text contains."""
 
 ENTRIES_PER_CHUNK = 500
-"""And so many of everything else, which is smaller."""
+"""How many smaller items (dependencies, story entries, …) one chunk contains."""
 
 CHUNK_LENGTH = 100_000
-"""But no more once a piece is as long as that: results may be large."""
+"""A chunk ends early when it is this long, in characters: results may be large."""
 
 
 class NodeState(NamedTuple):
-    """What is written of a node, by the same names."""
+    """The fields of a node that are written, by the same names."""
 
     parents: tuple[Dependency, ...]
     verdicts: dict[str, bool | str] | None
@@ -247,51 +252,51 @@ _node_state = attrgetter(*NodeState._fields[2:])
 
 
 class Snapshot:
-    """Made at the instant. Only what is appended to later, or copied at once, is shared with the plan."""
+    """See the module. Shares with the plan only data that is append-only or copied at once."""
 
     def __init__(self, graph: Graph) -> None:
-        self._about = encode_header(graph)
+        self._header = encode_header(graph)
         self._touched = dict(graph.touched)
-        self._story, self._told = graph._story, len(graph._story)
+        self._story, self._story_length = graph._story, len(graph._story)
         self._nodes = iter(list(graph.nodes.values()))
-        self._taken: dict[int, NodeState] = {}  # by the number of the node, which is its place
-        self.whole = False
-        """Whether all tasks are taken."""
+        self._copied: dict[int, NodeState] = {}  # by the number of the node
+        self.complete = False
+        """Whether all nodes are copied."""
 
-    def take(self, most: int | None = None) -> None:
-        """Take some more tasks, or all that are left."""
-        some = list(islice(self._nodes, most))
-        for node in some:
-            self._take(node)
-        self.whole = most is None or len(some) < most
+    def copy_nodes(self, limit: int | None = None) -> None:
+        """Copy up to ``limit`` more nodes; all that are left for None."""
+        nodes = list(islice(self._nodes, limit))
+        for node in nodes:
+            self._copy(node)
+        self.complete = limit is None or len(nodes) < limit
 
-    def before(self, *nodes: Node) -> None:
-        """These are about to change."""
-        if not self.whole:
+    def preserve(self, *nodes: Node) -> None:
+        """Copy nodes that are about to change, unless they are copied already."""
+        if not self.complete:
             for node in nodes:
-                self._take(node)
+                self._copy(node)
 
-    def _take(self, node: Node) -> None:
-        if node.number not in self._taken:
+    def _copy(self, node: Node) -> None:
+        if node.number not in self._copied:
             verdicts = dict(node.verdicts) if node.verdicts else None
-            self._taken[node.number] = NodeState(tuple(node.parents.values()), verdicts, *_node_state(node))
+            self._copied[node.number] = NodeState(tuple(node.parents.values()), verdicts, *_node_state(node))
 
-    def pieces(self) -> Iterator[str]:
-        """The text, once, for which all tasks have to be taken. What is written is let go: to forget all of it at once
-        would take long."""
-        assert self.whole
-        yield _to_text(self._about)[:-1]
-        numbers = sorted(self._taken)
-        yield from _list_chunks("tasks", map(encode_task, map(self._taken.__getitem__, numbers)), TASKS_PER_CHUNK)
-        edges = (encode_dependency(edge, facts) for facts in map(self._taken.pop, numbers) for edge in facts.parents)
+    def chunks(self) -> Iterator[str]:
+        """The text in chunks, once; all nodes must be copied. Copies are released as they are written: to release
+        all at once would take long."""
+        assert self.complete
+        yield _to_text(self._header)[:-1]
+        numbers = sorted(self._copied)
+        yield from _list_chunks("tasks", map(encode_task, map(self._copied.__getitem__, numbers)), TASKS_PER_CHUNK)
+        edges = (encode_dependency(edge, facts) for facts in map(self._copied.pop, numbers) for edge in facts.parents)
         yield from _list_chunks("dependencies", edges, ENTRIES_PER_CHUNK)
-        runs: list[Sequence[list[Any]]] = []  # sorted each, since to sort all of it at once would take long
+        runs: list[Sequence[list[Any]]] = []  # each sorted, since sorting everything at once would take long
         keys = iter(self._touched.items())
         while some := encode_touched(islice(keys, ENTRIES_PER_CHUNK)):
             runs.append(sorted(some, key=str))
             yield ""
         yield from _list_chunks("touched", heapq.merge(*runs, key=str), ENTRIES_PER_CHUNK)
-        yield from _list_chunks("story", map(list, islice(self._story, self._told)), ENTRIES_PER_CHUNK)
+        yield from _list_chunks("story", map(list, islice(self._story, self._story_length)), ENTRIES_PER_CHUNK)
         yield "}"
 
 
@@ -309,4 +314,4 @@ def _list_chunks(name: str, items: Iterable[Any], most: int) -> Iterator[str]:
     yield "]"
 
 
-_to_text = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
+_to_text = json.JSONEncoder(separators=(",", ":")).encode  # created once: json.dumps creates an encoder for each call

@@ -1,13 +1,13 @@
-"""Provisional tasks: started before the plan above them is certain.
+"""Provisional tasks: started before the ends above them are reviewed; later confirmed or revoked.
 
 A node is *settled* when it has ended, its editor has reviewed that end, and it is not provisional. Until then each of
-its children counts it in ``held``. Under the policy ``speculative`` a revocable task starts even when ``held`` is not
-zero, and is then provisional. From that follows all the rest:
+its children counts it in ``held``. Under the lock policy ``speculative``, a revocable task starts although ``held`` is
+not 0, and is then provisional:
 
-* it is **confirmed** when ``held`` reaches zero: every parent is confirmed and reviewed;
-* if it had ended by then, its end counts from that moment, and may settle it, and so confirm its children in turn;
-* an edit that reaches it **revokes** it and every provisional task below it: they are pending again, their epochs
-  are void, their results gone.
+* it is **confirmed** when ``held`` becomes 0. If it has ended by then, its end counts from that moment, which may
+  settle it and confirm its children;
+* an edit that changes it **revokes** it and every provisional task below it: they are pending again, their epochs are
+  void and their results are dropped.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 
 
 def provisional_below(node: Node) -> list[Node]:
-    """A provisional node and every provisional one that was started on the strength of it."""
-    found = {node: None}
+    """A node and all provisional nodes below it, which started because it did."""
+    below = {node: None}
     stack = [node]
     while stack:
         for child in stack.pop().children.values():
-            if child.provisional and child not in found:
-                found[child] = None
+            if child.provisional and child not in below:
+                below[child] = None
                 stack.append(child)
-    return sorted(found, key=lambda node: node.number)
+    return sorted(below, key=lambda node: node.number)
 
 
 def revoke(graph: Graph, nodes: Iterable[Node], now: float, why: str) -> list[tuple[str, int]]:
-    """Put provisional nodes back to pending. Returns the executions (task, epoch) that have to stop."""
+    """Make provisional nodes pending again. Returns the executions (task, epoch) that must stop."""
     stopped = []
     revoked = [node for node in nodes if node.provisional]
     for node in revoked:
         if node.tentative is None and node.device is not None:
             stopped.append((node.id, node.epoch))
         reset(graph, node)
-        graph.tell(now, "revoked", node.id, why)
+        graph.add_entry(now, "revoked", node.id, why)
     for node in revoked:
         graph.requeue(node)
     return stopped
 
 
 def reset(graph: Graph, node: Node) -> None:
-    """A running node becomes one that never ran; children that counted on its provisional end forget it."""
+    """Make a running node pending, as if it had never run. Its children drop what they knew of its provisional end."""
     if node.tentative is not None:
         for child in node.children.values():
             if node.satisfies(child.parents[node.id], child):
@@ -61,7 +61,7 @@ def reset(graph: Graph, node: Node) -> None:
             graph.requeue(child)
     if node.provisional:
         graph.provisionals -= 1
-    graph.move(node, "release")
+    graph.change_status(node, "release")
     node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
     node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
     node.epoch = node.attempts = node.losses = 0
@@ -69,7 +69,7 @@ def reset(graph: Graph, node: Node) -> None:
 
 
 def settle(graph: Graph, reviewed: Iterable[Node], now: float) -> list[Node]:
-    """Let reviewed ends stand; whatever that confirms is returned, in order."""
+    """Settle reviewed ends. Returns the nodes that this confirms, in order."""
     confirmed = []
     stack = [node for node in reviewed if node.unsettled and not node.provisional]
     while stack:
@@ -89,13 +89,13 @@ def settle(graph: Graph, reviewed: Iterable[Node], now: float) -> list[Node]:
 
 
 def _confirm(graph: Graph, node: Node, now: float) -> bool:
-    """Whether the confirmed node is settled by that at once."""
+    """Confirm a node. Returns whether that settles it."""
     node.provisional = False
     graph.provisionals -= 1
-    graph.tell(now, "confirmed", node.id)
+    graph.add_entry(now, "confirmed", node.id)
     if node.tentative is None:
         return False
     status, node.tentative = node.tentative, None
-    graph.move(node, EVENTS[status])
-    graph.tell(now, status, node.id, error_text(node.error))
+    graph.change_status(node, EVENTS[status])
+    graph.add_entry(now, status, node.id, error_text(node.error))
     return node.reviewed

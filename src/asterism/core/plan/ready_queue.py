@@ -1,10 +1,14 @@
-"""The tasks that may start now, best first.
+"""The ready queue: tasks that may start now, best first, and their critical-path ranks.
 
-One heap per *lane*: the tasks of a lane ask for the same kind of device, so one look at the best of each lane is
-enough to know what can be placed, and a task that waits for a busy device never stands in the way of the others.
+There is one heap per *lane*. The tasks of a lane require the same device or capabilities, so the best entry of each
+lane shows what can be assigned, and a task that waits for a busy device never blocks the others.
 
-Entries are never searched for. A node knows its current entry; an entry that is no longer its node's is dropped when it
-comes to the top.
+The queue never searches for an entry. A node keeps its current entry; an entry that is no longer that of its node is
+dropped when it reaches the top.
+
+The order within a lane is: priority, then rank, then who was ready first. The rank of a task is the estimated work on
+the longest path from it to the end of the plan. Ranks are updated edit by edit, only as far as they change, and never
+for tasks that have started.
 """
 
 from __future__ import annotations
@@ -16,45 +20,47 @@ from asterism.core.plan.status import PENDING
 from asterism.core.plan.task import Task
 
 Lane = tuple[str | None, frozenset[str]] | None
-"""The device and the capabilities that a task asks for; None if any device will do."""
+"""The device and the capabilities that a task requires; None if any device will do."""
 
 ANY_DEVICE: Lane = None
 
 Entry = tuple[int, float, int, int, Node]
-"""Priority and rank (both negative, for the least comes first), who was ready first, a serial number, the node."""
+"""Priority and rank (negated: the least comes first), position among equals, a serial number, the node."""
 
 
 def lane_of(task: Task) -> Lane:
-    """What kind of device the task asks for."""
+    """The lane of a task."""
     if task.device is None and not task.needs:
         return ANY_DEVICE
     return (task.device, task.needs)
 
 
 class ReadyQueue:
-    __slots__ = ("_pushed", "lanes", "worth_a_look")
+    """See the module."""
+
+    __slots__ = ("_pushed", "active_lanes", "lanes")
 
     def __init__(self) -> None:
         self.lanes: dict[Lane, list[Entry]] = {}
-        self.worth_a_look: dict[Lane, None] = {}  # lanes that have work and are not known to wait for a busy device
+        self.active_lanes: dict[Lane, None] = {}  # lanes with tasks, without those that wait for a busy device
         self._pushed = 0
 
     def push(self, node: Node) -> None:
-        """Queue a node, or move one that is queued already to where it now belongs."""
+        """Add a node, or move a queued node to its new position."""
         task = node.task
         self._pushed += 1
-        since = self._pushed if node.entry is None else node.entry[2]  # moved, it keeps its place among equals
+        since = self._pushed if node.entry is None else node.entry[2]  # a moved node keeps its position among equals
         entry = (-task.priority, -node.rank, since, self._pushed, node)
         node.entry = entry
         lane = lane_of(task)
         heap = self.lanes.get(lane)
         if heap is None:
             heap = self.lanes[lane] = []
-            self.worth_a_look[lane] = None
+            self.active_lanes[lane] = None
         heappush(heap, entry)
 
-    def best(self, lane: Lane) -> Entry | None:
-        """The first entry of a lane that still stands, left in its place."""
+    def peek(self, lane: Lane) -> Entry | None:
+        """The best entry of a lane, which stays in the queue; None if the lane is empty."""
         heap = self.lanes.get(lane)
         while heap:
             entry = heap[0]
@@ -64,8 +70,8 @@ class ReadyQueue:
         self._drop(lane)
         return None
 
-    def take(self, lane: Lane) -> Node:
-        """Remove and return what ``best`` has just shown."""
+    def pop(self, lane: Lane) -> Node:
+        """Remove and return the node that ``peek`` has just returned."""
         heap = self.lanes[lane]
         node = heappop(heap)[4]
         node.entry = None
@@ -75,30 +81,30 @@ class ReadyQueue:
 
     def _drop(self, lane: Lane) -> None:
         self.lanes.pop(lane, None)
-        self.worth_a_look.pop(lane, None)
+        self.active_lanes.pop(lane, None)
 
-    def set_aside(self, lane: Lane) -> None:
-        """Every device that could serve the lane is busy: no need to look at it again until one is free."""
-        self.worth_a_look.pop(lane, None)
+    def deactivate(self, lane: Lane) -> None:
+        """Skip a lane until ``activate``, because all its devices are busy."""
+        self.active_lanes.pop(lane, None)
 
-    def look_again(self, lane: Lane) -> None:
+    def activate(self, lane: Lane) -> None:
         if lane in self.lanes:
-            self.worth_a_look[lane] = None
+            self.active_lanes[lane] = None
 
-    def look_at_everything(self) -> None:
-        self.worth_a_look = dict.fromkeys(self.lanes)
+    def activate_all(self) -> None:
+        self.active_lanes = dict.fromkeys(self.lanes)
 
-    def anything(self) -> bool:
-        """Whether any task is queued."""
-        return any(self.best(lane) is not None for lane in tuple(self.lanes))
+    def has_ready(self) -> bool:
+        """Whether any task is ready."""
+        return any(self.peek(lane) is not None for lane in tuple(self.lanes))
 
     def __len__(self) -> int:
-        """How many tasks are queued. Counts; for people, not for the loop."""
+        """How many tasks are ready. Visits all entries: for views, not for dispatch."""
         return sum(entry[4].entry is entry for heap in self.lanes.values() for entry in heap)
 
 
 class CriticalPathRanks:
-    """Computes ranks with ``default`` seconds for tasks that carry no estimate."""
+    """Computes critical-path ranks. ``default`` is the estimate of a task without one, in seconds."""
 
     __slots__ = ("default",)
 
@@ -106,12 +112,12 @@ class CriticalPathRanks:
         self.default = default
 
     def all(self, nodes: dict[str, Node]) -> None:
-        """Rank every node once, children first."""
+        """Compute the rank of every node, children first."""
         for node in sorted(nodes.values(), key=lambda node: node.label, reverse=True):
             node.rank = self._rank(node)
 
     def refresh(self, nodes: dict[str, Node], node: Node) -> list[Node]:
-        """A node or its outgoing edges changed: correct it and those above it. Returns those whose rank changed."""
+        """Update the rank of a changed node and of those above it. Returns the nodes whose rank changed."""
         changed = []
         heap = [(-node.label, node.id)]
         while heap:

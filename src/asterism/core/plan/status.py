@@ -1,4 +1,4 @@
-"""The states of a task and of a constellation, as tables.
+"""Status of tasks and state of plans, with the table of transitions of a task.
 
 A task::
 
@@ -10,12 +10,12 @@ A task::
        +----cancel-----> cancelled
        +----fail-------> failed
 
-It is released when its device left before the work began, or when its start was provisional and an edit revoked it. A
-pending task fails when no device could take it in time.
+A task is released if its device left before the work began, or if its start was provisional and an edit revoked it. A
+pending task fails if no device became available in time.
 
-Terminal states have no way out. A *provisional* task that has ended stays ``running`` until it is confirmed, so that
-a result which may still be revoked never looks like one that stands. ``waiting`` is what a pending task with open
-dependencies is called in views; it is never stored.
+A terminal status never changes. A *provisional* task that has ended stays ``running`` until it is confirmed, so a
+result that may be revoked never looks final. Views show a pending task with open dependencies as ``waiting``; records
+never contain that word.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from enum import StrEnum
 
 
 class TaskStatus(StrEnum):
-    __hash__ = str.__hash__  # Enum's own hash is Python code, and these are looked up for every task
+    __hash__ = str.__hash__  # faster than the hash of Enum, and used for every task
 
     PENDING = "pending"
     RUNNING = "running"
@@ -52,10 +52,10 @@ TRANSITIONS: dict[str, dict[TaskStatus, TaskStatus]] = {
     "cancel": {RUNNING: CANCELLED, PENDING: CANCELLED},
     "release": {RUNNING: PENDING},
 }
-"""Event -> state before -> state after."""
+"""Event -> status before -> status after."""
 
 EVENTS = {COMPLETED: "complete", FAILED: "fail", CANCELLED: "cancel"}
-"""Which event leads to which end."""
+"""Terminal status -> the event that leads to it."""
 
 TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED})
 
@@ -77,7 +77,7 @@ EXIT_CODES = {
 
 
 def state_diagram() -> str:
-    """The task machine as Mermaid text, made from the table so that the docs cannot drift from the code."""
+    """The transitions of a task as a Mermaid diagram for the docs, made from the table."""
     lines = ["stateDiagram-v2", "    [*] --> pending"]
     lines += [f"    {old} --> {new}: {event}" for event, moves in TRANSITIONS.items() for old, new in moves.items()]
     lines += [f"    {status} --> [*]" for status in TaskStatus if status in TERMINAL]

@@ -1,4 +1,4 @@
-"""A task (what to do and what it needs) and a dependency (what must have happened before)."""
+"""Tasks (what to execute, and its requirements) and dependencies (what must happen before)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asterism.core.errors import InvalidTask, NotJson
 
 
 class Priority(IntEnum):
-    """Which of two ready tasks goes first."""
+    """The priority of a task: of two ready tasks, the higher starts first."""
 
     LOW = 1
     NORMAL = 2
@@ -21,23 +21,24 @@ class Priority(IntEnum):
 
 
 OUTCOMES = ("success", "failure", "completion")
+"""How the source of a dependency may have to end."""
+
+_OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 ACTIONS = ("call", "argv", "shell", "http")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to do. Immutable: an edit replaces it by another one.
+    """What to execute, and what that requires. Immutable: an edit replaces it with another task.
 
     At most one of ``call`` (a function, or ``"package.module:function"``), ``argv`` (a command, no shell), ``shell``
-    (a shell line) and ``http`` (a request) says what is executed. A task with none of them is handed to the device as
-    it is.
+    (a shell line) and ``http`` (a request) is set. A task with none of them is passed to the device as it is.
 
-    ``inputs`` names values for the work: constants, ``{"from": "task", "select": "result.path"}`` for upstream
-    results and
-    ``{"secret": "NAME"}`` for the environment. ``needs`` lists capabilities, ``device`` fixes one device by id.
-    ``estimate`` (seconds) feeds the critical-path rank. ``revocable`` allows a provisional start under the policy
-    ``speculative``.
+    ``inputs`` are values for the work by name: constants, ``{"from": "task", "select": "result.path"}`` for the result
+    of a dependency, or ``{"secret": "NAME"}`` for an environment variable. ``needs`` lists capabilities, ``device`` is
+    the id of the only device that may run it. ``estimate`` (seconds) is used for the critical-path rank. ``revocable``
+    allows a provisional start under the lock policy ``speculative``.
     """
 
     id: str
@@ -74,7 +75,7 @@ class Task:
             raise InvalidTask(f"task {self.id!r}: {'; '.join(problems)}")
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
-        """This task with some fields replaced; the id cannot change."""
+        """A copy with some fields replaced. The id cannot change."""
         unknown = sorted(set(changes) - TASK_FIELDS)
         if unknown:
             allowed = ", ".join(sorted(TASK_FIELDS))
@@ -84,7 +85,7 @@ class Task:
         return replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from the defaults. Raises NotJson for a callable that has no import path."""
+        """The fields that differ from their defaults. Raises NotJson for a callable without an import path."""
         out: dict[str, Any] = {"id": self.id}
         for name, default in TASK_DEFAULTS.items():
             value = getattr(self, name)
@@ -95,7 +96,7 @@ class Task:
         return out
 
     def field_to_json(self, name: str) -> Any:
-        """One field in the form that ``from_json`` takes."""
+        """One field in its JSON form."""
         value = getattr(self, name)
         if value is None:
             return None
@@ -103,7 +104,7 @@ class Task:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Task:
-        """The task that ``to_json`` wrote; ``call`` stays a path until it is executed."""
+        """The task that ``to_json`` wrote. ``call`` stays an import path until it is executed."""
         if not isinstance(data, Mapping) or "id" not in data:
             raise InvalidTask(f"a task is an object with an 'id', not {data!r}")
         unknown = sorted(set(data) - TASK_FIELDS - {"id"})
@@ -137,9 +138,9 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
 
 
 def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) -> list[str]:
-    """Bring a field into its own type; what is wrong with it if that cannot be done."""
+    """Convert a field to its type. Returns the problems, if it cannot be converted."""
     value = getattr(task, name)
-    if type(value) is kind and not (kind is frozenset and value):  # the needs of a set may still be anything
+    if type(value) is kind and not (kind is frozenset and value):  # the items of a set may still have any type
         return []
     try:
         object.__setattr__(task, name, convert(value))
@@ -164,7 +165,7 @@ def _needs(value: Any) -> frozenset[str]:
 
 
 def capabilities(value: Any) -> frozenset[str] | None:
-    """A list of capabilities, or a single one, as a set; None if it is neither."""
+    """A list of capabilities, or one capability, as a set; None for anything else."""
     words: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
     return frozenset(words) if all(isinstance(word, str) for word in words) else None
 
@@ -190,14 +191,14 @@ _OPTIONAL = ("shell", "http", "device", "cwd")
 
 
 def _problems(task: Task) -> list[str]:
-    """Everything that is wrong with a task, so that one message can name it all."""
+    """All problems of a task, so that one message can name them."""
     problems = []
     if not isinstance(task.id, str) or not task.id:
         problems.append("the id must be a non-empty string")
     elif not task.id.isprintable():
         problems.append("the id must not contain control characters")
     if (task.call is not None) + (task.argv is not None) + (task.shell is not None) + (task.http is not None) > 1:
-        problems.append(f"give one of {', '.join(ACTIONS)}, not several")
+        problems.append(f"only one of {', '.join(ACTIONS)} may be set")
     if task.call is not None and not callable(task.call) and not (isinstance(task.call, str) and ":" in task.call):
         problems.append("call is a function or 'package.module:function'")
     if isinstance(task.argv, tuple) and not (task.argv and all(isinstance(word, str) for word in task.argv)):
@@ -232,11 +233,11 @@ TASK_DEFAULTS = {name: getattr(Task("blank"), name) for name in Task.__slots__ i
 
 
 def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
-    """``package.module:function`` for a callable that another process could import; NotJson for any other."""
+    """``package.module:function`` of a callable that another process can import. Raises NotJson for any other."""
     if isinstance(call, str):
         return call
     module, name = getattr(call, "__module__", None), getattr(call, "__qualname__", None)
-    owner = getattr(call, "__self__", None)  # the path of a method would lose its object
+    owner = getattr(call, "__self__", None)  # the import path of a bound method would lose its object
     bound = owner is not None and not isinstance(owner, type | ModuleType)
     if not module or not name or module == "__main__" or "<" in name or bound:
         raise NotJson(
@@ -248,10 +249,10 @@ def import_path(call: Callable[..., Any] | str, task_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """``target`` may start after ``source`` ended as ``on`` says, and ``when`` (if given) holds for its result.
+    """``target`` may start after ``source`` ended as ``on`` requires, if the condition ``when`` holds for its result.
 
-    ``when`` is an expression over ``result`` and ``status``; the core keeps it as text, the runtime evaluates it
-    once, when the source ends. A condition that raises counts as false.
+    ``when`` is an expression over ``result`` and ``status``. The core keeps it as text; the orchestrator evaluates it
+    once, when the source ends. A condition that cannot be evaluated counts as false.
     """
 
     source: str
@@ -269,6 +270,11 @@ class Dependency:
         if self.source == self.target:
             raise InvalidTask(f"task {self.source!r} cannot depend on itself")
 
+    @property
+    def requirement(self) -> str:
+        """What the target needs, as a clause: ``it needs 'build' to succeed``."""
+        return f"it needs {self.source!r} to {_OUTCOME_VERBS[self.on]}"
+
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {"source": self.source, "target": self.target, "on": self.on}
         if self.when is not None:
@@ -280,7 +286,8 @@ After = str | Iterable[str] | Mapping[str, Any] | None
 
 
 def dependencies_of(target: str, after: After) -> list[Dependency]:
-    """What ``after=`` means: an id, several ids, or a mapping of ids to an outcome or ``{"on": …, "when": …}``."""
+    """The dependencies in an ``after=``: an id, several ids, or a mapping of ids to an outcome or to
+    ``{"on": …, "when": …}``."""
     if after is None:
         return []
     if isinstance(after, str):

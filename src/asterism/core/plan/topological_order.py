@@ -1,12 +1,11 @@
-"""A topological order that is kept up to date edge by edge.
+"""A topological order that is updated edge by edge, and finds cycles (Pearce and Kelly).
 
-Each node carries a unique integer label, and every edge points from a smaller to a greater one. An added edge that
-agrees with the labels costs nothing. One that does not is repaired as Pearce and Kelly describe: only the nodes
-between the two ends are visited, and they share out the labels they already have. So an edge costs what it disturbs,
-not the size of the graph.
+Each node has a unique integer label, and every edge points from a smaller label to a greater one. An added edge that
+agrees with the labels costs nothing. Otherwise only the nodes between its two ends are visited, and exchange their
+labels. So the cost of an edge does not depend on the size of the graph.
 
-A node without neighbours is moved next to the one it is joined to, for otherwise a task inserted in the middle of a
-large plan would have to drag everything behind it past its own place at the end of the order.
+A node without neighbours gets a label next to that of its new neighbour. Otherwise a task inserted in the middle of a
+large plan would move all tasks behind it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _BITS = 40  # the low bits keep labels with the same position apart
 
 
 class TopologicalOrder:
-    """Hands out labels and repairs them."""
+    """Assigns labels and repairs them."""
 
     __slots__ = ("_labels", "_nodes")
 
@@ -30,7 +29,7 @@ class TopologicalOrder:
         self._labels = 0
 
     def fresh(self) -> int:
-        """A label behind every other one."""
+        """A label greater than all others."""
         self._labels += 1
         return self._labels << _BITS | self._labels
 
@@ -39,13 +38,13 @@ class TopologicalOrder:
         return (label >> _BITS) + step << _BITS | self._labels
 
     def connect(self, source: Node, target: Node) -> None:
-        """Make the labels agree with an edge that is about to be added. Raises CycleFound, with nothing changed."""
+        """Adjust the labels for an edge that is about to be added. Raises CycleFound, with nothing changed."""
         if not target.parents and not target.children:
             target.label = self._near(source.label, +1)
         elif not source.parents and not source.children:
             source.label = self._near(target.label, -1)
         elif source.label > target.label:
-            if not target.children:  # nothing lies below it: it can step back without disturbing anybody
+            if not target.children:  # no node is below it: only its own label has to change
                 target.label = self._near(source.label, +1)
             elif not source.parents:
                 source.label = self._near(target.label, -1)
@@ -60,7 +59,7 @@ class TopologicalOrder:
             node.label = label
 
     def _reach_backward(self, start: Node, floor: int) -> list[Node]:
-        """Everything above ``start`` that is labelled behind ``floor``."""
+        """The nodes above ``start`` with a label greater than ``floor``."""
         seen = {start}
         stack = [start]
         while stack:
@@ -77,7 +76,7 @@ def _label(node: Node) -> int:
 
 
 def _reach_forward(start: Node, goal: Node) -> list[Node]:
-    """Everything below ``start`` that is labelled before ``goal``; a cycle if ``goal`` itself is below it."""
+    """The nodes below ``start`` with a smaller label than ``goal``. Raises CycleFound if ``goal`` is among them."""
     came_from: dict[Node, Node | None] = {start: None}
     stack = [start]
     while stack:
@@ -92,7 +91,7 @@ def _reach_forward(start: Node, goal: Node) -> list[Node]:
 
 
 def _path(came_from: dict[Node, Node | None], last: Node, goal: Node) -> list[str]:
-    """The circle that the new edge ``goal -> start`` would close, beginning and ending at ``goal``."""
+    """The cycle that the new edge ``goal -> start`` would close, from ``goal`` to ``goal``."""
     path = [goal.id]
     node: Node | None = last
     while node is not None:
@@ -103,8 +102,8 @@ def _path(came_from: dict[Node, Node | None], last: Node, goal: Node) -> list[st
 
 
 def parents_first(nodes: Iterable[Node]) -> list[Node]:
-    """Some nodes in an order that depends on nothing but the plan. The labels will not do: they remember edits that
-    were rejected, and differ from those of the same plan when it was read from a record."""
+    """The nodes, parents before children, in an order that depends only on the plan. Labels would not do: they depend
+    on rejected edits, and differ after the plan is read from a record."""
     chosen = {node.id: node for node in nodes}
     left = {id: sum(source in chosen for source in node.parents) for id, node in chosen.items()}
     heap = [(chosen[id].number, id) for id, count in left.items() if not count]

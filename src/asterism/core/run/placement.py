@@ -179,7 +179,7 @@ class Placer:
         self._candidates: dict[str, Candidate] = {}
         self._scores: dict[_Capabilities, dict[str, float]] = {}
 
-    def objection(self, session: Session, run: Run, workflow: Workflow) -> str | None:
+    def refusal_reason(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         """Why a device is no candidate for a run, in words; None if it is one."""
         return self._mismatch(session, run, workflow) or resting_reason(session.resting)
 
@@ -225,7 +225,7 @@ class Placer:
         """What the score of a candidate is made of, by the names of the weights."""
         return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
 
-    def gave(self, device: str) -> None:
+    def record_assignment(self, device: str) -> None:
         """Remember that a device was given a run."""
         if device in self._used:
             self._used[device] += 1
@@ -238,7 +238,7 @@ class Placer:
     def _shown(self, session: Session) -> Mapping[str, Any]:
         name = session.device
         if name not in self._profiles:
-            self._profiles[name] = shown = session.shown(self.ranks[name])
+            self._profiles[name] = shown = session.expression_names(self.ranks[name])
             self._verdicts[id(shown)] = {}
         return self._profiles[name]
 

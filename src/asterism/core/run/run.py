@@ -138,13 +138,13 @@ class Run:
     an assignment or a claim runs out; work under way lasts as long as its device is heard of. ``waiting_since`` is
     when it began to wait for a device, or when it may begin to, if it is still backing off until ``not_before``.
 
-    ``wish`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``wished_by`` says who, and why
-    ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
-    assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if
-    the run ended in it.
+    ``stop_request`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``stop_requested_by`` says who,
+    and why ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
+    assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if the
+    run ended in it.
 
-    ``keep`` is one of KEEPS, ``superseded`` has the results of other peers that lost to this one. In a record that was
-    united with a peer's (core/run/merge.py) ``previous`` and ``story`` begin with what happened only there."""
+    ``keep`` is one of KEEP_RULES, ``superseded`` has the results of other peers that lost to this one. In a record that
+    was united with a peer's (core/run/merge.py) ``previous`` and ``story`` begin with what happened only there."""
 
     id: str
     workflow: str
@@ -176,8 +176,8 @@ class Run:
     not_before: float = 0.0
     held: bool = False
     paused: str | None = None
-    wish: str | None = None
-    wished_by: str | None = None
+    stop_request: str | None = None
+    stop_requested_by: str | None = None
 
     failures: int = 0
     losses: int = 0
@@ -208,8 +208,8 @@ class Run:
         than the state it is in."""
         if self.cancelled:
             return "cancelled"
-        if self.wish is not None:
-            return "cancelling" if self.wish == "cancel" else "pausing"
+        if self.stop_request is not None:
+            return "cancelling" if self.stop_request == "cancel" else "pausing"
         return "paused" if self.paused is not None else str(self.status)
 
     @property
@@ -221,13 +221,13 @@ class Run:
     def grant(self) -> Grant | None:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
-    def time_of(self, now: float) -> float:
+    def recorded_time(self, now: float) -> float:
         """When a step of now is recorded to have happened: never before the last one."""
         return step_time(self.story[-1].at, now) if self.story else now
 
-    def told(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
+    def story_with(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
         """The story with one more entry."""
-        return (*self.story, Entry(self.time_of(now), what, None, why))
+        return (*self.story, Entry(self.recorded_time(now), what, None, why))
 
     def changed(self, **changes: Any) -> Run:
         """A copy with some fields replaced."""

@@ -91,7 +91,7 @@ class Session:
     def changed(self, **changes: Any) -> Session:
         return replace(self, **changes, revision=self.revision + 1)
 
-    def shown(self, rank: float = 0.0) -> dict[str, Any]:
+    def expression_names(self, rank: float = 0.0) -> dict[str, Any]:
         """The profile as expressions see it. What the device says of itself does not hide what the store knows."""
         load = self.used / self.slots if self.slots else 1.0
         # no battery: always full
@@ -109,8 +109,8 @@ class Session:
 
     @property
     def suspended(self) -> str | None:
-        """Why it takes no work for now, of which it has lost or failed too much at once (circuit_breaker.py); None if it
-        does."""
+        """Why it takes no work for now, of which it has lost or failed too much at once (circuit_breaker.py); None if
+        it does."""
         told = self.profile.get("suspended")
         return told if isinstance(told, str) else None
 

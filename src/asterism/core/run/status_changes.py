@@ -62,7 +62,7 @@ def grant_to(
 
 def end_assignment(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
     """What changes whenever an assignment ends before its time."""
-    changes: dict[str, Any] = {"session": None, "due_at": None, "wish": None, "wished_by": None}
+    changes: dict[str, Any] = {"session": None, "due_at": None, "stop_request": None, "stop_requested_by": None}
     if run.session is not None:
         ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, at, reason, detail)
         changes["previous"] = (*run.previous, ended)
@@ -76,9 +76,9 @@ def reassign(
     if run.epoch >= MAX_EPOCHS:
         error = f"given away {run.epoch} times, and the last one ended, too: {reason}{': ' if detail else ''}{detail}"
         return mark_failed(run, now, error, reason, **changes)
-    if run.wish == "pause":
-        paused = f"by {run.wished_by}"
-    at = run.time_of(now)
+    if run.stop_request == "pause":
+        paused = f"by {run.stop_requested_by}"
+    at = run.recorded_time(now)
     then = (Entry(at, "paused", None, paused),) if paused is not None else ()
     return change_status(
         run,
@@ -101,7 +101,7 @@ def reassign(
 
 
 def mark_failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
-    error, at = truncate(error), run.time_of(now)
+    error, at = truncate(error), run.recorded_time(now)
     return change_status(
         run,
         "fail",
@@ -122,9 +122,9 @@ def mark_cancelled(run: Run, now: float, by: str | None, reason: str, detail: st
     return mark_failed(run, now, error, reason, cancelled=True)
 
 
-def request_stop(run: Run, wish: str, now: float, by: str) -> Run:
-    story = run.told(now, f"asked to {wish}", f"by {by}")
-    return run.changed(revision=run.revision + 1, wish=wish, wished_by=by, story=story)
+def request_stop(run: Run, request: str, now: float, by: str) -> Run:
+    story = run.story_with(now, f"asked to {request}", f"by {by}")
+    return run.changed(revision=run.revision + 1, stop_request=request, stop_requested_by=by, story=story)
 
 
 def with_device_avoided(run: Run) -> tuple[str, ...]:

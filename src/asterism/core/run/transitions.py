@@ -6,8 +6,8 @@ resumes. Every step is an entry of the story, with its reason. A step that would
 is.
 
 ``now`` is the time of the store. Clocks are set back, and estimates of another machine's clock differ, so a step is
-recorded at ``run.time_of(now)``, which is never before the step that was recorded last. Deadlines are counted from
-``now`` itself.
+recorded at ``run.recorded_time(now)``, which is never before the step that was recorded last. Deadlines are counted
+from ``now`` itself.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def create(
     retry_of: str | None = None,
     keep: str = "epoch",
 ) -> Run:
-    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of KEEPS, is
-    said here and never again, so that peers cannot differ about it."""
+    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of
+    KEEP_RULES, is said here and never again, so that peers cannot differ about it."""
     if keep not in KEEP_RULES:
         raise ValueError(f"what is kept when peers meet is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"
@@ -117,7 +117,7 @@ def assign(
     who = "self" if by == to.device else "other"
     patience = workflow.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
-    at = run.time_of(now)
+    at = run.recorded_time(now)
     told = (
         Entry(at, f"assigning to {who}", None, f"{to.device}{won}{f', {why}' if why else ''}"),
         Entry(at, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
@@ -128,7 +128,7 @@ def assign(
 def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
     """A device assigns the run to itself and claims it, in one step; if it ``starts`` with it at once, that is in the
     same step."""
-    device, at = owner.device, run.time_of(now)
+    device, at = owner.device, run.recorded_time(now)
     told = _take_entries(at, device, run.epoch + 1, starts)
     if not starts:
         return grant_to(run, ("take",), owner, device, at, told, due_at=now + workflow.claim_timeout, claimed_at=at)
@@ -146,8 +146,8 @@ def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
     """Its device was not heard of, or did not answer in time. That is no failure of the work and has its own cap."""
     if run.status not in OWNED:
         raise refused(run, "be taken away")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "timeout", detail)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "timeout", detail)
     losses = run.losses + 1
     if losses > workflow.losses:
         error = f"lost {losses} times, the last time because {detail}"
@@ -169,8 +169,8 @@ def withdraw(run: Run, now: float, by: str) -> Run:
     comes later is fenced."""
     if run.status not in (ASSIGNED, CLAIMED):
         raise refused(run, "be withdrawn")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "released", "")
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "released", "")
     words = f"by {by}"
     return reassign(run, now, "released", f"paused {words}", paused=words)
 
@@ -208,7 +208,7 @@ def offer_again(run: Run, workflow: Workflow, now: float, *, resting: bool = Fal
         declined=run.declined if still else NOTHING,
         not_before=again,
         waiting_since=again,
-        story=run.told(now, "offered again", f"{_delay_text(again - now)}, every device was tried: {said}"),
+        story=run.story_with(now, "offered again", f"{_delay_text(again - now)}, every device was tried: {said}"),
     )
 
 
@@ -225,14 +225,14 @@ def give_up(run: Run, now: float, error: str) -> Run:
 def mark_forgotten(run: Run, now: float, error: str) -> Run:
     """Whoever judged it does not know it any more, and it cannot be said how it ended: the end."""
     after = mark_failed(run, now, error, "timeout")
-    return after.changed(story=after.told(now, FORGOTTEN, error))
+    return after.changed(story=after.story_with(now, FORGOTTEN, error))
 
 
 def adopt(run: Run, now: float, why: str) -> Run:
     """Whoever judged it in another store is gone, or takes it for done: it waits here, from now on."""
     if run.status not in UNOWNED:
         raise refused(run, "be adopted: somebody owns it, or it has ended")
-    story = run.told(now, "adopted", why)
+    story = run.story_with(now, "adopted", why)
     return run.changed(revision=run.revision + 1, not_before=now, waiting_since=now, story=story)
 
 
@@ -244,7 +244,7 @@ def release_hold(run: Run, now: float) -> Run:
         revision=run.revision + 1,
         held=False,
         waiting_since=now,
-        story=run.told(now, "its turn", f"it is the active run of series {run.series}"),
+        story=run.story_with(now, "its turn", f"it is the active run of series {run.series}"),
     )
 
 
@@ -253,28 +253,30 @@ def release_hold(run: Run, now: float) -> Run:
 
 def claim(run: Run, grant: Grant, workflow: Workflow, now: float) -> Run:
     _fence(run, grant, "claim")
-    at = run.time_of(now)
+    at = run.recorded_time(now)
     return change_status(run, "claim", at, f"by {run.device}", claimed_at=at, due_at=now + workflow.claim_timeout)
 
 
 def start(run: Run, grant: Grant, now: float) -> Run:
     _fence(run, grant, "start")
-    at = run.time_of(now)
+    at = run.recorded_time(now)
     return change_status(run, "start", at, f"on {run.device}", started_at=at, due_at=None)
 
 
 def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
     """The work is done, and that stands whatever was wished of its owner meanwhile."""
     _fence(run, grant, "complete")
-    why, at = f"on {run.device}", run.time_of(now)
-    return change_status(run, "complete", at, why, output=output, ended_at=at, session=None, wish=None, wished_by=None)
+    why, at = f"on {run.device}", run.recorded_time(now)
+    return change_status(
+        run, "complete", at, why, output=output, ended_at=at, session=None, stop_request=None, stop_requested_by=None
+    )
 
 
 def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, final: bool = False) -> Run:
     """The work failed: again, elsewhere if possible, as long as ``retries`` are left and it is not ``final``."""
     _fence(run, grant, "fail")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "failed", error)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "failed", error)
     failures = run.failures + 1
     if final or failures > workflow.retries:
         return mark_failed(run, now, error, failures=failures)
@@ -287,8 +289,8 @@ def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = 
     ``for_now``, since it is full or resting: then it is a candidate as before. It may find out only when it has claimed
     the run and seen its input."""
     _fence(run, grant, "decline")
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, "declined", reason)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, "declined", reason)
     if for_now:
         return reassign(run, now, "declined", reason)
     declined = {**run.declined, f"{run.device}": truncate(reason)}
@@ -306,7 +308,7 @@ def refuse(run: Run, device: str, reason: str, now: float) -> Run:
         revision=run.revision + 1,
         avoid=(*run.avoid, device),
         declined={**run.declined, device: reason},
-        story=run.told(now, DECLINED, f"by {device}: {reason}"),
+        story=run.story_with(now, DECLINED, f"by {device}: {reason}"),
     )
 
 
@@ -317,15 +319,15 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
         raise ValueError(f"a run is given back for one of {', '.join(RELEASE_REASONS)}, not {reason!r}")
     if progress is not None:
         run = run.changed(progress=progress)
-    if run.wish == "cancel":
-        return mark_cancelled(run, now, run.wished_by, reason, detail)
+    if run.stop_request == "cancel":
+        return mark_cancelled(run, now, run.stop_requested_by, reason, detail)
     return reassign(run, now, reason, detail)
 
 
 def confirm_ownership(run: Run, grant: Grant, why: str, now: float) -> Run:
     """The owner is still at work, though a store that could not hear of it took it for lost (core/run/merge.py)."""
     _fence(run, grant, "keep")
-    return run.changed(revision=run.revision + 1, story=run.told(now, "kept", truncate(why)))
+    return run.changed(revision=run.revision + 1, story=run.story_with(now, "kept", truncate(why)))
 
 
 def abandon(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:
@@ -343,7 +345,7 @@ def cancel(run: Run, now: float, by: str) -> Run:
     if run.ended:
         raise refused(run, "be cancelled")
     if run.status in (CLAIMED, PROCESSING):
-        return run if run.wish == "cancel" else request_stop(run, "cancel", now, by)
+        return run if run.stop_request == "cancel" else request_stop(run, "cancel", now, by)
     return mark_cancelled(run, now, by, "released", "")
 
 
@@ -351,9 +353,9 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
     """Nobody may have it until it is resumed. An owner is asked to stop, and what it did so far is kept."""
     if run.ended:
         raise refused(run, "be paused")
-    if run.wish == "cancel":
-        raise refused(run, f"be paused: it is being cancelled by {run.wished_by}")
-    if run.wish == "pause" or run.paused is not None:
+    if run.stop_request == "cancel":
+        raise refused(run, f"be paused: it is being cancelled by {run.stop_requested_by}")
+    if run.stop_request == "pause" or run.paused is not None:
         return run
     who = truncate(f"{by}: {reason}" if reason else by)
     if run.status in (CLAIMED, PROCESSING):
@@ -361,20 +363,20 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
     if run.status is ASSIGNED:
         return withdraw(run, now, who)
     words = f"by {who}"
-    return run.changed(revision=run.revision + 1, paused=words, story=run.told(now, "paused", words))
+    return run.changed(revision=run.revision + 1, paused=words, story=run.story_with(now, "paused", words))
 
 
 def resume(run: Run, now: float, by: str) -> Run:
     """Devices may have it again; an owner that has not stopped yet need not."""
-    if run.paused is None and run.wish != "pause":
+    if run.paused is None and run.stop_request != "pause":
         raise refused(run, "be resumed: it is not paused")
     return run.changed(
         revision=run.revision + 1,
         paused=None,
-        wish=None,
-        wished_by=None,
+        stop_request=None,
+        stop_requested_by=None,
         waiting_since=None if run.status in OWNED else max(now, run.not_before),
-        story=run.told(now, "resumed", f"by {by}"),
+        story=run.story_with(now, "resumed", f"by {by}"),
     )
 
 

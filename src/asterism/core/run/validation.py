@@ -151,8 +151,8 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "not_before": _time,
     "held": lambda value: isinstance(value, bool),
     "paused": _optional(_text),
-    "wish": lambda value: value in (None, "pause", "cancel"),
-    "wished_by": _optional(_text),
+    "stop_request": lambda value: value in (None, "pause", "cancel"),
+    "stop_requested_by": _optional(_text),
     "failures": _count,
     "losses": _count,
     "rounds": _count,
@@ -199,8 +199,8 @@ def _contradictions(run: Run) -> Iterator[str]:
         yield f"it is {status}, with error {_short(run.error)}, and was {'' if run.cancelled else 'not '}cancelled"
     if run.output is not None and status is not COMPLETED:
         yield f"it is {status} and has a result"
-    if run.wish is not None and status not in (CLAIMED, PROCESSING):
-        yield f"it is {status}, and its owner is asked to {run.wish}"
+    if run.stop_request is not None and status not in (CLAIMED, PROCESSING):
+        yield f"it is {status}, and its owner is asked to {run.stop_request}"
     if (run.held and (run.series is None or owned or run.ended)) or (run.paused is not None and (owned or run.ended)):
         yield f"it is {status}, and is {'held' if run.held else 'paused'}"
     yield from _history(run)

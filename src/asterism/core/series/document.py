@@ -1,9 +1,8 @@
-"""A series as it is written down: strictly checked, since what cannot be read counts as taken.
+"""The JSON document of a series, read strictly: an unreadable state counts as taken.
 
-There are two forms of the same state. That of issues is for people too: ``active_issue``, times in ISO 8601. That of
-runs is what stores keep beside them. What is not set is left out: ``since``, ``claim``, ``by``, ``lease``,
-``lease_until``, ``paused``, and ``leases``: for how long those of the queue asked who want a lease, as pairs of an item
-and seconds.
+There are two forms of a state. The form for issues is also for people: ``active_issue``, times in ISO 8601. The form
+for runs is what stores keep. Fields that are not set are left out: ``since``, ``claim``, ``by``, ``lease``,
+``lease_until``, ``paused``, and ``leases``, the leases that queued items asked for, as pairs of an item and seconds.
 """
 
 from __future__ import annotations
@@ -20,28 +19,29 @@ SCHEMA = 1
 
 SHORTEST_LEASE = 0.001
 LONGEST_LEASE = 3650 * 86_400.0
-"""In seconds. Shorter than a millisecond cannot be written down, and a time that never comes neither."""
+"""Bounds of a lease, in seconds. A document cannot express less than a millisecond, nor a time without end."""
 
 Item = str | int
 
 
 class UnreadableSeries(AsterismError):
-    """A state document that is not one. It counts as taken, never as free."""
+    """A document is not a valid state of a series. It counts as taken, never as free."""
 
 
 class Form(NamedTuple):
-    """What differs between the two: the name of the active item, what an item is, how a time is written."""
+    """The differences between the two forms: the key of the active item, its type, the form of a time."""
 
     active: str
     is_item: Callable[[object], bool]
     write_time: Callable[[float], Any]
     read_time: Callable[[Any], float | None]
     may_wait_unblocked: bool
-    """Whether somebody may wait while nobody is active and nothing is paused. Runs are promoted by whoever leaves."""
+    """Whether items may be queued while no item is active and the series is not paused. For runs never: the step that
+    frees the series promotes the next."""
 
 
 _KEYS = {"claim": "claim_id"}
-"""Keys of a document whose field has another name; ``series`` is the name, and the active item differs by form."""
+"""Keys of a document whose field has another name, beside ``series`` and the active item."""
 
 _TIMES = ("since", "lease_until")
 _TEXTS = ("claim", "by", "paused")
@@ -68,13 +68,15 @@ def encode(fields: Mapping[str, Any], form: Form) -> dict[str, Any]:
 
 
 def decode(data: object, form: Form) -> dict[str, Any]:
-    """The fields of a series. Raises UnreadableSeries for anything that ``written`` would not have written: a field too
-    few must not read as a series that is free, and a field too many would be lost with the next change."""
+    """The fields of a series. Raises UnreadableSeries for anything that ``encode`` would not write: a missing field
+    must not read as a free series, and an unknown field would be lost with the next change."""
     if not isinstance(data, Mapping):
         raise UnreadableSeries(f"the state of a series is an object, not {safe_repr(data)}")
     version = data.get("version")
     if type(version) is not int or version != SCHEMA:
-        raise UnreadableSeries(f"this is version {safe_repr(version)} of a series; {SCHEMA} is known here")
+        raise UnreadableSeries(
+            f"the state has version {safe_repr(version)}, and this version of Asterism reads version {SCHEMA}"
+        )
     always = {"series", form.active, "queue", "updated_at", "version", "revision"}
     if not always <= set(data) <= always | _SOMETIMES:
         raise UnreadableSeries(f"the state of a series has {', '.join(sorted(always))}, not {safe_repr(data)}")
@@ -89,7 +91,7 @@ def decode(data: object, form: Form) -> dict[str, Any]:
 
 
 def _are_right(data: Mapping[str, Any], form: Form) -> bool:
-    """Whether every field is of its kind."""
+    """Whether every field has a valid type."""
     active, queue = data[form.active], data["queue"]
     return (
         isinstance(data["series"], str)
@@ -105,7 +107,7 @@ def _are_right(data: Mapping[str, Any], form: Form) -> bool:
 
 
 def _are_leases(leases: Any, queue: list[Any]) -> bool:
-    """Whether these are pairs of an item of the queue and seconds, in the order of the queue, and at least one."""
+    """Whether these are pairs of a queued item and seconds, in the order of the queue, at least one."""
     if not isinstance(leases, list) or not leases:
         return False
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in leases):
@@ -119,9 +121,9 @@ def _are_leases(leases: Any, queue: list[Any]) -> bool:
 
 
 def _fit(data: Mapping[str, Any], form: Form) -> bool:
-    """Whether the fields fit together."""
+    """Whether the fields are consistent."""
     active, queue, revision = data[form.active], data["queue"], data["revision"]
-    if revision < 1:  # nobody has used it
+    if revision < 1:  # an unused series
         return revision == 0 and active is None and not queue and not _SOMETIMES & set(data)
     if active is not None:
         return len({active, *queue}) == len(queue) + 1 and ("lease_until" not in data or "lease" in data)
@@ -130,7 +132,7 @@ def _fit(data: Mapping[str, Any], form: Form) -> bool:
 
 
 def parse_text(text: str, name: str) -> Any:
-    """What a text says, as data. Raises UnreadableSeries."""
+    """The JSON data in a text. Raises UnreadableSeries."""
     try:
         return json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
@@ -138,10 +140,10 @@ def parse_text(text: str, name: str) -> Any:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A key that is there twice says two things, of which one reader sees this and another that."""
+    """Refuse a duplicate key: readers would differ about its value."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return found
 
 

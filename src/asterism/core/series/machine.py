@@ -1,24 +1,24 @@
-"""A series: one active item, and a queue of those that wait for their turn.
+"""The state machine of a series: one active item and a queue, as immutable states.
 
-The state is one small document, changed only by compare-and-swap, so two who claim at once cannot both win. Each
-operation is a function of the state and returns the next one, or the same object when nothing changes: claiming what
-one holds, queueing what is queued and releasing what is not there change nothing.
+The state is one small document that changes only by compare-and-swap, so of two concurrent claims only one wins. Each
+operation returns the next state, or the same object if nothing changes: to claim the active item, to queue a queued
+item and to release an absent item change nothing.
 
-The rules, which every operation keeps:
+Every operation keeps these rules:
 
-- at most one item is active; none is active and queued, none is queued twice, none gets lost;
-- a newcomer never overtakes the queue: if anybody waits it is appended, even while nobody is active; the head of the
-  queue may claim its turn, and ``promote`` gives it its turn;
-- while a series is paused nobody becomes active. Who is active already stays so;
-- an active item may have a lease. When that has run out ``expire`` frees the series. Who asks for one and has to wait
-  gets it when it is promoted, so who died while it waited holds nobody up for longer than that. Who asked for none has
-  none, whatever others asked for.
+- at most one item is active; no item is active and queued, or queued twice; no item gets lost;
+- a new item never overtakes the queue: if any item waits, it is appended, even if no item is active. The head of the
+  queue may claim its turn, and ``promote`` activates it;
+- while a series is paused, no item becomes active. An active item stays active;
+- an active item may have a lease. When the lease has run out, ``expire`` frees the series. An item that asks for a
+  lease and has to wait gets it when it is promoted, so an item whose claimer died while it waited blocks the others
+  only that long. An item that asked for no lease has none.
 
-``since`` is when the active item became active, ``by`` who made it so, and ``claim_id`` the id of that claim: by it a
-caller whose reply was lost recognises itself.
+``since`` is when the active item became active, ``by`` who activated it, and ``claim_id`` the id of that claim: a
+caller whose reply was lost recognises its own claim by it.
 
-The same state has two written forms: ``to_document`` for issues, which people read (`active_issue`, times in ISO 8601),
-and ``to_json`` for runs, which stores keep beside them. Both are read strictly: see UnreadableSeries.
+A state has two written forms: ``to_document`` for issues, for people (``active_issue``, times in ISO 8601), and
+``to_json`` for runs, for stores. Both are read strictly: see UnreadableSeries.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["LONGEST_LEASE", "SCHEMA", "SHORTEST_LEASE", "Item", "Live", "Series"
 
 
 class Live(NamedTuple):
-    """An issue that is open: its number, its micro number within the series, and whether the bot is assigned to it."""
+    """An open issue: its number, its micro number within the series, and whether the bot is assigned to it."""
 
     item: Item
     micro: int
@@ -56,9 +56,9 @@ class Live(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The items are ids of runs or numbers of issues. ``revision`` counts changes; 0 is a series nobody has used. Times
-    are seconds, to the millisecond. ``lease`` is for how long the active item asked, in seconds; ``leases`` has those
-    for which items of the queue asked, in the order of the queue."""
+    """One state of a series. Items are run ids or issue numbers. ``revision`` counts changes; 0 is an unused series.
+    Times are seconds, to the millisecond. ``lease`` is the length of the lease of the active item, in seconds;
+    ``leases`` has the lengths that queued items asked for, in the order of the queue."""
 
     name: str
     active: Item | None = None
@@ -78,9 +78,9 @@ class Series:
     def claim(
         self, item: Item, now: float, claim: str | None = None, lease: float | None = None, by: str | None = None
     ) -> Series:
-        """With ``item`` active if it is its turn, and at the end of the queue otherwise. ``claim`` is the id of this
-        claim, ``by`` who makes it. With ``lease`` it is active for that long, unless it is renewed; one that is active
-        without a lease has this one from now on. Raises ValueError for a lease that is none."""
+        """Activate ``item`` if it is its turn; append it to the queue otherwise. ``claim`` is the id of this claim,
+        ``by`` its author. With ``lease`` the item is active for that many seconds unless the lease is renewed; an
+        active item without a lease gets this one. Raises ValueError for an invalid lease."""
         if lease is not None and not SHORTEST_LEASE <= lease <= LONGEST_LEASE:
             raise ValueError(f"a lease is {SHORTEST_LEASE:g} to {LONGEST_LEASE:g} seconds long, not {lease}")
         if item == self.active:
@@ -96,21 +96,21 @@ class Series:
         return self._changed(now, queue=queue, leases=tuple(leases.items()))
 
     def promote(self, now: float, claim: str | None = None, by: str | None = None) -> Series:
-        """With the head of the queue active, if nobody is and the series is not paused."""
+        """Activate the head of the queue, if no item is active and the series is not paused."""
         if self.active is not None or self.paused is not None or not self.queue:
             return self
         return self._activated(self.queue[0], now, claim, None, by)
 
     def enqueue(self, found: Iterable[tuple[Item, int]], now: float) -> Series:
-        """With those of ``found`` that are not here yet at the end of the queue. They are (item, micro number): what is
-        found together goes in the order of the micro numbers."""
+        """Append the items of ``found`` that are not in the series. They are pairs (item, micro number) and go in the
+        order of their micro numbers."""
         known = {self.active, *self.queue}
         ordered = [item for item, micro in sorted(found, key=lambda one: _order(one[0], one[1]))]
         new = tuple(item for item in dict.fromkeys(ordered) if item not in known)
         return self._changed(now, queue=(*self.queue, *new)) if new else self
 
     def front(self, item: Item, now: float) -> Series:
-        """With ``item``, which waits, at the head of the queue."""
+        """Move a queued ``item`` to the head of the queue."""
         if item not in self.queue or self.queue[0] == item:
             return self
         return self._changed(now, queue=(item, *self._without(item)))
@@ -118,34 +118,33 @@ class Series:
     # -- leaving -------------------------------------------------------------------------------------------------------
 
     def release(self, item: Item, now: float) -> Series:
-        """Without ``item``. If it was active nobody is now: ``promote`` says who is next."""
+        """Remove ``item``. If it was active, no item is active now; ``promote`` activates the next."""
         if item == self.active:
-            return self._changed(now, **_NOBODY)
+            return self._changed(now, **_NO_ACTIVE_ITEM)
         return self._changed(now, queue=self._without(item)) if item in self.queue else self
 
     def complete(self, item: Item, now: float) -> Series:
-        """``item`` is done: it leaves, wherever it stands."""
+        """Remove ``item``, which is done."""
         return self.release(item, now)
 
     def abandon(self, item: Item, now: float) -> Series:
-        """``item`` was given up without being done. It leaves too, and may come back as a newcomer."""
+        """Remove ``item``, which was given up. It may come back as a new item."""
         return self.release(item, now)
 
     def leave(self, item: Item, now: float, by: str | None = None) -> Series:
-        """Without ``item``; if it was active, the first of the queue is active now, by ``by``. All of it is one
-        change."""
+        """Remove ``item`` and, if it was active, activate the head of the queue, by ``by``. This is one change."""
         released = self.release(item, now)
         return released.promote(now, by=by).as_one_change_of(self) if item == self.active else released
 
     def expire(self, now: float) -> Series:
-        """Free, if the lease of the active item has run out."""
+        """Free the series if the lease of the active item has run out."""
         if self.lease_until is None or now < self.lease_until:
             return self
-        return self._changed(now, **_NOBODY)
+        return self._changed(now, **_NO_ACTIVE_ITEM)
 
     def renew(self, item: Item, now: float, until: float, claim: str | None = None) -> Series:
-        """With the lease of ``item`` until then, if that is later. An item that is not active any more, or was made so
-        by another claim than the one that is named, renews nothing."""
+        """Extend the lease of ``item`` to ``until``. Changes nothing if the item is not active, or was activated by
+        another claim than ``claim``, or if its lease lasts longer."""
         until = _rounded(until)
         mine = item == self.active and claim in (None, self.claim_id)
         if not mine or (self.lease_until is not None and until <= self.lease_until):
@@ -155,18 +154,19 @@ class Series:
     # -- steering ------------------------------------------------------------------------------------------------------
 
     def pause(self, now: float, by: str, reason: str = "") -> Series:
-        """Paused, which says by whom and why. A series that is paused stays so, for its first reason."""
+        """Pause the series. A paused series keeps its first author and reason."""
         if self.paused is not None:
             return self
         return self._changed(now, paused=f"by {by}: {reason}" if reason else f"by {by}")
 
     def resume(self, now: float) -> Series:
-        """Not paused any more. Nobody is promoted by that alone."""
+        """Resume the series. This alone promotes no item."""
         return self if self.paused is None else self._changed(now, paused=None)
 
     def rebuild(self, live: Iterable[Live], now: float) -> Series:
-        """What the living items say: all of them and no others, queued in the order of their micro numbers. An active
-        one that lives stays active; if there is none, the first that is assigned is, unless the series is paused."""
+        """Rebuild the series from the live items: exactly those, queued in the order of their micro numbers. A live
+        active item stays active. If there is none, the first assigned item becomes active, unless the series is
+        paused."""
         ordered = sorted({one.item: one for one in live}.values(), key=lambda one: _order(one.item, one.micro))
         items = [one.item for one in ordered]
         assigned = [one.item for one in ordered if one.assigned and self.paused is None]
@@ -177,20 +177,20 @@ class Series:
         if active == self.active:
             return self._changed(now, queue=queue)
         if active is None:
-            return self._changed(now, queue=queue, **_NOBODY)
-        freed = replace(self, queue=(active, *queue), **_NOBODY)
+            return self._changed(now, queue=queue, **_NO_ACTIVE_ITEM)
+        freed = replace(self, queue=(active, *queue), **_NO_ACTIVE_ITEM)
         return freed._activated(active, now, None, None, None)
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def position(self, item: Item) -> int | None:
-        """0 for the active item, 1 for the next, None for one that is not here."""
+        """0 for the active item, 1 for the next, None for an item that is not in the series."""
         if item == self.active:
             return 0
         return self.queue.index(item) + 1 if item in self.queue else None
 
     def as_one_change_of(self, before: Series) -> Series:
-        """This state, reached from ``before`` in one change: however many operations it took, it is written once."""
+        """This state as one change of ``before``, whatever number of operations led to it."""
         if self is before:
             return before
         once = replace(self, revision=before.revision + 1)
@@ -198,19 +198,19 @@ class Series:
         return before if unchanged else once
 
     def counted_from(self, revision: int) -> Series:
-        """The same, whose next change has a higher revision than this one, and than its own."""
+        """The same state with at least this revision, so that the next change gets a higher one."""
         return self if revision <= self.revision else replace(self, revision=revision)
 
     def active_since(self, item: Item | None, since: float | None) -> Series:
-        """The same, and if ``item`` is the active one, it has been so since then: what is rebuilt need not know."""
+        """The same state with ``since``, if ``item`` is the active one: a rebuilt state may not know it."""
         return self if item is None or item != self.active or since is None else replace(self, since=since)
 
     def stamped(self, now: float) -> Series:
-        """The same as a change of its own: what was salvaged is written anew, although nothing in it is new."""
+        """The same state as a new change, to write a salvaged state again."""
         return self._changed(now)
 
     def _activated(self, item: Item, now: float, claim: str | None, lease: float | None, by: str | None) -> Series:
-        """With the lease that is named, or the one it asked for when it was queued."""
+        """Activate ``item`` with this lease, or with the one it asked for when it was queued."""
         length = dict(self.leases).get(item) if lease is None else _rounded(lease)
         until = None if length is None else _rounded(now + length)
         return self._changed(
@@ -241,17 +241,17 @@ class Series:
     # -- written down --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """As stores keep it for runs."""
+        """The form for runs, which stores keep."""
         return encode(self._fields(), RUNS)
 
     @classmethod
     def from_json(cls, data: object) -> Series:
-        """Raises UnreadableSeries for anything that ``to_json`` would not have written: a field too few must not read
-        as a series that is free, and a field too many would be lost with the next change."""
+        """Raises UnreadableSeries for anything that ``to_json`` would not write: a missing field must not read as a
+        free series, and an unknown field would be lost with the next change."""
         return cls(**decode(data, RUNS))
 
     def to_document(self) -> dict[str, Any]:
-        """As people read it, for issues."""
+        """The form for issues, which people read."""
         return encode(self._fields(), ISSUES)
 
     @classmethod
@@ -260,13 +260,13 @@ class Series:
         return cls(**decode(data, ISSUES))
 
     def to_text(self) -> str:
-        """The document for issues as text, the same for the same state."""
+        """The document for issues as text. The same state gives the same text."""
         return json.dumps(self.to_document(), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_text(cls, text: str | None, name: str) -> Series:
-        """The series ``name`` as a register holds it; None is one that nobody has used. Raises UnreadableSeries, also
-        for the state of another series."""
+        """The state of series ``name`` from the text of a register; None is an unused series. Raises UnreadableSeries,
+        also for the state of another series."""
         if text is None:
             return cls(name)
         series = cls.from_document(parse_text(text, name))
@@ -276,10 +276,10 @@ class Series:
 
     @classmethod
     def salvaged(cls, text: str | None, name: str, earlier: Iterable[str] = ()) -> Series:
-        """What can still be told from a state that cannot be read, or is lost, to rebuild upon: the active issue, the
-        pause and the number of changes, each if it is what it should be. It is nothing to act upon by itself.
-        ``earlier`` are states before it, the newest first: by them the revision goes on where it was, and it is known
-        since when the active issue is active."""
+        """What can be recovered from an unreadable or lost state, as a base for ``rebuild``: the active issue, the
+        pause and the revision, each if it is valid. Do not act on it without a rebuild. ``earlier`` are the states
+        before it, the newest first: they give the revision to continue from, and since when the active issue is
+        active."""
         last = cls._last_of(earlier, name)
         try:
             found = cls.from_text(text, name)
@@ -290,7 +290,7 @@ class Series:
 
     @classmethod
     def _last_of(cls, earlier: Iterable[str], name: str) -> Series:
-        """The last state that can be read, counted on by one for each that came after it and cannot."""
+        """The last readable state, with its revision increased by one for each unreadable state after it."""
         for place, text in enumerate(earlier):
             try:
                 found = cls.from_text(text, name)
@@ -315,11 +315,11 @@ class Series:
         )
 
 
-_NOBODY: dict[str, Any] = dict.fromkeys(("active", "since", "claim_id", "by", "lease", "lease_until"))
+_NO_ACTIVE_ITEM: dict[str, Any] = dict.fromkeys(("active", "since", "claim_id", "by", "lease", "lease_until"))
 
 
 def _first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """If a key was written twice, what it says first: an active issue, rather than nobody."""
+    """The first non-null value of each key: of a duplicate key, an active issue wins over null."""
     return {key: value for key, value in reversed(pairs) if value is not None}
 
 
@@ -328,5 +328,5 @@ def _order(item: Item, micro: int) -> tuple[int, bool, Item]:
 
 
 def _rounded(seconds: float) -> float:
-    """To the millisecond, which is what a document can say: what is read back is then the same."""
+    """To the millisecond, the precision of a document: a state that is read back is the same."""
     return round(float(seconds), 3)

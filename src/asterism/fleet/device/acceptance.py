@@ -49,7 +49,7 @@ class Acceptance:
         profile = {**self._measure(), "labels": self._labels}
         if suspended is not None:
             profile["suspended"] = suspended
-        self._shown = replace(self.session, profile=profile, used=held).shown()
+        self._shown = replace(self.session, profile=profile, used=held).expression_names()
         rests = self.hands_back is not None and holds(self.hands_back, self._shown) is True
         self.resting = f"{self.hands_back!r} holds" if rests else None
         return {**profile, RESTING: self.resting}
@@ -59,16 +59,12 @@ class Acceptance:
         """Whether the device takes runs that no device has."""
         return not self._draining.is_set() and self.session.slots > 0 and self.resting is None
 
-    def rest_reason(self) -> str | None:
-        """Why the device takes nothing while it rests; None if it does not rest."""
-        return resting_reason(self.resting)
-
     def refusal_reason(self, run: Run, flow: Workflow) -> str | None:
         """Why this device will not take a run; None if it will."""
-        if self._draining.is_set():
-            return "it is being drained"
         if self.resting is not None:
             return resting_reason(self.resting)
+        if self._draining.is_set():
+            return "it is being drained"
         return mismatch_reason(self.session, run, flow, self._shown, holds)
 
     def leaves_to_others(self, run: Run, flow: Workflow, now: float) -> bool:

@@ -149,7 +149,7 @@ class DeviceAgent:
         such as a store that is corrupt."""
         store = await store_identity(self.fleet.store, self.fleet.clock)
         if isinstance(self._executor, DeviceExecutor):
-            self._executor.belong_to(store)
+            self._executor.set_store(store)
         host = self._host or LocalHost(store, self.name)
         self.session = replaced(self.session, host=host.host)
         began = self.fleet.clock.time()

@@ -120,9 +120,9 @@ class Claimer:
                     await self._look_once()
                 finally:
                     self._count_request(-1)
-                trouble.over()
+                trouble.recovered()
             except (StoreUnavailable, UnknownWorkflow) as error:
-                trouble.met(error)
+                trouble.occurred(error)
                 self._assigned = True
                 await self.fleet.clock.sleep(1.0)
                 self._wake.set()
@@ -131,11 +131,13 @@ class Claimer:
         if self._assigned:
             self._assigned = False
             await self._look_at_own()
-        await self.worker.start_waiting()
+        if self.worker.has_waiting:
+            await self.worker.start_waiting()
         if self._acceptance.takes_offers:
             await self._health.retry(self.worker, self.worker.executor.probe)
             await self._take_offered()
-            await self.worker.start_waiting()
+            if self.worker.has_waiting:
+                await self.worker.start_waiting()
 
     def _count_request(self, change: int) -> None:
         self._open_requests += change
@@ -190,12 +192,14 @@ class Claimer:
         found = await self.fleet.store.find(Query(session=self.worker.owner.session))
         for run in found:
             held = self.worker.get(run.id)
-            if held is not None and held.grant.epoch == run.epoch and run.wish is not None:
-                self.worker.stop(held, run.wish)
+            if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
+                self.worker.stop(held, run.stop_request)
         assigned = [run for run in found if run.status is ASSIGNED]
         assigned.sort(key=lambda run: (-run.priority, run.created_at, run.id))
-        await self._learn({(run.workflow, run.version) for run in assigned})
-        flows = [self.fleet.workflows.remembered(run.workflow, run.version) for run in assigned]
+        remembered = self.fleet.workflows.remembered
+        kinds = {(run.workflow, run.version) for run in assigned}
+        await self._learn({kind for kind in kinds if (flow := remembered(*kind)) is None or flow.http is not None})
+        flows = [remembered(run.workflow, run.version) for run in assigned]
         claims = [self._claim(run, flow) for run, flow in zip(assigned, flows, strict=True) if flow is not None]
         for outcome in await asyncio.gather(*claims, return_exceptions=True):  # all have ended when this returns
             if isinstance(outcome, BaseException):
@@ -206,11 +210,8 @@ class Claimer:
             return
         if not self._lease.require(flow):
             return  # the heartbeat that is due now brings us back here
-        rest = self._acceptance.rest_reason()
-        why, for_now = (
-            rest or self._acceptance.refusal_reason(run, flow) or self._objection(run, flow),
-            rest is not None,
-        )
+        why = self._acceptance.refusal_reason(run, flow) or self._objection(run, flow)
+        for_now = self._acceptance.resting is not None
         asked = self.fleet.clock.time()
         starts = self.worker.reserve_slot(run.id)
         full = not starts and not self.worker.reserve_backlog(run.id)
@@ -274,7 +275,8 @@ class Claimer:
             await self._see(unseen)
         if self.worker.room <= 0:
             await self._preempt()
-        self.worker.preempt_for_waiting()
+        if self.worker.has_waiting:
+            self.worker.preempt_for_waiting()
 
     async def _see(self, unseen: _Unseen) -> None:
         await self._learn(unseen.kinds)

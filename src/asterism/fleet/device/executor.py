@@ -1,16 +1,16 @@
-"""One execution of a run on a device: what is executed, what it is told, and how it is stopped.
+"""The executor of a device: executes one run as a command, an HTTP request or a Python function, and stops it.
 
-Whatever is executed is judged by the device's policy after all of it is filled in, and told which run and which epoch
-it works for. Commands get that as variables: ``ASTERISM_RUN``, ``ASTERISM_EPOCH``, ``ASTERISM_DEVICE``,
-``ASTERISM_SESSION``; how far the attempt before had come as ``ASTERISM_STEP`` and ``ASTERISM_TOTAL`` (empty if it had
-not said); the input as JSON in the file ``$ASTERISM_INPUT``, however large it is; and they tell how far they are by
-writing ``3/10`` or ``3`` into the file ``$ASTERISM_PROGRESS``. Requests get the headers ``Asterism-Run`` and
-``Asterism-Epoch``, functions a parameter ``run`` if they have one.
+The device policy judges what is to be executed after every input is filled in. Every execution knows for which run and
+which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_EPOCH``, ``ASTERISM_DEVICE`` and
+``ASTERISM_SESSION``; the progress of the attempt before as ``ASTERISM_STEP`` and ``ASTERISM_TOTAL`` (empty if there is
+none); and the input as JSON in the file ``$ASTERISM_INPUT``, however large it is. It reports progress by writing
+``3/10`` or ``3`` into the file ``$ASTERISM_PROGRESS``. A request gets the headers ``Asterism-Run`` and
+``Asterism-Epoch``, a function the parameter ``run`` if it has one.
 
 Inputs are variables, too: ``ASTERISM_INPUT_<name>``, and under their bare names where the author of the work or the
-policy asks for it (base/task_inputs.py).
+device policy asks for it (base/task_inputs.py).
 
-Results are data, and leave as they are. Whatever is said about an execution is text, and leaves through its mask.
+A result is data and leaves as it is. Any text about an execution is masked: secrets do not leave the device in it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from asterism.core.json_values import plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.device_requests import request
-from asterism.fleet.device.functions import Calls, CurrentRun
-from asterism.fleet.device.output import TAIL, Watch
+from asterism.fleet.device.functions import CurrentRun, FunctionRunner
+from asterism.fleet.device.output import TAIL, OutputWatcher
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
 from asterism.fleet.device.run_inputs import bare, fill, is_secret, request_terms, secrets_of, stands_for_itself
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
@@ -49,7 +49,7 @@ from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 log = logging.getLogger("asterism.device")
 
 
-PROBE = 30.0
+PROBE_TIMEOUT = 30.0
 """How long an empty command may take, in seconds."""
 
 
@@ -58,8 +58,7 @@ class LimitReached(AsterismError, TimeoutError):
 
 
 class RunWork(NamedTuple):
-    """One execution, as the agent hands it over. ``given`` is the input. The two functions are called on the event
-    loop."""
+    """One execution. ``given`` is the input of the run. The two functions are called on the event loop."""
 
     run: Run
     workflow: Workflow
@@ -67,7 +66,7 @@ class RunWork(NamedTuple):
     on_progress: Callable[[Progress], None]
     on_output: Callable[[str], None]
     lease: float | None = None
-    """How long the device is sure of the run, in seconds from now."""
+    """How long the run is certainly this device's, in seconds from now."""
 
 
 @dataclass(frozen=True)
@@ -79,76 +78,75 @@ class _Command:
 
 
 class Executor(Protocol):
-    """What executes; DeviceExecutor is the real one."""
+    """What executes the runs of a device; see DeviceExecutor."""
 
-    def objection(self, workflow: Workflow) -> str | None: ...
+    def objection(self, workflow: Workflow) -> str | None:
+        """Why the device never executes a workflow; None if it does."""
 
-    def check(self, work: RunWork) -> str | None: ...
+    def check(self, work: RunWork) -> str | None:
+        """Why the device does not execute this very run; None if it does. Starts and changes nothing, and may be called
+        in any thread."""
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
-        """Whether ``check`` may refuse a run with this input although ``objection`` does not refuse its workflow. Only
-        looks at what it is given, and may be called in any thread."""
-        ...
+        """Whether ``check`` may refuse a run with this input although ``objection`` does not refuse its workflow. May
+        be called in any thread."""
 
-    async def execute(self, work: RunWork) -> Any: ...
+    async def execute(self, work: RunWork) -> Any:
+        """Execute a run and return its result. When cancelled, stop the work; when cancelled again, at once."""
 
     async def probe(self) -> None:
-        """Do what a device does for any work, without any. Raises DeviceTrouble if it cannot."""
-        ...
+        """Do what a device does for any run, without one. Raises DeviceTrouble if it cannot."""
 
     def allow(self, run_id: str, seconds: float) -> None:
-        """Called with every heartbeat: the device is sure of the run for so much longer."""
-        ...
+        """The lease on a run was renewed: its execution may go on for so many seconds, even if this process is frozen
+        meanwhile."""
 
     def close(self) -> None: ...
 
 
 class DeviceExecutor:
-    """Executes for one session of a device. ``store`` is its store's address: strays are told apart by it."""
+    """Executes the runs of one session of a device. ``store`` identifies its store, to tell orphan processes apart."""
 
     def __init__(self, policy: DevicePolicy, *, device: str, session: str, grace: float = 5.0, store: str = "") -> None:
         self.policy, self.device, self.session = policy, device, session
         self._commands = Commands(grace)
-        self._calls = Calls(policy, grace)
+        self._functions = FunctionRunner(policy, grace)
         self._records = ProcessRecords(device, session, store)
-        self._watches: set[Watch] = set()
-        self._read: frozenset[str] = frozenset()  # the secrets that work has asked for in this session
-        self._warn(filter(policy.holds_secret, os.environ))
+        self._secrets_read: frozenset[str] = frozenset()  # those that runs have asked for in this session
+        self._warn_of_short_secrets(filter(policy.holds_secret, os.environ))
 
-    def _warn(self, names: Iterable[str]) -> None:
+    def _warn_of_short_secrets(self, names: Iterable[str]) -> None:
         for warning in (short_secret_warning(name, os.environ[name]) for name in names):
             if warning is not None:
                 log.warning("%s", warning)
 
-    def belong_to(self, store: str) -> None:
-        """Whose device this is, once that is known: strays are told apart by it."""
+    def set_store(self, store: str) -> None:
+        """Set the identity of the store, once it is known; it tells orphan processes apart."""
         self._records.store = store_mark(store)
 
     @property
     def lingering(self) -> int:
-        """How many functions go on although they were told to stop."""
-        return self._calls.lingering
+        """How many functions are still running although their runs were stopped."""
+        return self._functions.lingering
 
-    # -- whether -----------------------------------------------------------------------------------------------------
+    # -- whether a run is executed -----------------------------------------------------------------------------------
 
     def objection(self, workflow: Workflow) -> str | None:
-        """Why this device will never execute a workflow, in words; None if it would."""
         if workflow.http is not None and find_spec("httpx") is None:
             return f"HTTP requests need httpx on this device: {install_hint('http')}"
         return self.policy.objection(workflow)
 
     def check(self, work: RunWork) -> str | None:
-        """Why this device will not execute this very run, with its input filled in; None if it would. What would be a
-        failure of the work is none of its business. Starts nothing, changes nothing, and may be called in any
-        thread."""
+        """Judges the run with its input filled in. An error that would be a failure of the work is not an objection."""
         if self.policy.everything and work.workflow.call is not None and stands_for_itself(work.workflow, work.given):
-            return None  # there is nothing to judge, and this is on the way of every run
+            return None  # the usual case, on the hot path of every run
         why = self.objection(work.workflow)
         if why is not None:
             return why
         try:
-            with self._mask(work) as mask:
-                self._allow(work)
+            with self._mask(work, stands_for_itself(work.workflow, work.given)) as mask:
+                if not self.policy.everything:
+                    self._judge_early(work)
                 self._judge(work, fill(work.workflow, work.given, mask))
         except (PolicyForbids, DeviceUnavailable) as error:
             return str(error)
@@ -157,20 +155,18 @@ class DeviceExecutor:
         return None
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
-        """Not a function with an input that stands for itself: what is judged of it is known from its workflow."""
+        """A function with an input of constants is judged by its workflow alone."""
         return workflow.call is None or not stands_for_itself(workflow, given)
 
-    def _allow(self, work: RunWork) -> None:
-        """Ask the policy for all that can be told before an expression of the work is evaluated. Raises PolicyForbids,
-        and DeviceUnavailable for what is not on this device."""
+    def _judge_early(self, work: RunWork) -> None:
+        """Judge all that is known before an expression of the work is evaluated. Raises PolicyForbids, and
+        DeviceUnavailable for what this device does not have."""
         flow = work.workflow
-        if self.policy.everything:
-            return
         why = self.policy.objection(flow)
         if why is not None:
             raise PolicyForbids(why)
         if not isinstance(work.given, Mapping):
-            return  # which fails before anything is evaluated
+            return  # fails before anything is evaluated
         known = bare(work.given)
         if flow.http is not None:
             if not _names_a_secret(flow.http["url"], known):  # such an address is judged once it is filled in
@@ -179,7 +175,7 @@ class DeviceExecutor:
             self.policy.command(task_inputs.fill_template(flow.argv[0], known))
 
     def _judge(self, work: RunWork, resolved: ResolvedInputs) -> None:
-        """Raises PolicyForbids, and DeviceUnavailable for what is not on this device."""
+        """Raises PolicyForbids, and DeviceUnavailable for what this device does not have."""
         flow = work.workflow
         self.policy.workflow(flow.name)
         if flow.http is not None:
@@ -196,18 +192,20 @@ class DeviceExecutor:
             if program is None:
                 _check_command(argv[0], {**os.environ, **resolved.environment})
 
-    # -- how ---------------------------------------------------------------------------------------------------------
+    # -- execution ---------------------------------------------------------------------------------------------------
 
     async def execute(self, work: RunWork) -> Any:
-        """The result, which is JSON. Raises whatever went wrong: PolicyForbids (with ``begun`` False, nothing has
-        happened), DeviceUnavailable if the device lacks what it takes and nothing has happened, DeviceTrouble if it
+        """Execute a run and return its result, which is JSON. Raises PolicyForbids (if its ``begun`` is False, nothing
+        was executed), DeviceUnavailable if the device lacks what it takes and nothing was executed, DeviceTrouble if it
         could not do its own part, LimitReached, CommandFailed, RequestFailed, NotJson, or what a function raised.
 
-        When cancelled, the work is stopped: the group of a command with SIGTERM, then with SIGKILL after the grace
-        period, or at once if cancelled again."""
-        with self._mask(work) as mask:
-            self._allow(work)
-            if stands_for_itself(work.workflow, work.given):
+        When cancelled, the process group of a command gets SIGTERM, then SIGKILL after the grace period, or at once if
+        cancelled again."""
+        constant = stands_for_itself(work.workflow, work.given)
+        with self._mask(work, constant) as mask:
+            if not self.policy.everything:
+                self._judge_early(work)
+            if constant:
                 resolved = ResolvedInputs(dict(work.given), {}, mask)
             else:
                 with own_part("the run could not be prepared", EXHAUSTED):
@@ -216,13 +214,15 @@ class DeviceExecutor:
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return _sendable(value)
 
-    def _mask(self, work: RunWork) -> Mask:
-        """The mask for whatever is said about an execution. Raises PolicyForbids and DeviceUnavailable."""
-        names = secrets_of(work.workflow, work.given, self.policy)
-        if new := names - self._read:
-            self._read |= new
-            self._warn(new)
-        read = self._read
+    def _mask(self, work: RunWork, constant: bool) -> Mask:
+        """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
+        PolicyForbids and DeviceUnavailable."""
+        refers = not constant or work.workflow.http is not None
+        names = secrets_of(work.workflow, work.given, self.policy) if refers else frozenset()
+        if new := names - self._secrets_read:
+            self._secrets_read |= new
+            self._warn_of_short_secrets(new)
+        read = self._secrets_read
         return environment_mask(names, lambda name: name in read or self.policy.holds_secret(name))
 
     async def _within(self, seconds: float, work: RunWork, resolved: ResolvedInputs) -> Any:
@@ -235,11 +235,12 @@ class DeviceExecutor:
             raise
 
     async def _begin(self, work: RunWork, resolved: ResolvedInputs, expired: Callable[[], bool] | None = None) -> Any:
-        self.policy.workflow(work.workflow.name)
+        if not self.policy.everything:
+            self.policy.workflow(work.workflow.name)
+            self.policy.call(work.workflow.call)
         if work.workflow.call is not None:
             current = CurrentRun(work.run, work.on_progress, expired)
-            self.policy.call(work.workflow.call)
-            return await self._calls.call(work.workflow.call, resolved.inputs, current)
+            return await self._functions.call(work.workflow.call, resolved.inputs, current)
         if work.workflow.http is not None:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
@@ -248,32 +249,26 @@ class DeviceExecutor:
         return await self._run(work, command, resolved)
 
     async def probe(self) -> None:
-        """All that a device does for a command, with one that does nothing. Raises DeviceTrouble."""
-        with self._corner({}, None) as (_, files, in_child):
+        """Run an empty command with all that a device does for a command. Raises DeviceTrouble."""
+        with self._run_files({}, None) as (_, files, in_child):
             environment = {**self._records.marks(), **files}
             try:
-                await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE)
+                await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE_TIMEOUT)
             except (CommandFailed, OSError, subprocess.SubprocessError) as error:
                 raise DeviceTrouble(f"not even an empty command ends well: {error}") from error
 
     def allow(self, run_id: str, seconds: float) -> None:
-        """The device is sure of a run for so much longer: its command may go on, even if we are frozen meanwhile."""
         self._commands.allow(run_id, seconds)
 
-    def look(self) -> None:
-        """Tell what is new of every command, now rather than in a moment."""
-        for watch in list(self._watches):
-            watch.look()
-
     def close(self) -> None:
-        """End what was started to look after child processes, and leave nothing behind."""
+        """End the guard of the child processes, and remove the process records."""
         self._commands.close()
         self._records.close()
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def _argv(self, flow: Workflow, resolved: ResolvedInputs) -> tuple[list[str], str | None]:
-        """The words of a command, and the file to execute if the policy has a say in it."""
+        """The words of a command, and the file to execute if the device policy chose it."""
         if flow.shell is not None:
             self.policy.shell()
             return ["/bin/sh", "-c", flow.shell], None
@@ -312,15 +307,15 @@ class DeviceExecutor:
         }
 
     def _wants(self, workflow: Workflow, name: str) -> bool:
-        """Whether an input is to be a variable under its bare name: the policy lists it, or there is none and the line
-        has it."""
+        """Whether an input becomes a variable under its bare name: the device policy lists it, or allows everything and
+        the shell line mentions it."""
         if not self.policy.everything:
             return self.policy.may_be_given(name)
         return workflow.shell is not None and task_inputs.mentions_name(workflow.shell, name)
 
     def _check_inputs(self, workflow: Workflow, resolved: ResolvedInputs) -> None:
-        """An input that the line counts on and that cannot be its variable is refused, rather than be silently
-        another: the policy does not list it, or the device has a variable of that name, which no run replaces."""
+        """Refuse a shell line that uses the variable of an input which cannot be set: the device policy does not list
+        it, or the device has a variable of that name, which no run replaces."""
         line = workflow.shell or ""
         task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
         for name in resolved.inputs:
@@ -334,22 +329,21 @@ class DeviceExecutor:
 
     async def _run(self, work: RunWork, command: _Command, resolved: ResolvedInputs) -> Any:
         mask = resolved.mask
-        with self._corner(work.given, command.cwd) as (progress, files, in_child):
-            watch = Watch(progress, mask, work.on_output, work.on_progress)
-            self._watches.add(watch)
+        with self._run_files(work.given, command.cwd) as (progress, files, in_child):
+            watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress)
             try:
                 return await self._commands.run(
                     command.argv,
                     {**command.environment, **files},
                     command.cwd,
                     executable=command.executable,
-                    heard=watch.hear,
+                    heard=watcher.hear,
                     in_child=in_child,
                     key=work.run.id,
                     lease=work.lease,
                 )
             except CommandFailed as error:
-                said, cut = error.output[-2 * TAIL :], max(watch.heard.values()) > OUTPUT_LIMIT
+                said, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT
                 said = mask.tail(said, cut=cut or len(said) < len(error.output))
                 failed = CommandFailed(error.code, said[-TAIL:])
             except OSError as error:
@@ -358,26 +352,25 @@ class DeviceExecutor:
                         f"the words and variables of the command are too long together; {_INSTEAD}"
                     ) from None
                 raise
-            except subprocess.SubprocessError:  # the child looked where it was before it became the command
+            except subprocess.SubprocessError:  # the child checked its directory before it became the command
                 raise AsterismError("the command was not started: its directory has become another one") from None
             finally:
-                self._watches.discard(watch)
-                watch.close()
-        raise failed  # not where the other was caught, which would stay its context, with all of the output
+                watcher.close()
+        raise failed  # outside the handler: the first error, with all of the output, would stay its context
 
     @contextlib.contextmanager
-    def _corner(
+    def _run_files(
         self, given: Mapping[str, Any], cwd: str | None
     ) -> Iterator[tuple[Path, dict[str, str], Callable[[], None]]]:
-        """What a command needs of us, for as long as it runs: the file for its progress, the variables that name its
-        files, and what its process does first. Raises DeviceTrouble."""
+        """The files of a command for as long as it runs. Yields the file for its progress, the variables that name its
+        files, and the function that its process calls first. Raises DeviceTrouble."""
         with contextlib.ExitStack() as undo:
             with own_part("the files of the run could not be written"):
-                desk = self._records.make_directory()
-                undo.callback(shutil.rmtree, desk, ignore_errors=True)
+                directory = self._records.make_directory()
+                undo.callback(shutil.rmtree, directory, ignore_errors=True)
                 ticket, in_child = self._records.admit(None if self.policy.everything else cwd)
                 undo.callback(self._records.finished, ticket)
-                progress, file = desk / "progress", desk / "input.json"
+                progress, file = directory / "progress", directory / "input.json"
                 _write_input(file, given)
                 progress.touch(mode=0o600)
             yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
@@ -387,7 +380,7 @@ _INSTEAD = "let it read its input from the file $ASTERISM_INPUT"
 
 
 def _check_words(argv: list[str], environment: Mapping[str, str]) -> None:
-    """Says what no command can be given, before the system says it less clearly."""
+    """Refuse what the operating system refuses, with a clearer message."""
     named = {f"word {index} of the command": word for index, word in enumerate(argv, 1)}
     for what, text in {**named, **{f"the variable {name}": value for name, value in environment.items()}}.items():
         if "\0" in text:
@@ -397,7 +390,7 @@ def _check_words(argv: list[str], environment: Mapping[str, str]) -> None:
 
 
 def _check_command(word: str, environment: Mapping[str, str]) -> None:
-    """Raises DeviceUnavailable for a command that is nowhere on the path: another device may have it."""
+    """Raises DeviceUnavailable for a command that is not on the PATH: another device may have it."""
     if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
         raise DeviceUnavailable(f"there is no command {word!r} on this device")
 
@@ -407,17 +400,17 @@ def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
 
 
 def _write_input(path: Path, given: Mapping[str, Any]) -> None:
-    """Secrets stay what they are there: names."""
+    """Secrets are written as names, not as values."""
     path.write_text(json.dumps(plain_json(bare(given), "the input")), encoding="ascii")
 
 
 def _sendable(value: Any) -> Any:
-    """A result as JSON. Raises NotJson for what cannot be stored or sent."""
+    """A result as JSON. Raises NotJson for a value that cannot be stored or sent."""
     value = plain_json(value, "the result")
     if value is None or type(value) in (bool, float):
         return value
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except ValueError as error:  # half of a surrogate pair, or a number of more digits than Python prints
+    except ValueError as error:  # half of a surrogate pair, or a number with more digits than Python prints
         raise NotJson(f"the result cannot be written as JSON: {error}") from None
     return value

@@ -1,9 +1,9 @@
 """Python functions as the work of a run: coroutines on the event loop, plain functions in threads of their own.
 
-A function that has a parameter ``run`` is told who it is and can tell how far it has come. Nothing can stop a thread:
-when a run is taken away its function is *told* (``run.stopping``, and ``run.report`` raises), and after the grace
-period it is left to itself. Its word does not count any more, but it goes on doing what it does until it ends or the
-process does. Work that has to be stopped for certain belongs into a command.
+A function with a parameter ``run`` gets a ``CurrentRun``, with which it reports progress. A thread cannot be stopped:
+when a run is taken away, ``run.stopping`` becomes true and ``run.report`` raises, and after the grace period the
+function is left to itself. Its result does not count any more, but it goes on until it ends or the process does. Work
+that must be stopped for certain belongs into a command.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ log = logging.getLogger("asterism.device")
 
 
 MOST_STEPS = 10**15
+"""The largest step or total of a progress report."""
+
 OF_TASKS = "$results"
-"""The input that says which of the others are results of tasks, in a constellation; all of them if it is left out."""
+"""In a plan, the input that names those of the other inputs that are results of tasks; all if it is left out."""
 
 RESULT_OF = "$result:"
-"""Before the name of a task: the input that holds its result, if another input has its name."""
+"""Prefix of the input that holds the result of a task, if another input has the name of the task."""
 
 
 class RunStopped(AsterismError):
-    """Raised by ``run.report`` in a function whose run was taken away: it should end."""
+    """Raised by ``run.report`` in a function whose run was taken away: the function should end."""
 
 
 class CurrentRun:
-    """What a function's parameter ``run`` gets. ``attempt`` counts the executions of the run from 1; ``progress`` is
-    how far the one before had come. ``expired`` says whether its limit has passed, if it has one."""
+    """The parameter ``run`` of a function. ``attempt`` counts the executions of the run from 1; ``progress`` is what
+    the one before reported last. ``expired`` says whether the limit of the workflow has passed, if it has one."""
 
     def __init__(
         self, run: Run, on_progress: Callable[[Progress], None], expired: Callable[[], bool] | None = None
@@ -54,11 +56,11 @@ class CurrentRun:
 
     @property
     def stopping(self) -> bool:
-        """Whether the run was taken away, so that the function should end."""
+        """Whether the run was taken away: the function should end."""
         return self._stopped
 
     def report(self, step: int, total: int | None = None) -> None:
-        """Tell how far it is; from any thread. Raises RunStopped if the function should end."""
+        """Report progress, from any thread. Raises RunStopped if the function should end."""
         for value in (step, total):
             if value is not None and (type(value) is not int or not 0 <= value <= MOST_STEPS):
                 raise ValueError(
@@ -67,10 +69,10 @@ class CurrentRun:
         if self._stopped:
             raise RunStopped(f"run {self.id} was taken away")
         if threading.get_ident() == self._home:
-            self._tell(Progress(step, total))
+            self._pass_on(Progress(step, total))
             return
         try:
-            self._loop.call_soon_threadsafe(self._tell, Progress(step, total))
+            self._loop.call_soon_threadsafe(self._pass_on, Progress(step, total))
         except RuntimeError:  # the loop is closed: the device is gone
             raise RunStopped(f"run {self.id} was taken away") from None
 
@@ -78,29 +80,29 @@ class CurrentRun:
         self._stopped = True
 
     def over(self) -> None:
-        """It has ended; what a thread says from now on is not passed on."""
+        """The function has ended, or was left to itself: what it reports from now on is dropped."""
         self._over = self._stopped = True
 
-    def _tell(self, progress: Progress) -> None:
+    def _pass_on(self, progress: Progress) -> None:
         if not self._over:
             self._on_progress(progress)
 
 
 def attempt_of(run: Run) -> int:
-    """Which execution of a run this is; a device that declined has not tried."""
+    """The number of the current execution of a run, from 1; declined assignments do not count."""
     if not run.previous:
         return 1
     return 1 + sum(assignment.reason != "declined" for assignment in run.previous)
 
 
 def attempts_of(run: Run) -> int:
-    """How often it was tried up to now, with the attempt that is under way; who declined has not tried."""
+    """How many executions a run has had, including the current one; declined assignments do not count."""
     closed = bool(run.previous) and run.previous[-1].epoch == run.epoch
     return attempt_of(run) - (closed or run.epoch == 0)
 
 
-class Calls:
-    """Calls functions for one device. ``lingering`` is how many go on although their runs were taken away."""
+class FunctionRunner:
+    """Calls functions for one device. ``lingering`` counts those that go on although their runs were taken away."""
 
     def __init__(self, policy: DevicePolicy, grace: float) -> None:
         self._policy, self._grace = policy, grace
@@ -108,8 +110,8 @@ class Calls:
         self.lingering = 0
 
     async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
-        """The value of a function. When cancelled, it waits until the function has ended: what goes on is not over, and
-        nobody else may begin it. Cancelled again, it lets go of a thread: then the run is lost, or the device is
+        """Call a function and return its value. When cancelled, wait until the function has ended: no other device may
+        begin the run while it goes on. When cancelled again, let go of a thread: the run is lost, or the device is
         ending."""
         try:
             if isinstance(call, str):
@@ -121,10 +123,10 @@ class Calls:
                 return await self._await(function(**arguments), current)
             return await self._watch(_call(function, arguments, signature.asynchronous), current)
         except (SystemExit, KeyboardInterrupt) as error:
-            raise _wanted_to_end(error) from None
+            raise _process_exit(error) from None
 
     async def _await(self, coroutine: Awaitable[Any], current: CurrentRun) -> Any:
-        """Nothing to do but to wait: to cancel us is to cancel it."""
+        """Wait for a coroutine on the event loop, which can be cancelled."""
         try:
             return await coroutine
         except asyncio.CancelledError:
@@ -136,7 +138,7 @@ class Calls:
             current.over()
 
     async def _watch(self, work: Coroutine[Any, Any, Any], current: CurrentRun) -> Any:
-        """Wait for what may go on although it was told to stop."""
+        """Wait for work that may go on although it was asked to stop."""
         job = asyncio.create_task(work)
         try:
             return await asyncio.shield(job)
@@ -149,9 +151,9 @@ class Calls:
             try:
                 await asyncio.wait([job], timeout=self._grace)
                 if not job.done() and not (current.expired is not None and current.expired()):
-                    log.warning("the function does not stop; its run stays with it", extra={"run": current.id})
+                    log.warning("the function does not stop; the device keeps its run", extra={"run": current.id})
                     await asyncio.wait([job])
-            finally:  # also when the caller has no patience left
+            finally:  # also when it is cancelled again
                 self._let_go(job, current)
             raise
         finally:
@@ -161,16 +163,15 @@ class Calls:
         if not job.done():
             self.lingering += 1
             log.warning("the function does not stop; it goes on without a run", extra={"run": current.id})
-            job.add_done_callback(self._gone)
-        job.add_done_callback(_seen)
+            job.add_done_callback(self._lingering_ended)
+        job.add_done_callback(_retrieve_exception)
 
-    def _gone(self, job: asyncio.Future[Any]) -> None:
+    def _lingering_ended(self, job: asyncio.Future[Any]) -> None:
         self.lingering -= 1
 
     async def _function(self, call: str) -> tuple[Callable[..., Any], function_calls.Signature]:
-        self._policy.call(call)
         loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
-        if call.partition(":")[0] not in sys.modules:  # an import may take seconds, and heartbeats must go on
+        if call.partition(":")[0] not in sys.modules:  # an import may take seconds: not on the event loop
             loaded = function_calls.call_in_thread(function_calls.load_function, {"path": call})
         with own_part(f"{call} could not be imported", EXHAUSTED):
             function = function_calls.load_function(call) if loaded is None else await loaded
@@ -186,20 +187,20 @@ async def _call(function: Callable[..., Any], arguments: Mapping[str, Any], asyn
             value = await value
         return value
     except (SystemExit, KeyboardInterrupt) as error:
-        raise _wanted_to_end(error) from None
+        raise _process_exit(error) from None
 
 
-def _wanted_to_end(error: BaseException) -> Exception:
-    """asyncio would end the whole device with it."""
+def _process_exit(error: BaseException) -> Exception:
+    """The error of a function that raised SystemExit or KeyboardInterrupt, which would end the whole device."""
     return RuntimeError(f"the function wanted to end the process: {type(error).__name__} {error}".rstrip())
 
 
 def arguments_of(
     signature: function_calls.Signature, given: Mapping[str, Any], current: CurrentRun, function: Callable[..., Any]
 ) -> dict[str, Any]:
-    """The keyword arguments for one call: inputs by name, and ``run``. Raises TypeError naming what nothing fills."""
-    if signature.everything or "results" in signature.names:  # which is seldom, and this is on the way of every run
-        results, others = _told_apart(given)
+    """The keyword arguments of one call: inputs by name, and ``run``. Raises TypeError that names the missing ones."""
+    if signature.everything or "results" in signature.names:  # rare, on the hot path of every run
+        results, others = _split_results(given)
         given = {"results": results, **results, **others} if "results" in signature.names else {**results, **others}
     arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
     if "run" in signature.names:
@@ -211,15 +212,16 @@ def arguments_of(
     return arguments
 
 
-def _told_apart(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The results of the tasks before it by their names, and the other inputs."""
+def _split_results(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results of earlier tasks by their names, and the other inputs."""
     of_tasks = given.get(OF_TASKS)
     if type(of_tasks) is not list or not all(type(name) is str for name in of_tasks):
-        return dict(given), {}  # there is none, or somebody's input has that name
+        return dict(given), {}  # there is no such list, or an input happens to have its name
     results = {name.removeprefix(RESULT_OF): given[name] for name in of_tasks if name in given}
     return results, {name: value for name, value in given.items() if name not in of_tasks and name != OF_TASKS}
 
 
-def _seen(job: asyncio.Future[Any]) -> None:
+def _retrieve_exception(job: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging an exception that was never retrieved."""
     if not job.cancelled():
         job.exception()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from asterism.base.clock import Clock
@@ -19,9 +19,9 @@ from asterism.base.error_log import RecurringError
 from asterism.core.run.run import ASSIGNED
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.held_run import HeldRun
-from asterism.fleet.device.lease import Lease
+from asterism.fleet.device.lease import Lease, margin
 from asterism.fleet.device.worker import FENCED, LOST, Worker
-from asterism.store.protocol import HeartbeatReply, ProgressReport, Store
+from asterism.store.protocol import HeartbeatReply, Store
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -67,12 +67,12 @@ class Heartbeat:
                     alive = await self.beat()
                 except StoreUnavailable as error:
                     self.quality *= 0.7
-                    trouble.met(error)
+                    trouble.occurred(error)
                     lease.next_renewal_in = min(self._interval / 5, 5.0)
                     continue
                 if not alive:
                     return
-                trouble.over()
+                trouble.recovered()
                 lease.next_renewal_in = self._interval
                 if lease.work_waits:
                     lease.work_waits = False
@@ -109,36 +109,32 @@ class Heartbeat:
         for held in changed:
             held.changed = False
         profile = {**self._measure(), "quality": round(self.quality, 3)}
-        timeout = self.lease.timeout
+        session, timeout = self.worker.owner.session, self.lease.timeout
         try:
             async with asyncio.timeout(min(timeout, *(held.run.timeout for held in self.worker), timeout) / 3):
-                answer = await self._send(profile, reports)
+                try:
+                    reply = await self.store.heartbeat(session, profile, reports)
+                except ValueError as error:  # the report of one execution must not end the device
+                    log.error("a report cannot be stored: %s", error)
+                    reply = await self.store.heartbeat(session, profile, ())
         except (StoreUnavailable, TimeoutError) as error:
             for held in changed:
                 held.changed = True  # the report may not have arrived
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable(f"{self.store.url} did not answer a heartbeat") from None
             raise
-        if not answer.alive:
+        if not reply.alive:
             return await self._check_store()
         self.lease.renewed(sent)
         for held in self.worker:
             # a run that is being stopped is killed a moment later: its guard decides if this process is frozen
-            spare = self.lease.margin(held.run.timeout) / 2
+            spare = margin(held.run.timeout, self.lease.grace) / 2
             self.worker.executor.allow(held.run.id, self.lease.remaining(held.run) + spare)
         took = self.clock.time() - sent
         self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self._interval)
         with contextlib.suppress(StoreUnavailable):  # the next answer repeats what could not be done now
-            await self._obey(answer, sent)
+            await self._obey(reply, sent)
         return True
-
-    async def _send(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
-        session = self.worker.owner.session
-        try:
-            return await self.store.heartbeat(session, profile, reports)
-        except ValueError as error:  # the report of one execution must not end the device
-            log.error("a report cannot be stored: %s", error)
-            return await self.store.heartbeat(session, profile, ())
 
     async def _check_store(self) -> bool:
         """The store says that this session is not alive. If it does not know the device at all, it is not the store
@@ -147,20 +143,20 @@ class Heartbeat:
             raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
         return False
 
-    async def _obey(self, answer: HeartbeatReply, sent: float) -> None:
-        if answer.draining:
+    async def _obey(self, reply: HeartbeatReply, sent: float) -> None:
+        if reply.draining:
             self._on_draining()
-        granted = {grant.run: grant for grant in answer.held}
+        granted = {grant.run: grant for grant in reply.held}
         for held in self.worker:
             grant = granted.get(held.run.id)
             if grant is not None and grant.epoch == held.grant.epoch:
-                if grant.wish is not None:
-                    self.worker.stop(held, grant.wish)
+                if grant.stop_request is not None:
+                    self.worker.stop(held, grant.stop_request)
             elif held.since < sent and not held.ending:
                 # a run that came after the question cannot be in the answer; one that ends may be written already
                 log.warning("the store has taken the run away", extra={"run": held.run.id})
                 self.worker.stop(held, LOST)
-        for grant in answer.held:
+        for grant in reply.held:
             if grant.status is ASSIGNED:
                 self.claimer.wake()
             elif self.worker.get(grant.run) is None:
@@ -175,16 +171,15 @@ class Heartbeat:
         """Stop in time whatever the store may soon take away. Runs until it is cancelled."""
         while True:
             await self.worker.occupied.wait()
-            now = self.clock.time()
-            shortest = self.lease.timeout
+            shortest, grace = self.lease.timeout, self.lease.grace
             for held in self.worker:
-                spare = self.lease.margin(held.run.timeout)
+                spare = margin(held.run.timeout, grace)
                 shortest = min(shortest, spare)
-                expires_at = self.lease.expires_at(held.run)
-                if now >= expires_at:
-                    self._fence(held, kill=now >= expires_at + spare / 2)
+                left = self.lease.remaining(held.run)
+                if left <= 0.0:
+                    self._fence(held, kill=left <= -spare / 2)
                 elif not held.started and held.run.due_at is not None:
-                    spare = self.lease.margin(held.workflow.claim_timeout)
+                    spare = margin(held.workflow.claim_timeout, grace)
                     shortest = min(shortest, spare)
                     if self.store.clock() >= held.run.due_at - spare:
                         self.worker.give_up_waiting(held)

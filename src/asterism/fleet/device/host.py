@@ -50,15 +50,15 @@ def devices_here(store: str, sessions: Iterable[Session]) -> frozenset[str]:
     try:
         host = _host()
         return frozenset(
-            one.device for one in sessions if one.state == OPEN and one.host == host and _is_alive(store, one.device)
+            session.device
+            for session in sessions
+            if session.state == OPEN
+            and session.host == host
+            and (holder := lock_holder(store, session.device)) is not None
+            and start_time(holder) is not None
         )
     except OSError:  # there is no directory for locks of this user, and so no device
         return frozenset()
-
-
-def _is_alive(store: str, device: str) -> bool:
-    holder = lock_holder(store, device)
-    return holder is not None and start_time(holder) is not None
 
 
 def lock_holder(store: str, device: str) -> int | None:

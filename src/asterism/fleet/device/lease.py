@@ -39,7 +39,7 @@ class Lease:
 
     def __init__(self, clock: Clock, *, interval: float, timeout: float, grace: float) -> None:
         self._clock = clock
-        self._own_interval, self.timeout, self._grace = interval, timeout, grace
+        self._own_interval, self.timeout, self.grace = interval, timeout, grace
         self.renewed_at = clock.time()
         self._renewals: deque[tuple[float, float]] = deque(maxlen=RENEWALS_REMEMBERED)
         self._intervals: dict[float, float] = {}  # those that workflows ask for, and when they last did
@@ -52,27 +52,20 @@ class Lease:
 
     # -- how sure the device is of a run -----------------------------------------------------------------------------
 
-    def margin(self, timeout: float) -> float:
-        return margin(timeout, self._grace)
-
-    def expires_at(self, run: Run) -> float:
-        """When the device must have stopped work on a run, by its own clock, unless the lease is renewed before."""
-        return self.renewed_at + run.timeout - margin(run.timeout, self._grace)
-
     def remaining(self, run: Run) -> float:
-        """For how many more seconds the run is certainly this device's."""
-        return self.expires_at(run) - self._clock.time()
+        """In how many seconds the device must have stopped work on a run, unless the lease is renewed before."""
+        return self.renewed_at + run.timeout - margin(run.timeout, self.grace) - self._clock.time()
 
     def holds(self, run: Run) -> bool:
         """Whether the run is certainly this device's now."""
-        return self._clock.time() < self.expires_at(run)
+        return self._clock.time() < self.renewed_at + run.timeout - margin(run.timeout, self.grace)
 
     def unbroken(self, run: Run, since: float) -> bool:
         """Whether the store could not have taken a run away at any moment since then. It could if more than the run's
         timeout may have passed between two heartbeats, even if it has heard of the device again."""
         if not self._renewals or self._renewals[-1][1] < since:
             return True  # the usual case: everything that arrives between two heartbeats
-        longest = run.timeout - margin(run.timeout, self._grace)
+        longest = run.timeout - margin(run.timeout, self.grace)
         if len(self._renewals) == RENEWALS_REMEMBERED and since < self._renewals[0][0]:
             return False
         lately = takewhile(lambda renewal: renewal[1] >= since, reversed(self._renewals))
@@ -84,7 +77,7 @@ class Lease:
         """Whether the lease is recent enough to begin work of this workflow. Any thread may ask."""
         # never after the device's own timeout, however patient the workflow: the store may have given it up
         timeout = min(workflow.timeout, self.timeout)
-        spare = margin(timeout, self._grace) + min(workflow.heartbeat, self._own_interval) / 2
+        spare = margin(timeout, self.grace) + min(workflow.heartbeat, self._own_interval) / 2
         return self._clock.time() - self.renewed_at <= timeout - spare
 
     def require(self, workflow: Workflow) -> bool:

@@ -1,4 +1,4 @@
-"""What can be seen of a command while it runs: the tail of what it says, and how far it says it has come."""
+"""Output of a running command: the tail of what it prints, and the progress it reports in a file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from asterism.core.run.run import Progress
 TAIL = 8 * 1024
 """How much of the output is shown while a command runs, in bytes."""
 
-EVERY = 0.25
-"""How often it is looked for news, in seconds."""
+LOOK_INTERVAL = 0.25
+"""How often new output and progress are passed on, in seconds."""
 
 _PROGRESS = re.compile(rb"\s*([0-9]{1,15})(?:\s*/\s*([0-9]{1,15}))?\s*")
 
 
-class Watch:
-    """Tells ``on_output`` and ``on_progress`` what is new, a few times a second and when it is closed."""
+class OutputWatcher:
+    """Passes new output and progress to ``on_output`` and ``on_progress``, a few times a second and when it is
+    closed."""
 
     def __init__(
         self,
@@ -35,12 +36,12 @@ class Watch:
         self._on_output, self._on_progress = on_output, on_progress
         self._kept = bytearray()
         self.heard = {1: 0, 2: 0}
-        """How many bytes came out of which pipe."""
+        """How many bytes came out of each pipe."""
         self._new = False
         self._last: Progress | None = None
         self._seen: tuple[int, int, int] | None = None
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(EVERY, self._tick)
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
 
     def hear(self, pipe: int, data: bytes) -> None:
         self.heard[pipe] += len(data)
@@ -50,8 +51,7 @@ class Watch:
         if len(self._kept) > 4 * enough:
             del self._kept[:-enough]
 
-    def look(self, *, growing: bool = True) -> None:
-        """Tell what is new, now."""
+    def _look(self, *, growing: bool = True) -> None:
         found = self._read_progress()
         if found is not None and found != self._last:
             self._last = found
@@ -62,21 +62,21 @@ class Watch:
 
     def close(self) -> None:
         self._timer.cancel()
-        self.look(growing=False)
+        self._look(growing=False)
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(EVERY, self._tick)
-        self.look()
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
+        self._look()
 
     def _tail(self, growing: bool) -> str:
         kept = bytes(self._kept[-(TAIL + self._mask.longest) :])
         cut = len(kept) < sum(self.heard.values())
         text = self._mask.tail(kept.decode(errors="replace"), cut=cut, growing=growing)
         end = text.encode(errors="replace")[-TAIL:]
-        return end.decode(errors="ignore")  # a letter that was cut in two is left out
+        return end.decode(errors="ignore")  # leaves out a character that was cut in two
 
     def _read_progress(self) -> Progress | None:
-        """The last line of the file that says something. Whatever else the command made of the file is ignored."""
+        """The last line of the file that is not blank. A file that is not a regular one is ignored."""
         try:
             file = os.open(self._progress, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -99,6 +99,6 @@ class Watch:
 
 
 def progress_of(line: bytes) -> Progress | None:
-    """``3/10`` or ``3``."""
+    """Parse ``3/10`` or ``3``."""
     found = _PROGRESS.fullmatch(line)
     return None if found is None else Progress(int(found[1]), None if found[2] is None else int(found[2]))

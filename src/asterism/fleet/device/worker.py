@@ -36,6 +36,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step, UnknownRun
 from asterism.fleet.policy.policy import PolicyForbids
 from asterism.fleet.run_blobs import blob_of, is_small
+from asterism.fleet.waiters import Consumer
 from asterism.store.protocol import Notice, PutRun
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
@@ -304,7 +305,9 @@ class Worker:
         try:
             if tried is not None:
                 await self.fleet.ledger.change(tried.id, step, patience=NO_LIMIT, tried=tried)
-            elif not (result and await self._consumed(held, step)):
+                return
+            consume = self.fleet.waiters.consumer(held.run.id) if result else None
+            if consume is None or not await self._consumed(held, step, consume):
                 await self.fleet.ledger.change(held.run, step, patience=NO_LIMIT)
         except Fenced as refusal:
             log.warning("the run belongs to others: %s", refusal.why, extra={"run": held.run.id})
@@ -322,11 +325,9 @@ class Worker:
                 held, failed(held, "what came of it cannot be kept", self.fleet.store.clock, final=True)
             )
 
-    async def _consumed(self, held: HeldRun, step: Step) -> bool:
-        """Let the waiter of this process, if there is one, write the end with what follows from it, in one commit."""
-        consume = self.fleet.waiters.consumer(held.run.id)
-        if consume is None:
-            return False
+    async def _consumed(self, held: HeldRun, step: Step, consume: Consumer) -> bool:
+        """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the
+        end must be written by itself."""
         after = step(held.run, held.workflow)
         if after.status is not COMPLETED or after.series is not None:
             return False

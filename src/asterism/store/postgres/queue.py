@@ -1,12 +1,12 @@
-"""Taking offered runs: locked, judged and committed in one transaction.
+"""The queue of offered runs in PostgreSQL: runs are locked, judged and committed in one transaction.
 
-``FOR UPDATE SKIP LOCKED`` keeps takers out of each other's way, so that they do not all run after the same few runs.
-That nobody gets what another has does not rest on it: the write compares revisions as any other does.
+``FOR UPDATE SKIP LOCKED`` keeps takers out of each other's way, so that they do not compete for the same few runs. That
+no run is taken twice does not rely on it: the write compares revisions like any other.
 
-Devices of this process that ask at the same time are served together: the runs at the head of the queue are dealt out
-among them, in one transaction. One that refused some and wants more is then served alone. It looks further down the
-queue page by page, and there it locks only what it will have, so that it does not keep from others what it refuses.
-Nobody waits for a lock here: what another has locked is passed over.
+Devices of this process that take at the same time are served together: the runs at the head of the queue are dealt out
+among them in one transaction. A device that refused some runs and wants more is then served alone. It goes further down
+the queue page by page, and locks only the runs that it takes, so that others can take those that it refuses. No taker
+waits for a lock: a run that another has locked is passed over.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 log = logging.getLogger(__name__)
 
 LARGEST_PAGE = 1000
-TOGETHER = 200
-"""So many runs are dealt out at once among several devices. While the server writes these, we judge the next."""
+LARGEST_DEAL = 200
+"""How many runs are dealt out at once among several calls. While the server writes these, we judge the next."""
 
-MOST_TOGETHER = 32
-MOST_SEEN = 100_000
-"""So many runs are looked at in one call. They are those the device would be offered first."""
+MOST_CALLS_TOGETHER = 32
+MOST_RUNS_JUDGED = 100_000
+"""How many runs one call goes through at most, from the head of the queue."""
 
 HIGHEST = 2**63 - 1
 
@@ -41,7 +41,7 @@ Row = tuple[Any, ...]
 
 
 class _Place(NamedTuple):
-    """Where the last page ended; ``urgency`` is less for what is more urgent, as the order of the queue has it."""
+    """A place in the queue: where the last page ended. A lower ``urgency`` comes first."""
 
     urgency: int
     created_at: float
@@ -51,15 +51,15 @@ class _Place(NamedTuple):
 FIRST = _Place(-HIGHEST, float("-inf"), "")
 
 
-class _TakeRequest:
-    """One call of ``take``: ``taken`` has what it gets, by id, each with the row to write."""
+class _TakeCall:
+    """One call of ``take``. ``taken`` maps the id of each run it gets to the run and the row to write."""
 
-    __slots__ = ("error", "future", "offer", "step", "taken")
+    __slots__ = ("error", "future", "request", "step", "taken")
 
     def __init__(
-        self, offer: TakeRequest, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]
+        self, request: TakeRequest, step: Callable[[Run], Run | None], future: asyncio.Future[list[Run]]
     ) -> None:
-        self.offer = offer
+        self.request = request
         self.step = step
         self.future = future
         self.taken: dict[str, tuple[Run, Row]] = {}
@@ -67,12 +67,12 @@ class _TakeRequest:
 
     @property
     def wants(self) -> int:
-        return self.offer.limit - len(self.taken) if self.error is None else 0
+        return self.request.limit - len(self.taken) if self.error is None else 0
 
     def judge(self, run: Run) -> bool:
-        """Whether it takes the run. A step that raises ends the call, and takes nothing."""
-        device = self.offer.device
-        if run.pinned not in (None, device) or device in run.avoid or run.not_before > self.offer.now:
+        """Whether the device takes the run. A step that raises ends the call, which then takes nothing."""
+        device = self.request.device
+        if run.pinned not in (None, device) or device in run.avoid or run.not_before > self.request.now:
             return False
         try:
             after = self.step(run)
@@ -101,26 +101,26 @@ class _TakeRequest:
 
 
 class TakeQueue:
-    """``most`` is how many transactions may take at the same time."""
+    """Serves calls of ``take`` in up to ``most`` transactions at the same time."""
 
     def __init__(self, connections: ConnectionPool, most: int) -> None:
         self._connections = connections
         self._most = most
-        self._queue: deque[_TakeRequest] = deque()
+        self._queue: deque[_TakeCall] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._working = 0
 
-    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
-        if offer.limit < 1:
+    async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+        if request.limit < 1:
             return []
-        ask = _TakeRequest(offer, step, asyncio.get_running_loop().create_future())
-        self._queue.append(ask)
+        call = _TakeCall(request, step, asyncio.get_running_loop().create_future())
+        self._queue.append(call)
         if self._working < self._most:
             self._working += 1
             task = asyncio.create_task(self._work())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await ask.future
+        return await call.future
 
     async def close(self) -> None:
         while self._tasks:
@@ -129,105 +129,105 @@ class TakeQueue:
     async def _work(self) -> None:
         try:
             while self._queue:
-                asks = self._next_asks()
+                calls = self._next_calls()
                 try:
-                    await self._serve(asks)
+                    await self._serve(calls)
                 except BaseException as error:
-                    for ask in asks:
-                        ask.end(own_copy(error) if isinstance(error, Exception) else StoreUnavailable("interrupted"))
+                    for call in calls:
+                        call.end(own_copy(error) if isinstance(error, Exception) else StoreUnavailable("interrupted"))
                     if not isinstance(error, Exception):
                         raise
         finally:
-            self._working -= 1  # in the same step that found the queue empty: nothing is left lying there
+            self._working -= 1  # in the step that found the queue empty: no call is left behind
 
-    def _next_asks(self) -> list[_TakeRequest]:
-        """Those that may be offered the same runs."""
+    def _next_calls(self) -> list[_TakeCall]:
+        """Return calls that the same runs may be offered to."""
         first = self._queue.popleft()
-        asks, left, wanted = [first], [], first.offer.limit
+        calls, left, wanted = [first], [], first.request.limit
         while self._queue:
-            ask = self._queue.popleft()
-            if ask.future.cancelled():
+            call = self._queue.popleft()
+            if call.future.cancelled():
                 continue
-            same = ask.offer.not_kinds == first.offer.not_kinds and ask.offer.above == first.offer.above
-            if same and wanted + ask.offer.limit <= TOGETHER and len(asks) < MOST_TOGETHER:
-                asks.append(ask)
-                wanted += ask.offer.limit
+            same = call.request.not_kinds == first.request.not_kinds and call.request.above == first.request.above
+            if same and wanted + call.request.limit <= LARGEST_DEAL and len(calls) < MOST_CALLS_TOGETHER:
+                calls.append(call)
+                wanted += call.request.limit
             else:
-                left.append(ask)
+                left.append(call)
         self._queue.extend(left)
-        return asks
+        return calls
 
-    async def _serve(self, asks: list[_TakeRequest]) -> None:
-        further = asks
-        if len(asks) > 1:
+    async def _serve(self, calls: list[_TakeCall]) -> None:
+        further = calls
+        if len(calls) > 1:
             async with self._connections.borrowed() as connection:
                 await connection.execute("BEGIN")
-                more = await _deal_page(connection, asks)
-                further = [ask for ask in asks if more and ask.wants]
-                for ask in further:
-                    ask.taken.clear()
-                await _commit(connection, asks)
-            for ask in asks:
-                if ask not in further:
-                    ask.end()
-        for ask in further:
-            await self._serve_alone(ask)
-            ask.end()
+                more = await _deal_page(connection, calls)
+                further = [call for call in calls if more and call.wants]
+                for call in further:
+                    call.taken.clear()
+                await _commit(connection, calls)
+            for call in calls:
+                if call not in further:
+                    call.end()
+        for call in further:
+            await self._serve_alone(call)
+            call.end()
 
-    async def _serve_alone(self, ask: _TakeRequest) -> None:
+    async def _serve_alone(self, call: _TakeCall) -> None:
         async with self._connections.borrowed() as connection:
             await connection.execute("BEGIN")
-            more = await _deal_page(connection, [ask])
+            more = await _deal_page(connection, [call])
             place, page, seen = FIRST, 10, 0
-            while more and ask.wants and seen < MOST_SEEN:
+            while more and call.wants and seen < MOST_RUNS_JUDGED:
                 page = min(LARGEST_PAGE, 2 * page)
-                rows = await _look_further(connection, ask, place, page)
+                rows = await _look_further(connection, call, place, page)
                 seen += len(rows)
                 place, more = _end_of(rows)
-            await _commit(connection, [ask])
+            await _commit(connection, [call])
 
 
-async def _deal_page(connection: Connection, asks: list[_TakeRequest]) -> bool:
-    """Lock the head of the queue and deal it out. Returns whether there is more."""
-    page = min(LARGEST_PAGE, sum(ask.offer.limit for ask in asks))
-    rows = await connection.fetch(statements()["offered"], *_terms(asks), page)
-    turns = list(asks)
+async def _deal_page(connection: Connection, calls: list[_TakeCall]) -> bool:
+    """Lock the head of the queue and deal it out. Return whether there is more."""
+    page = min(LARGEST_PAGE, sum(call.request.limit for call in calls))
+    rows = await connection.fetch(statements()["offered"], *_terms(calls), page)
+    turns = list(calls)
     for run in _runs(rows):
-        for place, ask in enumerate(turns):
-            if ask.wants and ask.judge(run):
-                turns.append(turns.pop(place))  # it waits until the others had their turn
+        for place, call in enumerate(turns):
+            if call.wants and call.judge(run):
+                turns.append(turns.pop(place))  # the others come first now
                 break
         else:
-            turns = [ask for ask in turns if ask.wants]
+            turns = [call for call in turns if call.wants]
             if not turns:
                 break
     return len(rows) == page
 
 
-async def _look_further(connection: Connection, ask: _TakeRequest, place: _Place, page: int) -> Sequence[Any]:
-    """Judge ``page`` runs or so after a place, and lock what is taken of them."""
-    rows = await connection.fetch(statements()["offered_further"], *_terms([ask]), *place, page)
-    before = set(ask.taken)
+async def _look_further(connection: Connection, call: _TakeCall, place: _Place, page: int) -> Sequence[Any]:
+    """Judge about ``page`` runs after a place, and lock those that are taken."""
+    rows = await connection.fetch(statements()["offered_further"], *_terms([call]), *place, page)
+    before = set(call.taken)
     for run in _runs(rows):
         if run.id not in before:
-            ask.judge(run)
-        if not ask.wants:
+            call.judge(run)
+        if not call.wants:
             break
-    new = [row for _, row in ask.taken.values() if row[0] not in before]
+    new = [row for _, row in call.taken.values() if row[0] not in before]
     if new:
         locked = await connection.fetch(statements()["lock_runs"], [row[0] for row in new], [row[1] for row in new])
-        ask.keep({*before, *(row[0] for row in locked)})
+        call.keep({*before, *(row[0] for row in locked)})
     return rows
 
 
-def _terms(asks: list[_TakeRequest]) -> tuple[Any, ...]:
-    offer = asks[0].offer
+def _terms(calls: list[_TakeCall]) -> tuple[Any, ...]:
+    request = calls[0].request
     return (
-        list({ask.offer.device for ask in asks}),
-        list(offer.not_kinds),
-        min(ask.offer.now for ask in asks),
-        f"|{offer.device}|" if len(asks) == 1 else "||",  # of several, each refuses for itself what is to avoid it
-        -HIGHEST if offer.above is None else offer.above,
+        list({call.request.device for call in calls}),
+        list(request.not_kinds),
+        min(call.request.now for call in calls),
+        f"|{request.device}|" if len(calls) == 1 else "||",  # of several, see judge()
+        -HIGHEST if request.above is None else request.above,
     )
 
 
@@ -235,27 +235,27 @@ def _runs(rows: Sequence[Any]) -> Iterator[Run]:
     for row in rows:
         try:
             yield run_of(row)
-        except StoreCorrupt as error:  # it must not keep the others from being taken; `check` names it too
-            log.error("passed over: %s", error)
+        except StoreCorrupt as error:  # it must not keep others from being taken; `store check` names it too
+            log.error("passed over a run in the queue: %s", error)
 
 
 def _end_of(rows: Sequence[Any]) -> tuple[_Place, bool]:
-    """Where to go on, and whether there is anything."""
+    """Return the place after these rows, and whether there are more."""
     if not rows:
         return FIRST, False
     last = rows[-1]
     return _Place(-last["priority"], last["created_at"], last["id"]), last["more"]
 
 
-async def _commit(connection: Connection, asks: list[_TakeRequest]) -> None:
-    for ask in asks:
-        if ask.future.cancelled():  # nobody would ever learn what it took
-            ask.taken.clear()
-    changes = sorted(row for ask in asks for _, row in ask.taken.values())
+async def _commit(connection: Connection, calls: list[_TakeCall]) -> None:
+    for call in calls:
+        if call.future.cancelled():  # its caller would never learn what it took
+            call.taken.clear()
+    changes = sorted(row for call in calls for _, row in call.taken.values())
     if not changes:
         await connection.execute("ROLLBACK")
         return
     done = await connection.fetchval(statements()["change_runs"], changes)
     await connection.execute("COMMIT")
-    for ask in asks:
-        ask.keep(set(done) & ask.taken.keys())
+    for call in calls:
+        call.keep(set(done) & call.taken.keys())

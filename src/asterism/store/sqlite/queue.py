@@ -1,7 +1,7 @@
-"""Taking runs: the offers are looked at in their order, a few at a time, since nobody else can write meanwhile.
+"""The queue of offered runs in SQLite: a device takes runs page by page.
 
-A look may end before enough was found. Then it says where, and the next one goes on there, in another transaction; the
-looks become longer, so that a device that can do little comes through many offers in a few steps.
+A page is short, since no other process can write meanwhile. If a page does not yield enough runs, the next page begins
+where it ended, in another transaction. Pages grow, so that a device that can do little passes many offers in few steps.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
 from asterism.store import row_codec
-from asterism.store.protocol import PutRun, TakeRequest, topics_of
+from asterism.store.protocol import PutRun, TakeRequest
 from asterism.store.sqlite.statements import STATEMENTS, Statement, perform, run_statement
 from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreCorrupt
+from asterism.store.write_batch import topics_of
 
 _OFFERS_END = STATEMENTS["offers_end"]
 _OFFERS = STATEMENTS["offers"]
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """Where a run stands among the offers. It is the same for all its life."""
+    """The place of a run in the queue. It never changes."""
 
     urgency: int
     created_at: float
@@ -37,34 +38,35 @@ FIRST = Place(-_FAR, 0.0, "")
 LAST = Place(_FAR, 0.0, "")
 
 
-class Look(NamedTuple):
-    """From one place on: over so many offers, of which so many at most are judged by the device itself."""
+class Page(NamedTuple):
+    """The next ``size`` offers after a place. At most ``judged`` of those that suit the device are shown to its
+    step."""
 
     after: Place
-    over: int
+    size: int
     judged: int
 
 
-MOST = Look(LAST, 4000, 1000)
+LARGEST_PAGE = Page(LAST, 4000, 1000)
 
 
 class TakeJob(Job):
-    """The result is what was taken, and where to go on; None if there is nothing more to look at."""
+    """One page of a take. The result is the runs that were taken, and the next page; None if there is none."""
 
-    __slots__ = ("look", "offer", "step", "taken")
+    __slots__ = ("page", "request", "step", "taken")
 
     def __init__(
-        self, future: asyncio.Future[Any], offer: TakeRequest, step: Callable[[Run], Run | None], look: Look
+        self, future: asyncio.Future[Any], request: TakeRequest, step: Callable[[Run], Run | None], page: Page
     ) -> None:
         super().__init__(future)
-        self.offer, self.step, self.look = offer, step, look
+        self.request, self.step, self.page = request, step, page
         self.taken: list[PutRun] = []
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        after, over, judged = self.look
-        below = _FAR if self.offer.above is None else -self.offer.above
+        after, size, judged = self.page
+        below = _FAR if self.request.above is None else -self.request.above
         from_here = {"urgency": after.urgency, "created_at": after.created_at, "id": after.id}
-        found = cursor.execute(_OFFERS_END, {**from_here, "look": over - 1}).fetchone()
+        found = cursor.execute(_OFFERS_END, {**from_here, "look": size - 1}).fetchone()
         last = LAST if found is None else Place(*found)
         wanted = {
             **from_here,
@@ -72,10 +74,10 @@ class TakeJob(Job):
             "last_created_at": last.created_at,
             "last_id": last.id,
             "below": below,
-            "now": self.offer.now,
-            "device": self.offer.device,
-            "avoided": f"|{self.offer.device}|",
-            "not_kinds": row_codec.to_text(list(self.offer.not_kinds)),
+            "now": self.request.now,
+            "device": self.request.device,
+            "avoided": f"|{self.request.device}|",
+            "not_kinds": row_codec.to_text(list(self.request.not_kinds)),
             "page": judged,
         }
         rows = cursor.execute(_OFFERS, wanted).fetchall()
@@ -83,7 +85,7 @@ class TakeJob(Job):
             statements, passed = self._judge(rows)
             if statements:
                 perform(cursor, statements, alone)
-        except Exception as error:  # of the step; the writer undoes what there is to undo
+        except Exception as error:  # of the step; group commit rolls back
             if isinstance(error, sqlite3.Error):
                 raise
             self.error, self.taken = error, []
@@ -91,17 +93,17 @@ class TakeJob(Job):
         self.result = [write.run for write in self.taken], self._next(last, passed, len(rows) == judged, below)
 
     def _judge(self, rows: list[Any]) -> tuple[list[Statement], Place | None]:
-        """What to write, and how far it got."""
+        """Return the statements for the runs that the step takes, and the place of the last run it saw."""
         statements: list[Statement] = []
         place = None
         for row in rows:
-            if len(statements) >= self.offer.limit:
+            if len(statements) >= self.request.limit:
                 break
             place = Place(-row[6], row[3], row[0])
             try:
                 run = row_codec.run_of(row)
-            except StoreCorrupt as error:  # one that cannot be read must not keep everybody from the others
-                _log.error("%s; it is passed over", error)
+            except StoreCorrupt as error:  # it must not keep devices from taking the others
+                _log.error("passed over a run in the queue: %s", error)
                 continue
             after = self.step(run)
             if after is not None:
@@ -109,20 +111,20 @@ class TakeJob(Job):
                 self.taken.append(PutRun(after, run.revision))
         return statements, place
 
-    def _next(self, last: Place, passed: Place | None, full: bool, below: int) -> Look | None:
-        _, over, judged = self.look
-        if len(self.taken) >= self.offer.limit:
+    def _next(self, last: Place, passed: Place | None, full: bool, below: int) -> Page | None:
+        _, size, judged = self.page
+        if len(self.taken) >= self.request.limit:
             return None
         if full and passed is not None:
             last = passed
         if last.urgency >= below or last is LAST:
             return None
-        return Look(last, min(4 * over, MOST.over), min(4 * judged, MOST.judged))
+        return Page(last, min(4 * size, LARGEST_PAGE.size), min(4 * judged, LARGEST_PAGE.judged))
 
     def topics(self) -> set[str]:
         return topics_of(self.taken)
 
 
-def first_look(offer: TakeRequest) -> Look:
-    """Enough for a device that can do anything."""
-    return Look(FIRST, min(2 * offer.limit + 50, MOST.over), min(offer.limit + 10, MOST.judged))
+def first_page(request: TakeRequest) -> Page:
+    """Return a page that is enough for a device that can do anything."""
+    return Page(FIRST, min(2 * request.limit + 50, LARGEST_PAGE.size), min(request.limit + 10, LARGEST_PAGE.judged))

@@ -97,15 +97,15 @@ def _freed(before: Run, run: Run) -> None:
     assert run.epoch == before.epoch
     assert run.story[: len(before.story)] == before.story
     assert run.due_at is None
-    assert run.wish is None
+    assert run.stop_request is None
     assert run.losses == before.losses  # it was nobody's fault
     assert run.previous[-1][:2] == (before.device, before.epoch)
-    if before.wish == "cancel" and before.series is None:
+    if before.stop_request == "cancel" and before.series is None:
         assert run.cancelled
         return
     assert run.status is REASSIGNING
     assert run.device is None
-    assert (run.paused is None) == (before.wish is None)
+    assert (run.paused is None) == (before.stop_request is None)
 
 
 class DumpTests(StoreTests):
