@@ -93,4 +93,4 @@ def test_the_status_of_what_cannot_be_read_says_what_to_do(scene: Scene) -> None
     result = scene.run("series", "status", NAME, "--remote", str(remote))
     assert result.exit_code == EXIT_UNREADABLE
     assert "is not JSON" in result.stdout
-    assert "It counts as taken; `asterism series rebuild` writes it anew" in result.stdout
+    assert "The series counts as taken. Rebuild it from the open issues" in result.stdout

@@ -387,7 +387,7 @@ def test_a_github_that_is_away_for_a_while_is_asked_again(server):
         ([], "short", "at least 16 characters"),
         (["--listen", "0.0.0.0:0"], SECRET, "--behind-proxy"),
         (["--listen", "nowhere"], SECRET, "not a valid address"),
-        (["--every", "0s"], SECRET, "longer than nothing"),
+        (["--every", "0s"], SECRET, "above zero"),
     ],
 )
 def test_what_would_be_unsafe_or_makes_no_sense_is_refused(server, words, secret, said):
