@@ -353,6 +353,7 @@ def test_a_rebuild_names_the_active_one_if_told_to(scene: Remote) -> None:
 
 def test_a_dry_run_of_a_rebuild_reads_the_history(scene: Remote) -> None:
     """A repair needs the earlier states of a series, also if the series does not exist."""
+    scene.said("claim", NAME, "--issue", "1")
     assert scene.said("rebuild", "RFC-094", "--issue", "1", "--dry-run") == (
         "would rebuild RFC-094: no issue is active, the queue is #1 (revision 1)\n"
     )
