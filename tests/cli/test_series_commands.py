@@ -1,4 +1,4 @@
-"""``asterism series`` as people and scripts use it: what it says, what it exits with, and what it leaves alone."""
+"""``asterism series`` for people and scripts: its output, its exit codes, and what it does not change."""
 
 from __future__ import annotations
 

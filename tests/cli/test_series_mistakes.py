@@ -1,4 +1,4 @@
-"""Slips of those who use the commands on series: each is told in a sentence that helps, with its exit code."""
+"""Mistakes in the use of ``asterism series``: each has a helpful message and its exit code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What is odd in what others wrote, or in what was typed, does nothing to a terminal or a runner, and is no
-traceback."""
+"""Odd text from outside neither acts on a terminal or a runner nor causes a traceback."""
 
 from __future__ import annotations
 

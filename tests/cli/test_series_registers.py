@@ -1,4 +1,4 @@
-"""Series on a remote that is known by its name in a checkout, on one that hangs, and the figures of what was done."""
+"""Series on a remote by its name in a checkout, on one that hangs, and the metrics of commands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A password in the address of a git remote: git is let in with it, and no process shows it in its arguments, nor does
-any message."""
+"""A password in the address of a git remote: git uses it, and no process argument or message shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All assignments of a series are made in turn; without that, one that is late lands beside another's."""
+"""The assignment lock: without it, a delayed assignment would be a second one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands on the issues themselves: labels for their places, and a line where a person was overruled or heard."""
+"""Labels for the places of issues, and comments after a person unassigned the active one."""
 
 from __future__ import annotations
 
@@ -176,12 +176,12 @@ def test_of_a_long_queue_a_part_is_labelled_at_a_time():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ({"active_label": "series:RFC-093"}, "names a series itself"),
+        ({"active_label": "series:RFC-093"}, "names a series"),
         ({"queued_label": "asterism-series"}, "used to find issues"),
         ({"active_label": "Bot", "label": "bot"}, "used to find issues"),
-        ({"active_label": "x", "queued_label": "X"}, "cannot say both"),
-        ({"active_label": " "}, "not a usable name"),
-        ({"active_label": "a,b"}, "not a usable name"),
+        ({"active_label": "x", "queued_label": "X"}, "cannot be both"),
+        ({"active_label": " "}, "not a valid label"),
+        ({"active_label": "a,b"}, "not a valid label"),
     ],
 )
 def test_labels_that_say_something_else_are_refused(server, names, said):
