@@ -284,7 +284,7 @@ def test_a_person_who_unassigns_pauses_the_series(server):
     assert state(server)["paused"] == "by ada: unassigned robot from #1"
     assert "  ada unassigned #1: the series is paused" in report.lines()
     [note] = comments(server)
-    assert "so the series RFC-093 is paused. To go on: `asterism series resume RFC-093`" in note
+    assert "so the series RFC-093 is paused. Resume it with `asterism series resume RFC-093`" in note
     for _ in range(3):
         sync(server, **RESPECT)
     assert (assigned(server), len(comments(server)), state(server)["revision"]) == ([], 1, 2)
@@ -329,7 +329,7 @@ def test_while_it_rests_the_one_that_people_assign_is_left_alone_and_a_second_is
 
 
 def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects_it(server, monkeypatch):
-    from asterism.series.github import sync as sync_module
+    from asterism.series.github import series_sync
     from asterism.series.register import RegisterUnavailable
 
     async def unknown(*words: Any) -> None:
@@ -337,7 +337,7 @@ def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects
 
     sync(server)
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
-    monkeypatch.setattr(sync_module, "find_unassignment", unknown)
+    monkeypatch.setattr(series_sync, "find_unassignment", unknown)
     report = sync(server, **RESPECT)
     assert (report.status, assigned(server)) == ("unavailable", [])
     sync(server)
