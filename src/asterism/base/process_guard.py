@@ -100,7 +100,8 @@ class Guard:
         """The file descriptor children report to; the guard is started if it is not there. Raises OSError if it cannot
         be."""
         if self._process is None or self._process.poll() is not None:
-            self.close()
+            if self._process is not None:
+                self.close()
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, str(self._grace)],
                 stdin=subprocess.PIPE,
@@ -109,7 +110,8 @@ class Guard:
             )
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
-            self._hand_over()
+            if self._groups or self._ends:
+                self._hand_over()
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
