@@ -81,7 +81,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "a long journal is read back when a constellation is taken up, before anything of it runs",
     ),
     Allowed(
-        "tests/fleet/device/test_device_commands.py::test_a_large_input",
+        "tests/fleet/device/test_commands.py::test_a_large_input",
         r"execute\.<locals>\.main",
         "an input of megabytes is written as JSON for its command",
     ),

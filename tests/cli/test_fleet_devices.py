@@ -171,7 +171,7 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
     assert found["big"]["score"] == pytest.approx(90.33, abs=0.01)
     assert (found["big"]["chosen"], found["big"]["candidate"], found["big"]["why"]) == (True, True, None)
     assert (found["full"]["parts"]["load"], found["full"]["why"]) == (0.0, "no free slot")
-    assert (found["plain"]["candidate"], found["plain"]["why"]) == (False, "it cannot gpu")
+    assert (found["plain"]["candidate"], found["plain"]["why"]) == (False, "it lacks gpu")
     assert found["quiet"]["why"].startswith("no heartbeat for ")
 
     async def same(fleet: Fleet) -> None:

@@ -42,7 +42,7 @@ def test_a_run_that_no_device_can_take_says_why_of_each(tmp_path: Path) -> None:
     scene.workflow(argv=("true",), needs={"gpu"})
     scene.device("laptop")
     result = scene.run("runs", "create", "work")
-    assert "It waits: the only device cannot take it; laptop: it cannot gpu." in result.stderr
+    assert "It waits: the only device cannot take it; laptop: it lacks gpu." in result.stderr
     assert "asterism device join NAME --can gpu" in result.stderr
 
 

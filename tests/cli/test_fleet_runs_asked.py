@@ -123,7 +123,7 @@ def test_runs_are_cancelled_at_once_or_their_devices_are_asked(tmp_path: Path) -
         f"{new.id[-8:]} cancelled by ann",
         f"{busy.id[-8:]}: laptop was asked to cancel it",
     ]
-    assert result.stderr == (f"Run {done.id}: it is completed and will not change any more: it cannot be cancelled.\n")
+    assert result.stderr == (f"Run {done.id}: it is completed, which is final: it cannot be cancelled.\n")
     again = scene.json("runs", "cancel", busy.id)
     assert [(run["status"], run["wish"], run["wished_by"]) for run in again] == [("cancelling", "cancel", "ann")]
     assert scene.ok("runs", "cancel", busy.id) == f"{busy.id[-8:]} is unchanged: cancelling\n"

@@ -59,10 +59,10 @@ def test_each_device_says_why_it_is_none(scene: Scene) -> None:
     assert kinds(scene, run) == [("no_device", ""), *(("objection", name) for name in "abcd")]
     assert reasons(scene, run) == [
         "none of the 4 devices can take it",
-        "a: it cannot gpu",
+        "a: it lacks gpu",
         "b: \"os == 'plan9'\" does not hold",
-        "c: it does no work, it only watches",
-        "d: it is being drained",
+        "c: it has no slots",
+        "d: it is draining",
     ]
 
 
@@ -262,7 +262,7 @@ def test_an_owner_that_has_gone_is_named(scene: Scene) -> None:
 
 
 def given_up(run: Run, flow: Workflow, now: float) -> Run:
-    return transitions.give_up(run, now, "no device could take it for 300 s. a: it cannot gpu")
+    return transitions.give_up(run, now, "no device could take it for 300 s. a: it lacks gpu")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def given_up(run: Run, flow: Workflow, now: float) -> Run:
     [
         ((taken_by("a"), started, completed(1)), "it completed on a, 0 s ago"),
         ((taken_by("a"), started, failed("no luck")), "it failed 0 s ago: no luck"),
-        ((given_up,), "it failed 0 s ago: no device could take it for 300 s. a: it cannot gpu"),
+        ((given_up,), "it failed 0 s ago: no device could take it for 300 s. a: it lacks gpu"),
     ],
 )
 def test_an_end_is_told(scene: Scene, steps: tuple[Callable[..., Run], ...], words: str) -> None:

@@ -133,7 +133,7 @@ def test_a_request_is_written_with_its_parts(tmp_path: Path) -> None:
         (["x", "--file", "a.yaml"], "--file excludes NAME and all other options"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path: Path, words: list[str], told: str) -> None:
+def test_invalid_terms_are_refused_before_any_write(tmp_path: Path, words: list[str], told: str) -> None:
     scene = Scene(tmp_path)
     result = scene.run("workflow", "add", *words)
     assert result.exit_code == 64

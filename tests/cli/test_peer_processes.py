@@ -235,7 +235,7 @@ def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops_and_is_told(h
         # they meet
         told = laptop.json("peer", "sync", "kitchen")
         [lost] = told["lost"]
-        assert lost.startswith(f"writer does not own run {run_id} any more (epoch 1): ")
+        assert lost.startswith(f"writer no longer owns run {run_id} (epoch 1): ")
         assert gone(mine)
         for scene in (laptop, kitchen):
             assert owner(scene.json("runs", "show", run_id)) == ("processing", "cooker", 2)

@@ -27,10 +27,10 @@ def test_a_meeting_is_told_in_numbers() -> None:
 
 
 def test_what_was_refused_and_lost_is_told_with_the_reason() -> None:
-    assert lines(SyncResult(refused=1, lost=("laptop does not own run 7 any more",)), REFUSED) == [
+    assert lines(SyncResult(refused=1, lost=("laptop no longer owns run 7",)), REFUSED) == [
         "Synced with kitchen: 0 records sent, 0 records received, 1 record refused.",
         "Refused: run 1 of laptop is forged",
-        "Lost: laptop does not own run 7 any more",
+        "Lost: laptop no longer owns run 7",
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from asterism.cli.series_commands import series
-from asterism.cli.series_context import CONTENDED, OUT_OF_REACH, QUEUED, UNREADABLE
+from asterism.cli.series_context import EXIT_CONTENDED, EXIT_QUEUED, EXIT_UNAVAILABLE, EXIT_UNREADABLE
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE
@@ -73,10 +73,10 @@ def remote(tmp_path: Path) -> Remote:
 
 def test_the_first_is_claimed_and_the_next_is_queued_behind_it(scene: Remote) -> None:
     assert scene.said("claim", NAME, "--issue", "123") == "claimed RFC-093 for #123 (revision 1)\n"
-    told = scene.said("claim", NAME, "--issue", "#124", code=QUEUED)
+    told = scene.said("claim", NAME, "--issue", "#124", code=EXIT_QUEUED)
     assert told.startswith("queued #124 in RFC-093 behind #123, active for ")
     assert told.endswith(" s, by ann; it is number 1 of 1 in the queue\n")
-    again = scene.said("claim", NAME, "--issue", "124", code=QUEUED)
+    again = scene.said("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
     assert again.startswith("waits: #124 in RFC-093 behind #123")
 
 
@@ -97,7 +97,7 @@ def test_a_script_is_told_everything_in_json(scene: Remote) -> None:
         "dry_run": False,
     }
     assert claimed["state"]["by"] == "cron"
-    queued = scene.message("claim", NAME, "--issue", "124", code=QUEUED)
+    queued = scene.message("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
     assert (queued["status"], queued["position"], queued["active"]) == ("queued", 1, 123)
 
 
@@ -113,7 +113,7 @@ def test_a_lease_runs_out_and_the_next_one_is_up(scene: Remote) -> None:
 
 def test_a_lease_may_be_asked_for_later(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
-    scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     assert scene.said("release", NAME, "--issue", "1") == "released RFC-093 from #1; #2 is active now (revision 3)\n"
     leased = scene.said("claim", NAME, "--issue", "2", "--lease", "2h")
     assert leased == "set the lease of #2 on RFC-093 (revision 4)\n"
@@ -123,7 +123,7 @@ def test_a_lease_may_be_asked_for_later(scene: Remote) -> None:
 def test_what_others_call_themselves_does_nothing_to_the_terminal(tmp_path: Path) -> None:
     scene = InAStore(tmp_path)
     scene.said("claim", NAME, "--issue", "1", "--by", "\x1b[31mred\x1b]0;owned\x07")
-    assert ", by ·[31mred·]0;owned·; it is number 1" in scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    assert ", by ·[31mred·]0;owned·; it is number 1" in scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     scene.said("pause", NAME, "--by", "\x1b[31mred")
     for words in (("pause", NAME), ("status", NAME), ("history", NAME)):
         assert "\x1b" not in scene.said(*words)
@@ -170,10 +170,10 @@ def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None
         f'new=$(git commit-tree "{REF}^{{tree}}" -p {REF} -m another) && git update-ref {REF} "$new"\n'
     )
     hook.chmod(0o755)
-    result = remote.do("claim", NAME, "--issue", "2", "--tries", "2", code=CONTENDED)
+    result = remote.do("claim", NAME, "--issue", "2", "--tries", "2", code=EXIT_CONTENDED)
     assert "Error: series RFC-093 is contended: others were first at each of 2 tries" in result.stderr
     assert "and nothing was written" in result.stderr
-    told = remote.message("claim", NAME, "--issue", "2", "--tries", "1", code=CONTENDED)
+    told = remote.message("claim", NAME, "--issue", "2", "--tries", "1", code=EXIT_CONTENDED)
     assert told["status"] == "contended"
     hook.unlink()
     assert remote.message("status", NAME)["queue"] == []
@@ -184,7 +184,7 @@ def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None
 
 def test_all_series_stand_in_a_table(scene: Remote) -> None:
     scene.said("claim", "RFC-093", "--issue", "1")
-    scene.said("claim", "RFC-093", "--issue", "2", code=QUEUED)
+    scene.said("claim", "RFC-093", "--issue", "2", code=EXIT_QUEUED)
     scene.said("claim", "RFC-094", "--issue", "7", "--lease", "2h")
     scene.said("pause", "RFC-094", "--reason", "freeze")
     head, *lines = scene.said("status").splitlines()
@@ -208,7 +208,7 @@ def test_where_there_is_no_series_that_is_said(remote: Remote) -> None:
 
 def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
-    scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     scene.said("release", NAME, "--issue", "1", "--no-promote")
     told = scene.message("status", NAME)
     assert told["active_issue"] is None
@@ -218,7 +218,7 @@ def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
 
 def test_the_history_tells_who_did_what(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1", "--by", "ann")
-    scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=QUEUED)
+    scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
     scene.said("release", NAME, "--issue", "1", "--by", "carl")
     told = scene.message("history", NAME)
     messages = [one["message"] for one in told["changes"]]
@@ -231,7 +231,7 @@ def test_the_history_tells_who_did_what(scene: Remote) -> None:
 
 
 def test_a_release_lets_the_next_one_have_its_turn(scene: Remote) -> None:
-    for number, code in ((1, 0), (2, QUEUED), (3, QUEUED)):
+    for number, code in ((1, 0), (2, EXIT_QUEUED), (3, EXIT_QUEUED)):
         scene.said("claim", NAME, "--issue", str(number), code=code)
     assert scene.said("release", NAME, "--issue", "1") == "released RFC-093 from #1; #2 is active now (revision 4)\n"
     assert scene.said("release", NAME, "--issue", "1") == "#1 is not in RFC-093\n"
@@ -244,11 +244,11 @@ def test_a_pause_holds_everybody_and_a_resume_lets_the_first_one_go(scene: Remot
     scene.said("claim", NAME, "--issue", "1")
     assert scene.said("pause", NAME, "--reason", "freeze") == "paused RFC-093; #1 stays active (revision 2)\n"
     assert scene.said("pause", NAME) == "RFC-093 is paused already, by ann: freeze\n"
-    scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     assert scene.said("release", NAME, "--issue", "1") == (
         "released RFC-093 from #1; nobody is active, 1 waiting (revision 4)\n"
     )
-    queued = scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    queued = scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     assert queued == (
         "waits: #2 in RFC-093 with nobody active; it is number 1 of 1 in the queue (paused by ann: freeze)\n"
     )
@@ -260,7 +260,7 @@ def test_a_pause_holds_everybody_and_a_resume_lets_the_first_one_go(scene: Remot
 
 
 def test_one_that_waits_can_be_moved_to_the_front(scene: Remote) -> None:
-    for number, code in ((1, 0), (2, QUEUED), (3, QUEUED)):
+    for number, code in ((1, 0), (2, EXIT_QUEUED), (3, EXIT_QUEUED)):
         scene.said("claim", NAME, "--issue", str(number), code=code)
     assert scene.said("front", NAME, "--issue", "3") == "moved #3 to the head of the queue of RFC-093 (revision 4)\n"
     assert scene.said("front", NAME, "--issue", "3") == "#3 is at the head of the queue of RFC-093\n"
@@ -273,7 +273,7 @@ def test_one_that_waits_can_be_moved_to_the_front(scene: Remote) -> None:
 
 def test_a_promotion_gives_the_first_of_the_queue_its_turn(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
-    scene.said("claim", NAME, "--issue", "2", code=QUEUED)
+    scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     scene.said("release", NAME, "--issue", "1", "--no-promote")
     assert scene.said("promote", NAME) == "promoted #2 in RFC-093 (revision 4)\n"
     scene.said("release", NAME, "--issue", "2")
@@ -294,7 +294,7 @@ HISTORY_PREFIX = {
 @pytest.mark.parametrize("name", HISTORY_PREFIX)
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, name: str) -> None:
     scene = InAStore(tmp_path)
-    for number, code in ((1, 0), (2, QUEUED), (3, QUEUED)):
+    for number, code in ((1, 0), (2, EXIT_QUEUED), (3, EXIT_QUEUED)):
         scene.said("claim", NAME, "--issue", str(number), code=code)
     if name in ("promote", "resume"):
         scene.said("pause", NAME)
@@ -303,7 +303,7 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, na
         scene.said("resume", NAME)
         scene.said("release", NAME, "--issue", "2", "--no-promote")
     before = scene.message("status", NAME)
-    told = scene.said(name, NAME, *HISTORY_PREFIX[name], "--dry-run", code=QUEUED if name == "claim" else 0)
+    told = scene.said(name, NAME, *HISTORY_PREFIX[name], "--dry-run", code=EXIT_QUEUED if name == "claim" else 0)
     assert told.startswith(f"would {'queue' if name == 'claim' else 'move' if name == 'front' else name} ")
     assert {**scene.message("status", NAME), "age": before["age"]} == before
 
@@ -323,12 +323,12 @@ def test_every_command_that_changes_something_can_be_rehearsed() -> None:
 def test_a_state_that_cannot_be_read_is_taken_until_it_is_rebuilt(remote: Remote) -> None:
     remote.write('{"series": "RFC-093", "active_issue": 7, "queue": [8], "version": 2, "revision": 4}')
     for words in (("claim", NAME, "--issue", "9"), ("promote", NAME), ("release", NAME, "--issue", "7")):
-        result = remote.do(*words, code=UNREADABLE)
+        result = remote.do(*words, code=EXIT_UNREADABLE)
         assert (
             "the state has version 2, and this version of Asterism reads version 1. It counts as taken" in result.stderr
         )
-    assert remote.message("claim", NAME, "--issue", "9", code=UNREADABLE)["status"] == "unreadable"
-    assert "this is version 2" in remote.said("status", NAME, code=UNREADABLE)
+    assert remote.message("claim", NAME, "--issue", "9", code=EXIT_UNREADABLE)["status"] == "unreadable"
+    assert "this is version 2" in remote.said("status", NAME, code=EXIT_UNREADABLE)
     assert "unreadable" in remote.said("status")
     assert "Which issues live?" in remote.do("rebuild", NAME, code=64).stderr
     told = remote.said("rebuild", NAME, "--issue", "9", "--issue", "7", "--issue", "8")
@@ -362,7 +362,7 @@ def test_two_places_at_once_are_refused(remote: Remote) -> None:
 
 def test_a_remote_that_is_not_there_is_out_of_reach(remote: Remote) -> None:
     result = remote.run("series", "claim", NAME, "--issue", "1", "--remote", f"file://{remote.folder}/nowhere.git")
-    assert result.exit_code == OUT_OF_REACH
+    assert result.exit_code == EXIT_UNAVAILABLE
     assert "does not appear to be a git repository" in result.stderr
 
 
@@ -385,7 +385,7 @@ def test_a_store_in_memory_cannot_be_shared(remote: Remote) -> None:
 
 def test_who_only_looks_makes_no_store(tmp_path: Path) -> None:
     scene = InAStore(tmp_path)
-    assert scene.run("series", "status").exit_code == OUT_OF_REACH
+    assert scene.run("series", "status").exit_code == EXIT_UNAVAILABLE
     assert not scene.file.exists()
 
 

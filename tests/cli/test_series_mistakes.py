@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.series_context import OUT_OF_REACH, UNREADABLE
+from asterism.cli.series_context import EXIT_UNAVAILABLE, EXIT_UNREADABLE
 from tests.cli.command_scenes import Scene
 
 NAME = "RFC-093"
@@ -63,18 +63,18 @@ def test_a_remote_that_is_empty_is_told(scene: Scene, remote: str) -> None:
 
 def test_a_transport_that_git_does_not_know_is_named(scene: Scene) -> None:
     result = scene.run("series", "status", "--remote", "foo://bar/x.git")
-    assert (result.exit_code, "remote-foo" in result.stderr) == (OUT_OF_REACH, True), result.stderr
+    assert (result.exit_code, "remote-foo" in result.stderr) == (EXIT_UNAVAILABLE, True), result.stderr
 
 
 def test_a_directory_that_is_no_repository_is_told(scene: Scene) -> None:
     result = scene.run("series", "claim", NAME, "--issue", "1", "--remote", str(scene.folder))
-    assert result.exit_code == OUT_OF_REACH
+    assert result.exit_code == EXIT_UNAVAILABLE
     assert "does not appear to be a git repository" in result.stderr
 
 
 def test_a_store_that_is_not_there_is_told_as_data_too(scene: Scene) -> None:
     result = scene.run("series", "status", NAME, "--store", f"sqlite:///{scene.folder}/none.db", "--json")
-    assert result.exit_code == OUT_OF_REACH
+    assert result.exit_code == EXIT_UNAVAILABLE
     told = json.loads(result.stdout)
     assert (told["status"], "there is no store" in told["error"]) == ("unavailable", True)
     assert "the first `asterism series claim` makes it" in told["error"]
@@ -91,6 +91,6 @@ def test_the_status_of_what_cannot_be_read_says_what_to_do(scene: Scene) -> None
     made = subprocess.run([*git, "commit-tree", "-m", "x", tree.decode()], capture_output=True, check=True).stdout
     subprocess.run([*git, "update-ref", f"refs/asterism/series/{NAME}", made.strip().decode()], check=True)
     result = scene.run("series", "status", NAME, "--remote", str(remote))
-    assert result.exit_code == UNREADABLE
+    assert result.exit_code == EXIT_UNREADABLE
     assert "is not JSON" in result.stdout
     assert "It counts as taken; `asterism series rebuild` writes it anew" in result.stdout

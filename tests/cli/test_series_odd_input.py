@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from asterism.cli.main import commands
-from asterism.cli.series_context import QUEUED, UNREADABLE
+from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNREADABLE
 from tests.cli.command_scenes import Scene
 from tests.cli.local_github import GitHubServer, World, scenes
 
@@ -54,7 +54,7 @@ def test_a_reason_of_others_does_nothing_to_the_terminal(scene: Scene) -> None:
         assert shown in told
         assert not any(line.lstrip().startswith("::") or "\x1b" in line for line in told.splitlines())
     queued = scene.run("series", "claim", NAME, "--issue", "2")
-    assert (queued.exit_code, queued.stdout.count("\n")) == (QUEUED, 1)
+    assert (queued.exit_code, queued.stdout.count("\n")) == (EXIT_QUEUED, 1)
 
 
 def test_nor_does_it_when_github_is_synced() -> None:
@@ -144,4 +144,4 @@ def test_a_store_that_is_damaged_is_told_as_data_too(scene: Scene) -> None:
     scene.file.write_text("this is no database, " * 500)
     result = scene.run("series", "status", NAME, "--json")
     told = json.loads(result.stdout)
-    assert (result.exit_code, told["status"], "is damaged" in told["error"]) == (UNREADABLE, "unreadable", True)
+    assert (result.exit_code, told["status"], "is damaged" in told["error"]) == (EXIT_UNREADABLE, "unreadable", True)

@@ -108,7 +108,7 @@ def times(run: Run) -> list[float]:
 
 @pytest.mark.parametrize("faked", [WALL, ALL], ids=["wall", "all"])
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_what_a_device_writes_is_right_although_its_wall_clock_jumps(
+def test_records_of_a_device_are_right_although_its_wall_clock_jumps(
     postgres_url: str, jump: float, faked: str
 ) -> None:
     found, now = across_a_jump(postgres_url, jump, faked)

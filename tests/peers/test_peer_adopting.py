@@ -61,7 +61,7 @@ async def test_what_somebody_owned_is_lost_and_given_away_again() -> None:
     await kitchen.take(run.id)
     met = await laptop.meet(kitchen)
     assert (await laptop.run(run.id)).device == "kitchen"
-    assert "it was given away again since, and the later assignment counts" in met.lost[0]
+    assert "it was assigned again since, and the later assignment wins" in met.lost[0]
 
 
 async def test_a_clock_that_jumps_ahead_adopts_nothing() -> None:

@@ -43,7 +43,7 @@ async def test_after_a_conflict_there_is_one_record_and_the_loser_is_told_why() 
     assert ours == theirs.changed(revision=ours.revision)
     assert ours.device == "laptop"
     [lost] = met.lost
-    assert lost.startswith(f"kitchen does not own run {run.id} any more (epoch 1): laptop was given it")
+    assert lost.startswith(f"kitchen no longer owns run {run.id} (epoch 1): it was assigned to laptop")
     assert await kitchen.notices("conflict") == [lost]
     assert await laptop.notices("conflict") == []
     assert await kitchen.left_to(run.id) == await laptop.id()
@@ -61,7 +61,7 @@ async def test_a_result_that_lost_is_kept() -> None:
     assert ours == theirs.changed(revision=ours.revision)
     assert (ours.output, [one.output for one in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
     [told] = await kitchen.notices("conflict")
-    assert "is kept, but is not the result of run" in told
+    assert "is kept, but it is not the result of run" in told
 
 
 async def test_the_one_who_is_further_on_wins_and_does_not_change_any_more() -> None:

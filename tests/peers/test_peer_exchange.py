@@ -366,4 +366,4 @@ async def test_who_is_called_says_what_was_lost_too(caplog: pytest.LogCaptureFix
         await laptop.take(run.id)
         await kitchen.take(run.id)
         assert (await kitchen.meet(laptop)).lost == ()  # whose clock is behind
-    assert "does not own run" in caplog.text
+    assert "no longer owns run" in caplog.text

@@ -48,7 +48,7 @@ async def test_an_owner_that_was_only_out_of_reach_keeps_its_run() -> None:
     assert (await laptop.run(run.id)).status is PROCESSING
     assert await laptop.notices("conflict") == []
     [told] = await kitchen.notices("conflict")
-    assert "laptop had it first and was never lost, only out of reach, and the original owner counts" in told
+    assert "laptop had it first and was only unreachable, not lost, and the original owner wins" in told
     assert (await laptop.complete(run.id, "soup")).output == "soup"
     await laptop.meet(kitchen)
     assert (await kitchen.run(run.id)).output == "soup"

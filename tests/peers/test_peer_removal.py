@@ -106,7 +106,7 @@ async def test_what_a_device_of_ours_has_claimed_and_not_started_is_withdrawn_an
     run, grant = await claimed_here(laptop, kitchen)
     removed = await remove_peer(kitchen.fleet, "laptop")
     assert ([one.id for one in removed.held], removed.running) == ([run.id], [])
-    with pytest.raises(Fenced, match="cannot start it any more"):
+    with pytest.raises(Fenced, match="can no longer start it"):
         await start(kitchen, run, grant)
     assert (await kitchen.run(run.id)).paused == "by the removal of peer laptop"
     assert await offered(kitchen) == []

@@ -265,4 +265,4 @@ def test_load_raises_with_all_mistakes(tmp_path: Path) -> None:
     with pytest.raises(BadPlan) as caught:
         load(str(path))
     assert [mistake.line for mistake in caught.value.mistakes] == [3, 4]
-    assert str(caught.value).startswith(f"{path}:3: task 'a': does nothing")
+    assert str(caught.value).startswith(f"{path}:3: task 'a': has no action")

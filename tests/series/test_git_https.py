@@ -166,7 +166,7 @@ async def test_a_push_that_meets_a_certificate_it_does_not_trust_has_not_begun(r
     register = Exchanged(remote)
     register.files = (trusted, certificate(trusted.parent))
     try:
-        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*certificate"):
+        with pytest.raises(RegisterUnavailable, match=r"accepts no changes: .*certificate"):
             await claim(register, NAME, Claim(1), retry=EAGER)
         assert register.reads == 1
     finally:

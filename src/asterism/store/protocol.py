@@ -189,7 +189,8 @@ class Register(NamedTuple):
 
 
 class OwnedRun(NamedTuple):
-    """A run that the store records as owned by a session. ``stop_request`` is what a person asks of it: pause or cancel."""
+    """A run that the store records as owned by a session. ``stop_request`` is pause, cancel or
+    cancel."""
 
     run: str
     epoch: int

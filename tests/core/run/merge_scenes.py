@@ -209,7 +209,7 @@ def check_owners(apart: Sequence[Run], final: Run) -> None:
         why = loss_reason(mine, final)
         if mine.grant is not None:
             assert (why is None) == (mine.grant == final.grant), "a loser was not told, or an owner was sent away"
-            assert why is None or why.startswith(f"{mine.device} does not own run r1 any more"), why
+            assert why is None or why.startswith(f"{mine.device} no longer owns run r1"), why
         elif mine.status == "completed":
             won = (final.device, final.epoch, final.ended_at, final.output)
             stands = won == (mine.device, mine.epoch, mine.ended_at, mine.output)

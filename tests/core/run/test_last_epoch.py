@@ -31,7 +31,7 @@ def test_a_run_that_was_given_away_as_often_as_can_be_fails() -> None:
         transitions.decline(last, last.grant, "no", 4.0),
     ):
         assert (after.status, after.epoch, problems_in(after)) == (FAILED, MAX_EPOCHS, [])
-        assert (after.error or "").startswith("given away 10000 times, and the last one ended, too: ")
+        assert (after.error or "").startswith("assigned 10000 times, the last one ended: ")
     done = transitions.complete(last, last.grant, {}, 4.0)
     assert (done.status, problems_in(done)) == (COMPLETED, [])
     first = given_away(MAX_EPOCHS - 1)
@@ -44,4 +44,4 @@ def test_a_record_that_waits_after_the_last_epoch_is_none() -> None:
         status=REASSIGNING, device=None, session=None, assigned_at=None,
         previous=(*last.previous, Assignment("kitchen", MAX_EPOCHS, 1.0, 2.0, "released")),
     )  # fmt: skip
-    assert problems_in(waits) == ["it is to be given away again after epoch 10000"]
+    assert problems_in(waits) == ["it is to be assigned again after epoch 10000"]

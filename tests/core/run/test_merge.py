@@ -118,13 +118,13 @@ def completed_comes_first() -> None:
     for keep in KEEP_RULES:
         apart = new(keep=keep)
         done = ended(taken(apart, KITCHEN, 5.0), 6.0)
-        check_won(done, retried(taken(apart, LAPTOP, 1.0), 2.0, ATTIC), "kitchen has completed it in epoch 1")
+        check_won(done, retried(taken(apart, LAPTOP, 1.0), 2.0, ATTIC), "kitchen completed it in epoch 1")
 
 
 def then_the_later_epoch() -> None:
     begun = taken(new(), KITCHEN, 1.0)
     found = check_won(
-        retried(begun, 100.0), begun, "kitchen does not own", "later assignment", "epoch 2, laptop has it"
+        retried(begun, 100.0), begun, "kitchen no longer owns", "later assignment", "epoch 2, laptop has it"
     )
     assert found == retried(begun, 100.0)
 
@@ -133,7 +133,7 @@ def then_an_end() -> None:
     failed = transitions.fail(
         taken(new(), LAPTOP, 9.0), grant_of(taken(new(), LAPTOP, 9.0)), "no", FLOW, 9.5, final=True
     )
-    check_won(failed, taken(new(), KITCHEN, 1.0), "an end counts more", "it failed (no)")
+    check_won(failed, taken(new(), KITCHEN, 1.0), "an end outranks", "it failed (no)")
 
 
 def then_an_end_that_somebody_knows() -> None:
@@ -157,14 +157,14 @@ def then_an_end_that_somebody_knows() -> None:
 def then_what_nobody_owns() -> None:
     begun = taken(new(), KITCHEN, 1.0)
     freed = transitions.release(begun, grant_of(begun), "released", "low battery", 2.0)
-    check_won(freed, begun, "was ended", "it waits for a device")
+    check_won(freed, begun, "an ended assignment", "it waits for a device")
 
 
 def then_the_earlier_assignment() -> None:
     for keep in KEEP_RULES:
         apart = new(keep=keep)
         early, late = taken(apart, KITCHEN, 1.0), taken(apart, LAPTOP, 3.5)
-        check_won(early, late, "laptop does not own", "kitchen was given it 2.5 s earlier", "kitchen has it")
+        check_won(early, late, "laptop no longer owns", "it was assigned to kitchen 2.5 s earlier", "kitchen has it")
         check_won(early, taken(apart, LAPTOP, 1.0 + DAY), "8.64e+04 s earlier")
 
 
@@ -172,14 +172,14 @@ def then_the_greater_name() -> None:
     for keep in KEEP_RULES:
         apart = new(keep=keep)
         a, b = taken(apart, Owner("a", "2"), 1.0), taken(apart, Owner("b", "1"), 1.0)
-        check_won(b, a, "b was given it at the same moment", "greater name")
+        check_won(b, a, "it was assigned to b at the same moment", "greater name")
 
 
 def then_the_greater_session() -> None:
     for keep in KEEP_RULES:
         apart = new(keep=keep)
         other = transitions.pause(taken(apart, Owner("a", "1"), 1.0), 2.0, "ann")
-        check_won(taken(apart, Owner("a", "2"), 1.0), other, "another of its lives")
+        check_won(taken(apart, Owner("a", "2"), 1.0), other, "another session")
 
 
 def then_how_far_the_owner_has_come() -> None:
@@ -213,9 +213,9 @@ def the_original_is_kept() -> None:
     apart = new(keep="original")
     first = taken(apart, KITCHEN, 1.0)
     other = retried(taken(apart, ATTIC, 2.0), 3.0)
-    check_won(first, other, "laptop does not own", "kitchen was given it 1 s earlier", "kitchen has it")
-    check_won(retried(first, 90.0), first, "given away again", "epoch 2, laptop has it")
-    check_won(transitions.lose(first, FLOW, 90.0, "silence"), first, "was ended")
+    check_won(first, other, "laptop no longer owns", "it was assigned to kitchen 1 s earlier", "kitchen has it")
+    check_won(retried(first, 90.0), first, "assigned again", "epoch 2, laptop has it")
+    check_won(transitions.lose(first, FLOW, 90.0, "silence"), first, "an ended assignment")
     check_won(transitions.lose(first, FLOW, 90.0, "silence"), other, "1 s earlier", "it waits for a device")
     assert resolve(new(keep="epoch"), new(keep="epoch")).keep == "epoch"
 
@@ -229,13 +229,13 @@ def the_original_is_kept_against_a_takeover_by_its_own_word() -> None:
     assert not was_taken_away(first, first)
     assert not was_taken_away(new(keep="original"), replacement), "nobody owned it"
     kept = transitions.confirm_ownership(first, grant_of(first), "it is at work", 96.0)
-    check_won(kept, replacement, "kitchen had it first and was never lost, only out of reach", "the original owner")
+    check_won(kept, replacement, "kitchen had it first and was only unreachable, not lost", "the original owner")
 
 
 def the_furthest_is_kept() -> None:
     apart = new(keep="furthest")
     first, other = taken(apart, KITCHEN, 1.0), taken(apart, LAPTOP, 2.0).changed(progress=Progress(7, 10))
-    check_won(other, first, "laptop is further on (7/10 against nothing)")
+    check_won(other, first, "laptop has more progress (7/10 against none)")
     check_won(other, first.changed(progress=Progress(6, 10)), "(7/10 against 6/10)")
     check_won(retried(first, 90.0), first.changed(progress=Progress(9, 10)), "later assignment")
 
@@ -276,7 +276,7 @@ def test_the_order_has_this_rule(rule: Callable[[], None]) -> None:
 def test_a_result_that_lost_is_kept_and_its_device_is_told() -> None:
     early, late = ended(taken(new(), KITCHEN, 1.0), 9.0, "early"), ended(taken(new(), LAPTOP, 2.0), 3.0, {"x": [1]})
     found = check_won(
-        early, late, "the result of laptop (epoch 1) is kept, but is not the result of run r1", "1 s earlier"
+        early, late, "the result of laptop (epoch 1) is kept, but it is not the result of run r1", "1 s earlier"
     )
     assert (found.output, found.superseded) == ("early", (Superseded("laptop", 1, 3.0, {"x": [1]}),))
     third = ended(retried(taken(new(), ATTIC, 1.5), 2.0), 4.0, "third")
@@ -368,7 +368,7 @@ def test_what_is_fixed_is_all_that_a_run_is_created_with() -> None:
 
 def test_a_rule_that_is_not_known_here_is_not_guessed() -> None:
     odd = new().changed(keep="coin")
-    with pytest.raises(NotTheSameRun, match=r"keep by 'coin'.*epoch, original, furthest"):
+    with pytest.raises(NotTheSameRun, match=r"their rule is 'coin'.*epoch, original, furthest"):
         resolve(odd, taken(odd, KITCHEN, 1.0))
     with pytest.raises(ValueError, match=r"one of epoch, original, furthest, not 'coin'"):
         new(keep="coin")

@@ -68,7 +68,7 @@ def by_revision(patch: Patch) -> None:
 
 
 def by_the_length_of_the_whole_story(patch: Patch) -> None:
-    patch.setattr(resolving, "_own_story", lambda run: run.story)
+    patch.setattr(resolving, "own_story", lambda run: run.story)
 
 
 def by_all_that_ever_ended(patch: Patch) -> None:
@@ -92,13 +92,13 @@ def forget_what_was_beside(patch: Patch) -> None:
 
 
 def forget_results(patch: Patch) -> None:
-    patch.setattr(resolving, "_results", lambda run: ())
+    patch.setattr(resolving, "_all_results", lambda run: ())
 
 
 def keep_the_result_beside_itself(patch: Patch) -> None:
-    result = resolving._result
-    patch.setattr(resolving, "_results", lambda run: (*run.superseded, *result(run)))
-    patch.setattr(resolving, "_result", lambda run: ())
+    result = resolving.own_result
+    patch.setattr(resolving, "_all_results", lambda run: (*run.superseded, *result(run)))
+    patch.setattr(resolving, "own_result", lambda run: ())
 
 
 def write_what_is_not_new(patch: Patch) -> None:

@@ -56,7 +56,7 @@ def test_the_score_is_that_of_the_seed() -> None:
     )
     choice = view.choose(run_of(flow(needs=frozenset({"gpu"}))), flow(needs=frozenset({"gpu"})))
     assert choice.scores == {"a": 40 * 0.5 + 30 * 0.5 + 20 * 0.5 + 10}
-    assert choice.refused == {"b": "it cannot gpu"}
+    assert choice.refused == {"b": "it lacks gpu"}
     assert view.choose(run_of(flow()), flow()).scores == {"a": 20 + 15 + 10, "b": 40 + 30 + 20}
 
 
@@ -96,18 +96,18 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
 @pytest.mark.parametrize(
     ("terms", "run", "workflow", "why"),
     [
-        ({}, {"pinned": "attic"}, {}, "the run is for attic alone"),
-        ({}, {}, {"needs": frozenset({"gpu"})}, "it cannot gpu"),
-        ({"draining": True}, {}, {}, "it is being drained"),
-        ({"slots": 0}, {}, {}, "it does no work, it only watches"),
-        ({}, {"avoid": ("kitchen",)}, {}, "it was tried already, others first"),
+        ({}, {"pinned": "attic"}, {}, "the run is pinned to attic"),
+        ({}, {}, {"needs": frozenset({"gpu"})}, "it lacks gpu"),
+        ({"draining": True}, {}, {}, "it is draining"),
+        ({"slots": 0}, {}, {}, "it has no slots"),
+        ({}, {"avoid": ("kitchen",)}, {}, "it was already tried in this round"),
         ({}, {"avoid": ("kitchen",), "declined": {"kitchen": "on battery"}}, {}, "on battery"),
         ({}, {}, {"requires": "os=mac"}, "'os=mac' does not hold"),
         ({}, {}, {"requires": "broken"}, "'broken' could not be evaluated"),
         ({"accepts": "run.priority=7"}, {}, {}, "its own rule: 'run.priority=7' does not hold"),
         ({"accepts": "broken"}, {}, {}, "its own rule: 'broken' could not be evaluated"),
         ({"profile": {"resting": "'x' holds"}}, {}, {}, "resting: it would hand this back because 'x' holds"),
-        ({"profile": {"resting": "'x' holds"}}, {}, {"needs": frozenset({"gpu"})}, "it cannot gpu"),
+        ({"profile": {"resting": "'x' holds"}}, {}, {"needs": frozenset({"gpu"})}, "it lacks gpu"),
     ],
 )
 def test_a_device_that_is_no_candidate_is_told_why(
@@ -292,9 +292,9 @@ def test_a_device_that_rests_or_has_stopped_taking_work_is_no_candidate_and_is_w
         session("sick", profile={"suspended": "its disk is full", "os": "linux"}),
     )
     view, run = outlook(well, resting, stopped), run_of(work)
-    assert view.objection(well, run, work) is None
-    assert view.objection(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
-    assert view.objection(stopped, run, work) == "it has stopped taking work: its disk is full"
+    assert view.refusal_reason(well, run, work) is None
+    assert view.refusal_reason(resting, run, work) == "resting: it would hand this back because 'battery < 0.2' holds"
+    assert view.refusal_reason(stopped, run, work) == "it has stopped taking work: its disk is full"
     assert [view.waits_for(one, run, work) for one in (well, resting, stopped)] == [False, True, True]
     assert not view.waits_for(stopped, run_of(work, pinned="well"), work), "it will never take this one"
     assert stopped.resumed().profile == {"os": "linux"}

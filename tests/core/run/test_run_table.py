@@ -149,4 +149,4 @@ def refused(before: Run, event: str, fenced: bool) -> None:
     assert str(error).startswith(f"run {before.id}: {error.why}. Its story:\n  {before.story[0]}")
     assert str(before.story[-1]) in str(error)
     if before.status in TERMINAL:
-        assert ("will not change any more" in error.why) != fenced
+        assert ("which is final" in error.why) != fenced

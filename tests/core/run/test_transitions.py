@@ -108,16 +108,16 @@ def test_the_scores_are_those_of_the_present_assignment() -> None:
 
 def test_a_run_that_is_for_one_device_goes_to_no_other() -> None:
     run = new(device="laptop")
-    with pytest.raises(RunRefused, match="it cannot be given to kitchen: it is for laptop alone"):
+    with pytest.raises(RunRefused, match="it cannot be assigned to kitchen: it is pinned to laptop"):
         claimed(run)
-    with pytest.raises(RunRefused, match="it is for laptop alone"):
+    with pytest.raises(RunRefused, match="it is pinned to laptop"):
         assigned(run)
     assert claimed(run, LAPTOP).device == "laptop"
 
 
 @pytest.mark.parametrize("give", [assigned, claimed])
 def test_what_somebody_owns_is_not_given_away(give: object) -> None:
-    with pytest.raises(RunRefused, match="it is processing: it cannot be given to a device"):
+    with pytest.raises(RunRefused, match="it is processing: it cannot be assigned to a device"):
         give(processing())  # type: ignore[operator]
 
 
@@ -151,14 +151,14 @@ def test_the_whole_way_is_told_step_by_step() -> None:
 
 def test_a_result_twice_is_refused_the_second_time() -> None:
     run = processing()
-    with pytest.raises(Fenced, match="epoch 1 cannot complete it any more: it is completed and nobody owns it"):
+    with pytest.raises(Fenced, match="epoch 1 can no longer complete it: it is completed and has no owner"):
         transitions.complete(completed(run), grant_of(run), 43, 5.0)
 
 
 def test_a_late_result_after_reassignment_is_refused() -> None:
     first = processing()
     second = processing(lost(first), LAPTOP, 5.0)
-    with pytest.raises(Fenced, match="epoch 1 cannot complete it any more: laptop owns it, at epoch 2"):
+    with pytest.raises(Fenced, match="epoch 1 can no longer complete it: laptop owns it, at epoch 2"):
         transitions.complete(second, grant_of(first), 43, 6.0)
     assert completed(second).output == 42
 
@@ -167,7 +167,7 @@ def test_a_device_that_gets_a_run_back_in_the_same_life_must_show_the_new_grant(
     first = processing()
     second = processing(lost(first), KITCHEN, 5.0)
     assert first.session == second.session
-    with pytest.raises(Fenced, match="epoch 1 cannot release it"):
+    with pytest.raises(Fenced, match="epoch 1 can no longer release it"):
         transitions.release(second, grant_of(first), "released", "", 6.0)
 
 
@@ -181,7 +181,7 @@ def test_a_new_life_of_a_device_does_not_inherit_the_grants_of_the_old_one() -> 
 def test_the_grant_for_one_run_says_nothing_about_another() -> None:
     run = processing()
     grant = grant_of(run)._replace(run="r2")
-    with pytest.raises(Fenced, match="a grant for run r2 cannot complete it"):
+    with pytest.raises(Fenced, match="a grant for run r2 can no longer complete it"):
         transitions.complete(run, grant, 42, 5.0)
 
 
@@ -333,9 +333,9 @@ def test_what_a_device_abroad_did_not_answer_is_no_loss() -> None:
 def test_a_run_of_a_series_is_held_until_its_turn() -> None:
     run = new(series="films")
     assert (run.held, run.offered) == (True, False)
-    with pytest.raises(RunRefused, match="series films has not come to it: it cannot be given to a device"):
+    with pytest.raises(RunRefused, match="it is not its turn in series films: it cannot be assigned to a device"):
         claimed(run)
-    with pytest.raises(RunRefused, match="series films has not come to it: it cannot be given up"):
+    with pytest.raises(RunRefused, match="it is not its turn in series films: it cannot be given up"):
         transitions.give_up(run, 300.0, "no device")
     run = transitions.release_hold(run, 7.0)
     assert (run.held, run.offered, run.waiting_since) == (False, True, 7.0)
@@ -345,7 +345,7 @@ def test_a_run_of_a_series_is_held_until_its_turn() -> None:
 
 def test_a_series_lets_go_once_and_only_what_it_holds() -> None:
     for run in (new(), transitions.release_hold(new(series="films"), 1.0), completed()):
-        with pytest.raises(RunRefused, match="it cannot be let go by its series"):
+        with pytest.raises(RunRefused, match="it cannot be released by its series"):
             transitions.release_hold(run, 2.0)
 
 

@@ -111,7 +111,7 @@ def test_the_start_does_not_forget_the_wish() -> None:
 def test_an_end_is_neither_cancelled_nor_paused_nor_resumed(make: Make) -> None:
     run = make()
     for say, what in ((cancel, "be cancelled"), (pause, "be paused"), (resume, "be resumed")):
-        said = f"it is {run.reported_status} and will not change any more: it cannot {what}"
+        said = f"it is {run.reported_status}, which is final: it cannot {what}"
         with pytest.raises(RunRefused, match=said):
             say(run)
 

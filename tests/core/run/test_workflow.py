@@ -176,7 +176,7 @@ NO_COUNT = [-1, 1.0, True, "3", None, MAX_NUMBER + 1, 10**400]
 NO_EXPRESSION = ["", "  ", 5, ["cpu > 1"]]
 NO_FLAG = [0, 1, "yes", None]
 WRONG: dict[str, tuple[list[Any], str]] = {
-    "name": (["", "a\nb", "\x00", 7, None, ["w"], "w" * 501], "the name is a text without control characters"),
+    "name": (["", "a\nb", "\x00", 7, None, ["w"], "w" * 501], "the name is a non-empty string of at most"),
     "call": (["print", 7], "call is a function or 'package.module:function'"),
     "argv": ([[], ["a", 1], "ls -l", 7], "argv is a "),
     "shell": ([7, ["ls"]], "shell is a shell line"),
@@ -244,7 +244,7 @@ def test_one_late_heartbeat_must_not_cost_a_device_its_work() -> None:
 def test_no_workflow_has_devices_do_nothing_but_beat() -> None:
     """A thousand heartbeats a second are what each of them made of a millionth of a second."""
     assert made(heartbeat=0.1, timeout=0.2).heartbeat == 0.1
-    with pytest.raises(InvalidWorkflow, match=r"heartbeat is 0\.1 s at least"):
+    with pytest.raises(InvalidWorkflow, match=r"heartbeat is at least 0\.1 s"):
         made(heartbeat=0.000001, timeout=90.0)
 
 

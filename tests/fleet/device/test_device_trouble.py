@@ -181,7 +181,7 @@ def test_the_probe_knows_whether_the_device_can_do_its_part(state: Path) -> None
     ],
     ids=["exit", "signal", "missing", "directory", "cwd", "function", "arguments", "refused"],
 )
-def test_what_is_wrong_with_the_work_is_no_trouble_of_the_device(workflow: Workflow) -> None:
+def test_a_failure_of_the_work_is_not_device_trouble(workflow: Workflow) -> None:
     found = outcome(executors(), workflow)
     assert isinstance(found, Exception)
     assert not isinstance(found, DeviceTrouble), repr(found)
@@ -191,7 +191,7 @@ def of_a_function() -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_what_a_function_raises_is_its_own() -> None:
+def test_an_exception_of_a_function_passes_through() -> None:
     found = outcome(executors(), Workflow("work", call=of_a_function))
     assert isinstance(found, OSError)
     assert not isinstance(found, DeviceTrouble)
@@ -219,11 +219,11 @@ def test_every_command_that_the_guard_ended_is_known_to_have_been_ended_by_it() 
     assert {type(one) for one in with_a_lease("exec sleep 600", 0.5, times=30)} == {LeaseExpired}
 
 
-def test_a_command_whose_lease_is_over_before_it_is_born_is_ended_too() -> None:
+def test_a_command_whose_lease_ends_before_its_start_is_killed() -> None:
     assert {type(one) for one in with_a_lease("exec sleep 600", 0.0, times=3)} == {LeaseExpired}
 
 
-def test_a_command_that_was_killed_by_somebody_else_has_failed() -> None:
+def test_a_command_killed_from_outside_has_failed() -> None:
     (found,) = with_a_lease("kill -9 $$", 600.0)
     assert isinstance(found, CommandFailed)
     assert found.code == -signal.SIGKILL
@@ -233,7 +233,7 @@ def test_a_command_that_ends_well_in_time_has_ended_well() -> None:
     assert with_a_lease("echo hello", 600.0) == ["hello"]
 
 
-def test_what_the_guard_ended_is_remembered_when_another_guard_takes_over() -> None:
+def test_commands_ended_by_a_guard_are_remembered_by_the_next_guard() -> None:
     guard = Guard()
     ticket = guard.admit()
     child = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)

@@ -126,7 +126,7 @@ def test_a_program_is_called_by_the_name_that_was_judged(tmp_path: Path) -> None
     assert execute(command(str(link), "-c", "echo $0"), policy=allowed) == str(link)
 
 
-def test_a_template_is_judged_when_it_is_filled(place: Path) -> None:
+def test_a_template_is_judged_after_filling(place: Path) -> None:
     allowed = policy(commands=("tool",))
     flow = command("{program}")
     assert allowed.objection(flow) is None
@@ -305,7 +305,7 @@ def test_no_way_of_writing_a_directory_gets_round_the_directories(
 OWN = {f"ASTERISM_{name}" for name in ("RUN", "EPOCH", "STEP", "TOTAL", "DEVICE", "SESSION", "FLEET", "AGENT")}
 
 
-def test_a_command_gets_what_is_listed_and_the_ordinary_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_listed_and_ordinary_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEDIA_ROOT", "/media")
     monkeypatch.setenv("DATABASE_PASSWORD", "hunter2")
     monkeypatch.setenv("LC_TIME", "C")
@@ -319,7 +319,7 @@ def test_a_command_gets_what_is_listed_and_the_ordinary_and_nothing_else(monkeyp
     assert "ASTERISM_STORE" not in seen
 
 
-def test_a_workflow_sets_only_what_is_listed() -> None:
+def test_a_workflow_sets_only_listed_variables() -> None:
     allowed = policy(commands=("env",), environment=("MEDIA_*",))
     assert "MEDIA_X=1" in execute(command("env", env={"MEDIA_X": "1"}), policy=allowed)
     for name in ("PATH", "LD_PRELOAD", "media_x", "ASTERISM_RUN"):
@@ -405,7 +405,7 @@ def test_a_pattern_lets_nothing_through_that_a_module_only_imports(path: str) ->
         execute(Workflow("w", call=path), {"command": "true"}, allowed)
 
 
-def test_whoever_names_a_function_means_it() -> None:
+def test_a_function_listed_by_its_full_name_is_allowed() -> None:
     assert execute(Workflow("w", call="device_jobs:half"), policy=policy(callables=("device_jobs:half",))) == 2
     inner = Workflow("w", call="device_jobs:Jobs.inner")
     assert execute(inner, {"n": 1}, policy(callables=("device_jobs:Jobs.*",))) == 1
@@ -437,7 +437,7 @@ def test_a_function_without_a_path_cannot_be_allowed() -> None:
     ),
     st.sampled_from([":", "::", ":.", ".:"]),
 )
-def test_no_path_leads_through_a_module_to_what_it_imports(modules: list[str], names: list[str], colon: str) -> None:
+def test_no_import_path_leads_through_a_module_to_its_imports(modules: list[str], names: list[str], colon: str) -> None:
     allowed = policy(callables=("device_jobs:*", "device_jobs:Jobs.*"))
     path = ".".join(modules) + colon + ".".join(names)
     try:

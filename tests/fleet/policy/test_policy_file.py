@@ -30,7 +30,7 @@ def mistakes(text: str) -> list[str]:
     return str(caught.value).split("\n")
 
 
-def test_a_policy_file_says_what_is_allowed(tmp_path: Path) -> None:
+def test_a_policy_file_lists_the_allowed(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(WHOLE)
     policy = DevicePolicy.load(path)
@@ -47,19 +47,19 @@ def test_a_policy_file_says_what_is_allowed(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_left_out_allows_nothing_but_every_workflow() -> None:
+def test_a_missing_key_allows_nothing_except_all_workflows() -> None:
     assert parse("shell: true") == Rules(shell=True)
     assert parse("{}") == Rules()
 
 
-def test_a_home_is_somebodys_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "work").mkdir()
     work = str((tmp_path / "work").resolve())
     assert DevicePolicy(Rules(directories=("~/work",))).directory(work) == work
 
 
-def test_every_mistake_is_told_with_its_line() -> None:
+def test_every_mistake_is_reported_with_its_line() -> None:
     text = """\
 comands: [ls]
 shell: yes
@@ -113,11 +113,11 @@ shell: true
         ("workflows: ['']", "must be the name of a workflow"),
     ],
 )
-def test_what_is_no_policy_is_told(text: str, words: str) -> None:
+def test_an_invalid_policy_file_is_reported(text: str, words: str) -> None:
     assert any(words in line for line in mistakes(text))
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     with pytest.raises(FileNotFoundError):
         DevicePolicy.load(path)
@@ -134,7 +134,7 @@ WORDS = st.sampled_from([*WHOLE.split(" "), "\n", ":", "[", "]", "&a", "*a"])
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=60) | st.lists(WORDS).map("".join))
-def test_any_text_is_a_policy_or_told_to_be_none(text: str) -> None:
+def test_any_text_is_a_device_policy_or_has_mistakes(text: str) -> None:
     try:
         DevicePolicy(parse(text))
     except InvalidDevicePolicy as error:

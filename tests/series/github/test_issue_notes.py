@@ -10,7 +10,7 @@ import pytest
 
 from asterism.series.compare_and_swap import update
 from asterism.series.github.github_register import open_github
-from asterism.series.github.place_labels import MOST_AT_ONCE, BadLabel
+from asterism.series.github.place_labels import MAX_CHANGES, BadLabel
 from asterism.series.github.sync import SyncService
 from asterism.series.github.sync_settings import SyncSettings
 from asterism.series.register import STATE_FILE
@@ -166,9 +166,9 @@ def test_labels_that_may_not_be_set_hold_up_nothing(server):
 
 
 def test_of_a_long_queue_a_part_is_labelled_at_a_time():
-    with GitHubServer(world_of(MOST_AT_ONCE + 10)) as server:
+    with GitHubServer(world_of(MAX_CHANGES + 10)) as server:
         sync(server, **LABELS)
-        assert sum(bool(labels) for labels in labelled(server).values()) == MOST_AT_ONCE
+        assert sum(bool(labels) for labels in labelled(server).values()) == MAX_CHANGES
         sync(server, **LABELS)
         assert all(labelled(server).values())
 

@@ -176,7 +176,7 @@ def test_if_it_cannot_be_looked_for_either_only_the_view_is_missing(server, monk
             raise RequestRejected(410, "Issues are disabled for this repo")
         return await pages(client, path, params)
 
-    monkeypatch.setattr(GitHubClient, "pages", refused)
+    monkeypatch.setattr(GitHubClient, "get_all", refused)
     report = sync(server)
     assert (report.status, report.state.active, assigned(server)) == ("no view", 1, [1])
 

@@ -350,7 +350,7 @@ def test_search_is_never_asked_for_it_lags_behind(server):
 
 def test_an_empty_repository_is_told_in_a_sentence(server):
     server.world.empty = True
-    with pytest.raises(RegisterUnavailable, match="push something first"):
+    with pytest.raises(RegisterUnavailable, match="push a commit"):
         asyncio.run(synced(server))
 
 

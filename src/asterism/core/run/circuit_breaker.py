@@ -1,23 +1,27 @@
-"""The circuit breaker of a device: when it stops taking work, and when it tries again.
+"""Circuit breakers: when a device stops taking work, and when a fleet stops taking work away.
 
-A device without file descriptors, or with a full disk, ends whatever it takes at once and is free for the next run: it
-would empty the queue of a whole fleet. Three kinds of ends are told apart:
+**A device.** A device without file descriptors, or with a full disk, fails every run at once and is free for the next:
+it would empty the queue of a whole fleet. Three kinds of ends are distinguished:
 
 =============  =========================================================================================================
 good           the work completed, or failed after it had run for a while: the device is able to work
-trouble        the device could not do its own part (DeviceTrouble); that says nothing about the work
-quick failure  the work itself failed within QUICK seconds
+trouble        the device could not do its own part (DeviceTrouble); this says nothing about the work
+quick failure  the work itself failed within QUICK_FAILURE_SECONDS
 =============  =========================================================================================================
 
-TROUBLES in a row open the breaker. A quick failure proves nothing by itself, since a command that exits with 1 does so
-everywhere. After FAILURES of them in a row the device compares itself with the others: the breaker opens only if
+MAX_TROUBLES in a row open the breaker. A quick failure alone proves nothing, since a command that exits with 1 does so
+everywhere. After MAX_QUICK_FAILURES in a row the device compares itself with the others: the breaker opens only if
 another device has completed a run of one of the same workflows since the row began (``contradicted_by``). So work that
-fails everywhere stops no device, and work that fails here and there never stops all of them: whoever completed
-something after all others had begun to fail is not stopped. A good end forgets everything.
+fails everywhere stops no device, and work that fails on some devices never stops all of them: a device that completed
+a run after all others had begun to fail is not stopped. A good end resets everything.
 
-An open breaker lets nothing in for a pause. Then it is half-open and lets one run in, if the device finds that it can
-do its own part (``fleet/device/health.py``); else that is one more trouble. A good end closes it; so does a
-quick failure, if trouble had opened it, since the work did begin. Any other end opens it for twice as long.
+An open breaker takes no run for a pause. Then it is half-open and takes one run, if the device finds that it can do its
+own part (fleet/device/health.py); otherwise this is one more trouble. A good end closes it. So does a quick failure, if
+trouble had opened it, since the work did begin. Any other end opens it for twice as long.
+
+**A fleet.** If most devices vanish at once, the cause is probably the network or a clock. To take all their work away
+would start it a second time on the few devices that are left, and most owners come back a moment later. So for a while
+no work is taken away (``mass_loss_hold_until``); after that it is, since nothing may block for ever.
 """
 
 from __future__ import annotations
@@ -29,24 +33,26 @@ from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.session import OPEN, Session
 
 MAX_TROUBLES = 3
-"""So many troubles in a row open the breaker."""
+"""How many troubles in a row open the breaker."""
 
 MAX_QUICK_FAILURES = 5
-"""After so many quick failures in a row a device compares itself with the others."""
+"""After how many quick failures in a row a device compares itself with the others."""
 
 QUICK_FAILURE_SECONDS = 5.0
-"""A failure is quick if the work ran for less than this, in seconds."""
+"""A failure is quick if the work ran for less than this."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
-"""How long an open breaker lets nothing in, in seconds: at first, and after it has opened again and again."""
+"""The pause of an open breaker, in seconds: at first, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """``now`` is the device's own clock, ``at`` the store's. ``failing`` are the workflows of the present row of quick
-    failures, ``failing_since`` is when its first one ended. ``retry_at`` is None while the breaker is closed; ``why``
-    says what opened it, and ``compared`` whether that were quick failures. ``opened`` counts how often it has opened
-    without a good end in between."""
+    """The state of the breaker of one device. Immutable: each event returns the next state.
+
+    ``now`` is the device's own clock, ``at`` the store's. ``failing`` are the workflows of the current row of quick
+    failures, ``failing_since`` is when the first of them ended. ``retry_at`` is None while the breaker is closed;
+    ``why`` is what opened it, ``compared`` whether quick failures did. ``opened`` counts how often it has opened
+    since the last good end."""
 
     troubles: int = 0
     failures: int = 0
@@ -57,7 +63,7 @@ class Breaker:
     why: str = ""
     compared: bool = False
 
-    # -- what it says ------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -69,21 +75,21 @@ class Breaker:
         return self.closed and self.failures >= MAX_QUICK_FAILURES
 
     def allowance(self, now: float, taken: int) -> int | None:
-        """How many more runs may be taken; None for as many as there is room for. ``taken`` is how many are here that
-        came since ``retry_at``."""
+        """How many more runs may be taken; None for no limit. ``taken`` is how many of the held runs were taken since
+        ``retry_at``."""
         if self.retry_at is None:
             return None
         return 0 if now < self.retry_at else max(0, 1 - taken)
 
     def contradicted_by(self, device: str, runs: Iterable[Run]) -> Run | None:
-        """A run that another device has completed, of a workflow that fails here, since it fails here."""
+        """A run of a workflow that fails here, which another device has completed since it began to fail."""
         for run in runs:
             elsewhere = run.status is COMPLETED and run.device != device
             if elsewhere and run.workflow in self.failing and (run.ended_at or 0.0) > self.failing_since:
                 return run
         return None
 
-    # -- what happens to it ------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def good(self) -> Breaker:
         """The device is able to work."""
@@ -98,7 +104,7 @@ class Breaker:
         return after._open(now, f"it could not begin work, {times}: {why}", compared=False)
 
     def failed(self, now: float, at: float, workflow: str) -> Breaker:
-        """The work failed, soon after it had begun."""
+        """The work failed soon after it had begun."""
         after = replace(
             self,
             troubles=0,
@@ -111,12 +117,12 @@ class Breaker:
         return after._open(now, self.why, compared=True) if self.compared else replace(after, opened=0, retry_at=None)
 
     def contradicted(self, now: float, why: str) -> Breaker:
-        """What fails here at once, another device has completed."""
+        """Another device has completed what fails here."""
         return self._open(now, why, compared=True) if self.suspicious else self
 
     def _open(self, now: float, why: str, *, compared: bool) -> Breaker:
         if self.retry_at is not None and now < self.retry_at:
-            return self  # by something that was taken before it opened
+            return self  # the end of a run that was taken before it opened
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self.opened, 10))
         return replace(self, opened=self.opened + 1, retry_at=now + pause, why=why, compared=compared)
 
@@ -124,18 +130,19 @@ class Breaker:
 CLOSED = Breaker()
 
 
-# -- the fleet: most devices vanish at once ----------------------------------------------------------------------------
+# -- a fleet -----------------------------------------------------------------------------------------------------------
 
 MASS_LOSS_MINIMUM = 3
-"""A smaller fleet has no majority worth the name."""
+"""The smallest number of vanished devices that counts as a mass loss."""
 
 
 def mass_loss_hold_until(sessions: Sequence[Session], now: float, hold: float) -> float | None:
-    """Until when expiry waits, counted from when the last of them fell silent; None if all is as usual."""
-    open_ones = [session for session in sessions if session.state == OPEN]
-    silent = [session for session in open_ones if not session.reachable(now)]
-    # those that fell silent long ago, one by one, are simply gone
+    """Until when no run is taken away, counted from when the last of the devices fell silent; None without a mass
+    loss."""
+    open_sessions = [session for session in sessions if session.state == OPEN]
+    silent = [session for session in open_sessions if not session.reachable(now)]
+    # devices that fell silent long ago are gone
     recent = [session for session in silent if now <= session.beat_at + session.timeout + hold]
-    if len(recent) < MASS_LOSS_MINIMUM or 2 * len(recent) <= len(open_ones) - (len(silent) - len(recent)):
+    if len(recent) < MASS_LOSS_MINIMUM or 2 * len(recent) <= len(open_sessions) - (len(silent) - len(recent)):
         return None
     return max(session.beat_at + session.timeout for session in recent) + hold

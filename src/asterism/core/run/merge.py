@@ -1,51 +1,50 @@
-"""Peers without a common store: two records of one run become one, and whoever lost learns why.
+"""Merge of two records of one run, from stores that were apart, into one; and why an owner lost.
 
-Each peer keeps its own store and sometimes meets another. While they are apart, both may give the same run away.
-``resolve`` is commutative, associative and idempotent, so that peers may meet in any order, as often as they like,
-and hear of a record by many ways: in the end all of them have the same one.
+Peers keep their own stores and exchange records from time to time. While they are apart, both may assign the same run.
+``merge_records`` is commutative, associative and idempotent, so peers may meet in any order, as often as they like,
+and receive a record on many ways: in the end all have the same one.
 
-*How.* A record is a **line**, what one store after the other made of the run, step by step, and what is known to have
-happened **beside** it. Lines have a total order. The greatest is kept whole, and everything that is in the others and
-not in it goes beside it: ended assignments, entries of the story, results (``superseded``). A greatest line and a
-union of sets obey the three laws whatever the records are. Nothing is ever mixed into a line, for it would change its
-rank.
+*How.* A record has its own **history**, the steps that one store after the other made of the run, and **side entries**:
+what is known to have happened only in other stores. Histories have a total order. The greatest is kept whole. Entries
+of the others that are missing in it become side entries: ended assignments, story entries, results (``superseded``). A
+maximum and a union of sets obey the three laws, whatever the records are. Nothing is mixed into a history, for that
+would change its rank.
 
-*The order.* The greater of: completed; epoch; terminal; an end that somebody knows, and not that nobody knows how the
-run ended (``forgotten``); owned by nobody any more; the earlier ``assigned_at``; the name of the device; its session;
-how far the owner has come (assigned, claimed, processing); the number of steps. Every step of transitions.py makes a
-record greater. So a copy that merely lags behind never undoes what happened since, and that is why a run which waits
-comes before one which is owned in the same epoch: the one may be the other, given back.
+*The order.* The greater history is the one that is completed; has the higher epoch; has ended; has a known end, not
+``forgotten``; has no owner any more; was assigned earlier; has the greater device name; session; stage (assigned,
+claimed, processing); number of steps. Every step of transitions.py makes a record greater. So a copy that lags behind
+never undoes later steps. For this reason a waiting run is greater than an owned one of the same epoch: it may be the
+same run, given back.
 
-*What is kept* of records that are not completed depends on ``keep``, which is fixed when the run is created:
+*The rule* for records that are not completed is ``keep``, which is set when the run is created:
 
-- ``epoch``: as above. The later assignment counts, since it was made because somebody gave up the one before.
-- ``original``: where two lines part, the earlier assignment wins, whatever came of it, also if the other line has
-  gone on to later epochs. It trusts the clocks of the stores. Where one line goes on after an assignment that is still
-  under way in the other, the owner was taken for lost. If it is, the longer line is right. If it only could not be
-  heard of, its store says so when it hears of the takeover (the step ``kept``), and of two lines that have the same
-  assignment the one counts in which it was kept more often. A copy of the time before the takeover says no such thing,
-  so a dead owner never wins over its replacement.
-- ``furthest``: within an epoch, the one with the most steps of ``progress``. A later epoch still counts more, for it
-  may have begun again from nothing, and then a dead owner's progress would beat all that came after him. Progress
-  under way is in reports, not in records: a store puts the last one into the record it sends
+- ``epoch``: the order above. The later assignment wins, since it was made because the earlier one was given up.
+- ``original``: where two histories diverge, the earlier assignment wins, even if the other history has later epochs. It
+  trusts the clocks of the stores. If one history continues after an assignment that is still under way in the other,
+  the owner was taken for lost. If it is lost, the longer history is right. If it was only unreachable, its store
+  records that when it learns of the takeover (the step ``kept``), and of two histories with the same assignment the
+  one in which it was kept more often wins. A copy from before the takeover has no such step, so a dead owner never
+  wins over its replacement.
+- ``furthest``: within an epoch, the record with the most steps of ``progress`` wins. A later epoch still wins, for it
+  may have started again from nothing, and a dead owner's progress would otherwise beat all later work. Progress under
+  way is in reports, not in records: a store adds the last one to the record that it sends
   (``run.changed(progress=…)``).
 
-*Revisions* count the writes of one store, and two stores that made the same record have counted differently. They are
-therefore no part of the order (the number of steps of a line takes their place), and the result has the greater of
-both. A store takes a result over with ``taken_over``: it compares all but the revision, writes nothing if nothing is
-new (or two peers would answer each other for ever), and otherwise the result with its own next revision, expecting its
-own. If that conflicts, it reads its record again and resolves again. After that every function of
-transitions.py works on it. An owner that lost stops and says nothing more: to give back its assignment first, as
-it was, would be another end of the same epoch, and might win.
+*Revisions* count the writes of one store, and differ between stores that made the same record. They are not part of the
+order (the number of steps takes their place), and the merged record has the greater one. A store applies a merge with
+``next_revision``: it compares all but the revision, writes nothing if nothing is new (or two peers would answer each
+other for ever), and otherwise writes the merged record with its own next revision, expecting its own. On a conflict it
+reads its record again and merges again. After that every function of transitions.py works on it. An owner that lost
+stops without another step: giving its assignment back would be another end of the same epoch, and might win.
 
-*Where things stand.* In ``previous`` and ``story`` what happened beside the line comes first, sorted; then the line
-in its own order, which is where the next step is added. A line of a story begins with ``created``; that of
-``previous`` has one entry for each epoch that has ended.
+*Layout.* In ``previous`` and ``story`` the side entries come first, sorted; then the own history in its own order, to
+which the next step is appended. The own story begins with ``created``; the own part of ``previous`` has one entry for
+each ended epoch.
 
-Weaknesses. A wish (to pause, to cancel) that is made on a copy while the owner takes a step in its own store can
-lose: its entry in the story stays, the mark does not, and whoever exchanges records has to make the wish anew. The
-steps of a peer that lies count like any other's: who may be believed is for those who exchange records
-(peers/trust.py), and ``check`` (core/run/validation.py) says whether a record can be one at all.
+*Limits.* A stop request that is made on a copy while the owner takes a step in its own store can lose: its story entry
+stays, the mark does not, and the exchange of records must make the request again (peers/lost_requests.py). Steps of a
+lying peer count like any other's: peers/trust.py decides whom to believe, and validation.py whether a record can be one
+at all.
 """
 
 from __future__ import annotations
@@ -74,39 +73,39 @@ from asterism.core.run.transitions import FORGOTTEN
 
 _NAMES = tuple(field.name for field in fields(Run))
 FIXED = _NAMES[: _NAMES.index("revision")]
-"""What is said when a run is created, and never again."""
+"""The fields that are set at creation and never change."""
 
 _HEAD = tuple(name for name in _NAMES if name not in (*FIXED, "revision", "previous", "story", "superseded"))
 _STAGES = {ASSIGNED: 1, CLAIMED: 2, PROCESSING: 3}
 
 KEPT = "kept"
-"""What an owner says (``assigning.keep``) that was taken for lost and is not."""
+"""The story entry of an owner that was taken for lost and is not (``transitions.confirm_ownership``)."""
 
 T = TypeVar("T")
 Rank = tuple[tuple[str, Any], ...]
-"""Rules by name, the first one that tells two records apart decides."""
+"""Rules by name. The first rule that differs decides."""
 
 
 class NotTheSameRun(AsterismError):
-    """Two records with one id that are not of one run, or that name a rule unknown here: forged or broken. ``fields``
-    says in what."""
+    """Two records with one id differ in fields that never change, or name an unknown rule: one is forged or broken.
+    ``fields`` are those fields."""
 
     def __init__(self, run_id: str, why: str, names: Sequence[str]) -> None:
         self.run_id, self.fields = run_id, tuple(names)
         super().__init__(
-            f"these are not two records of run {run_id}: {why}. One of them is forged or broken; keep yours"
+            f"these are not two records of run {run_id}: {why}. One of them is forged or broken; keep your own"
         )
 
 
 def merge_records(a: Run, b: Run) -> Run:
-    """The one record that two stores go on with. Raises NotTheSameRun."""
+    """The record with which both stores continue. Raises NotTheSameRun."""
     _require_same_run(a, b)
     return a if a == b else _combined(_winner(a, b), a, b)
 
 
 def merge_keeping(mine: Run, theirs: Run) -> Run:
-    """As ``resolve``, but the line of ``mine`` is kept whatever it is: for who knows that the other is no news of it.
-    Raises NotTheSameRun."""
+    """As ``merge_records``, but the history of ``mine`` wins in any case: for a caller that knows that ``theirs`` has
+    no news of it. Raises NotTheSameRun."""
     _require_same_run(mine, theirs)
     return mine if mine == theirs else _combined(mine, mine, theirs)
 
@@ -118,58 +117,48 @@ def _combined(won: Run, a: Run, b: Run) -> Run:
             *_side_entries((*a.previous, *b.previous), own_assignments(won), _assignment_key),
             *own_assignments(won),
         ),
-        superseded=_side_entries((*_results(a), *_results(b)), _result(won), _result_key),
-        story=(*_side_entries((*a.story, *b.story), _own_story(won), _entry_key), *_own_story(won)),
+        superseded=_side_entries((*_all_results(a), *_all_results(b)), own_result(won), _result_key),
+        story=(*_side_entries((*a.story, *b.story), own_story(won), _entry_key), *own_story(won)),
     )
 
 
 def outranks(mine: Run, theirs: Run) -> bool:
-    """Whether the line of ``mine`` is the one that is kept. Raises NotTheSameRun."""
+    """Whether the history of ``mine`` wins. Raises NotTheSameRun."""
     _require_same_run(mine, theirs)
     return _winner(mine, theirs) is mine
 
 
-def own_result(run: Run) -> tuple[Superseded, ...]:
-    """What it was completed with, as it would be kept if another result won; nothing if it was not completed."""
-    return _result(run)
-
-
 def differing_fields(mine: Run, theirs: Run) -> list[str]:
-    """The fields in which two records differ, beside what is fixed and what only grows."""
+    """The fields in which two records differ, without those that never change and those that only grow."""
     return [name for name in _HEAD if getattr(mine, name) != getattr(theirs, name)]
 
 
 def is_forgotten(run: Run) -> bool:
-    """Whether a record says only that nobody knows how the run ended."""
+    """Whether the record only says that the end of the run is unknown."""
     return bool(run.story) and run.story[-1].what == FORGOTTEN
 
 
-def own_story(run: Run) -> tuple[Entry, ...]:
-    """The story of its own line: without what is known to have happened beside it, in other stores."""
-    return _own_story(run)
-
-
-def next_revision(mine: Run, resolved: Run) -> Run | None:
-    """What a store that has ``mine`` writes in its place, expecting the revision of ``mine``; None if there is nothing
-    new in ``resolved``. Its own revisions go on: with that of another store, which may be the greatest there is, no
-    step could be counted any more."""
-    if resolved.changed(revision=mine.revision) == mine:
+def next_revision(mine: Run, merged: Run) -> Run | None:
+    """The record that a store with ``mine`` writes, expecting the revision of ``mine``; None if ``merged`` has nothing
+    new. The store's own revisions continue: the revision of another store may be the greatest possible, and then no
+    step could be counted."""
+    if merged.changed(revision=mine.revision) == mine:
         return None
-    return resolved.changed(revision=mine.revision + 1)
+    return merged.changed(revision=mine.revision + 1)
 
 
-def loss_reason(mine: Run, resolved: Run) -> str | None:
-    """Why the owner of ``mine`` has to stop, now that its record was resolved, and by which rule: for its user. None if
-    it still owns the run, or never did. Also why a result of ``mine`` is not the result of the run."""
+def loss_reason(mine: Run, merged: Run) -> str | None:
+    """Why the owner of ``mine`` must stop after the merge, and by which rule, for its user; or why the result of
+    ``mine`` is not the result of the run. None if it still owns the run, or never did."""
     if mine.status is COMPLETED:
-        if _result(mine) == _result(resolved):
+        if own_result(mine) == own_result(merged):
             return None
-        lost = f"the result of {mine.device} (epoch {mine.epoch}) is kept, but is not the result of run {mine.id}"
-    elif mine.grant is None or mine.grant == resolved.grant:
+        lost = f"the result of {mine.device} (epoch {mine.epoch}) is kept, but it is not the result of run {mine.id}"
+    elif mine.grant is None or mine.grant == merged.grant:
         return None
     else:
-        lost = f"{mine.device} does not own run {mine.id} any more (epoch {mine.epoch})"
-    return f"{lost}: {_deciding_rule(mine, resolved)}"
+        lost = f"{mine.device} no longer owns run {mine.id} (epoch {mine.epoch})"
+    return f"{lost}: {_deciding_rule(mine, merged)}"
 
 
 # -- the order ---------------------------------------------------------------------------------------------------------
@@ -183,7 +172,7 @@ def _winner(a: Run, b: Run) -> Run:
 
 
 def _rank(run: Run) -> Rank:
-    """Two ranks are compared like words: rule by rule, and up to the first that differs the rules are the same."""
+    """Ranks are compared rule by rule. Up to the first that differs, both have the same rules."""
     keep = "epoch" if run.status is COMPLETED else run.keep
     completed = ("completed", run.status is COMPLETED)
     return (completed, *_ORDERS[keep](run), ("session", run.session or ""), *_within_assignment(run))
@@ -194,7 +183,7 @@ def _by_epoch(run: Run) -> Rank:
 
 
 def _by_end(run: Run) -> Rank:
-    """That nobody knows how it ended is said by who did not hear of it."""
+    """A known end outranks ``forgotten``: only a store that missed the end records that."""
     return (("terminal", run.ended), ("known", not is_forgotten(run)))
 
 
@@ -209,7 +198,7 @@ def _by_time(run: Run) -> Rank:
 
 
 def _by_origin(run: Run) -> Rank:
-    """Grant by grant from the first one on. A line that goes on where another ends is the greater."""
+    """Assignment by assignment, from the first. A history that continues where another ends is greater."""
     kept = _times_kept(run)
     grants = [(-one.assigned_at, one.device, kept[one.epoch]) for one in own_assignments(run)]
     if run.status in OWNED:
@@ -218,17 +207,17 @@ def _by_origin(run: Run) -> Rank:
 
 
 def _times_kept(run: Run) -> Counter[int]:
-    """How often its owner kept it, by epoch: counted from the end, since the oldest entries may have been left out."""
+    """How often its owner kept it, by epoch, counted from the end: the oldest entries may have been dropped."""
     kept: Counter[int] = Counter()
     epoch = run.epoch
-    for entry in reversed(_own_story(run)):
+    for entry in reversed(own_story(run)):
         kept[epoch] += entry.what == KEPT
         epoch -= entry.what.startswith("assigning to ")
     return kept
 
 
 def was_taken_away(mine: Run, theirs: Run) -> bool:
-    """Whether the other line goes on after the assignment that is under way in ours, since its owner was taken for
+    """Whether ``theirs`` continues after the assignment that is under way in ``mine``, because its owner was taken for
     lost."""
     if mine.grant is None or theirs.epoch < mine.epoch:
         return False
@@ -241,8 +230,8 @@ _ORDERS = {"epoch": _by_epoch, "original": _by_origin, "furthest": _by_progress}
 
 
 def _within_assignment(run: Run) -> Rank:
-    """What tells two records of one grant apart."""
-    return (("stage", _STAGES.get(run.status, 0)), ("steps", len(_own_story(run))), ("reported", _steps_done(run)))
+    """The order of two records of one assignment."""
+    return (("stage", _STAGES.get(run.status, 0)), ("steps", len(own_story(run))), ("reported", _steps_done(run)))
 
 
 def _steps_done(run: Run) -> int:
@@ -250,48 +239,47 @@ def _steps_done(run: Run) -> int:
 
 
 def _text_form(run: Run) -> str:
-    """The whole line, for records that no rule tells apart: then it does not matter which is kept, only that all peers
-    keep the same."""
+    """The whole history as text, for records that no rule distinguishes: any may win, but the same one at all peers."""
     head = [getattr(run, name) for name in _HEAD]
-    return _json([head, own_assignments(run), _own_story(run)])
+    return _json([head, own_assignments(run), own_story(run)])
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=dict)
 
 
-# -- lines, and what is beside them ------------------------------------------------------------------------------------
+# -- own history and side entries --------------------------------------------------------------------------------------
 
 
 def own_assignments(run: Run) -> tuple[Assignment, ...]:
-    """The assignments of its own line that have ended: one for each epoch, but for one that is still owned or was
-    completed."""
+    """The ended assignments of its own history: one for each epoch, except one that is under way or completed."""
     count = run.epoch - (run.status in OWNED or run.status is COMPLETED)
     return run.previous[max(0, len(run.previous) - count) :]
 
 
-def _own_story(run: Run) -> tuple[Entry, ...]:
-    """The story of its own line."""
+def own_story(run: Run) -> tuple[Entry, ...]:
+    """The story of its own history, without side entries of other stores."""
     begins = [index for index, entry in enumerate(run.story) if entry.what == "created"]
     return run.story[begins[-1] :] if begins else run.story
 
 
-def _result(run: Run) -> tuple[Superseded, ...]:
+def own_result(run: Run) -> tuple[Superseded, ...]:
+    """The result of the record, in the form in which a lost result is kept; empty if it is not completed."""
     if run.status is not COMPLETED:
         return ()
     return (Superseded(run.device or "", run.epoch, run.ended_at or 0.0, run.output),)
 
 
-def _results(run: Run) -> tuple[Superseded, ...]:
-    return (*run.superseded, *_result(run))
+def _all_results(run: Run) -> tuple[Superseded, ...]:
+    return (*run.superseded, *own_result(run))
 
 
-def _side_entries(known: Iterable[T], line: Iterable[T], place: Callable[[T], Any]) -> tuple[T, ...]:
-    """What is known and not in the line: once each, in an order that does not depend on who heard of it first."""
-    items = {place(item): item for item in known}
-    for item in line:
-        items.pop(place(item), None)
-    return tuple(items[key] for key in sorted(items))
+def _side_entries(known: Iterable[T], own: Iterable[T], key: Callable[[T], Any]) -> tuple[T, ...]:
+    """The known items that are not in ``own``, once each, in an order that does not depend on who knew them first."""
+    items = {key(item): item for item in known}
+    for item in own:
+        items.pop(key(item), None)
+    return tuple(items[item_key] for item_key in sorted(items))
 
 
 def _assignment_key(one: Assignment) -> tuple[Any, ...]:
@@ -306,7 +294,7 @@ def _result_key(result: Superseded) -> tuple[Any, ...]:
     return (result.epoch, result.device, result.ended_at, _json(result.output))
 
 
-# -- in words ----------------------------------------------------------------------------------------------------------
+# -- explanations ------------------------------------------------------------------------------------------------------
 
 
 def _require_same_run(a: Run, b: Run) -> None:
@@ -317,11 +305,11 @@ def _require_same_run(a: Run, b: Run) -> None:
         )
         raise NotTheSameRun(a.id, said, differ)
     if a.keep not in _ORDERS:
-        raise NotTheSameRun(a.id, f"they keep by {a.keep!r}, and that is none of {', '.join(KEEP_RULES)}", ["keep"])
+        raise NotTheSameRun(a.id, f"their rule is {a.keep!r}, which is not one of {', '.join(KEEP_RULES)}", ["keep"])
 
 
 def _deciding_rule(mine: Run, won: Run) -> str:
-    """The first rule that tells them apart, in words."""
+    """The first rule that distinguishes them, in words."""
     pairs = zip(_rank(mine), _rank(won), strict=False)
     nothing: tuple[str, Any, Any] = ("", 0, 0)
     rule, ours, theirs = next(((name, a, b) for (name, a), (_, b) in pairs if a != b), nothing)
@@ -330,31 +318,31 @@ def _deciding_rule(mine: Run, won: Run) -> str:
         rule, ours, theirs, who = _first_difference(ours, theirs)
     match rule:
         case "completed":
-            return f"{who} has completed it in epoch {won.epoch}, and a result counts more than work under way"
+            return f"{who} completed it in epoch {won.epoch}, and a result outranks work under way"
         case "epoch":
-            return f"it was given away again since, and the later assignment counts: in epoch {won.epoch}, {now}"
+            return f"it was assigned again since, and the later assignment wins: in epoch {won.epoch}, {now}"
         case "terminal":
-            return f"an end counts more than work of the same epoch: {now}"
+            return f"an end outranks work of the same epoch: {now}"
         case "free":
-            return f"an assignment that was ended counts more than one of the same epoch that was not: {now}"
+            return f"an ended assignment outranks one of the same epoch that has not ended: {now}"
         case "progress":
-            return f"{who} is further on ({won.progress} against {mine.progress or 'nothing'}), and the furthest counts"
+            return f"{who} has more progress ({won.progress} against {mine.progress or 'none'}), and the furthest wins"
         case "earlier":
             gap = f"{theirs - ours:.3g} s earlier, by the clocks of the stores"
-            return f"{who} was given it {gap}, and the earlier assignment counts: {now}"
+            return f"it was assigned to {who} {gap}, and the earlier assignment wins: {now}"
         case "kept":
-            return f"{who} had it first and was never lost, only out of reach, and the original owner counts: {now}"
+            return f"{who} had it first and was only unreachable, not lost, and the original owner wins: {now}"
         case "device":
-            return f"{who} was given it at the same moment, and then the greater name counts: {now}"
+            return f"it was assigned to {who} at the same moment, and then the greater name wins: {now}"
         case "session":
-            return f"{who} was given it at the same moment in another of its lives, and the greater name counts: {now}"
-    return f"there are two records of one assignment, and the one that tells more counts: {now}"
+            return f"it was assigned to another session of {who} at the same moment, and the greater id wins: {now}"
+    return f"there are two records of one assignment, and the one with more steps wins: {now}"
 
 
 def _first_difference(
     ours: Sequence[tuple[float, str, int]], theirs: Sequence[tuple[float, str, int]]
 ) -> tuple[str, float, float, str]:
-    """Where two lines part: the rule, the two times and who was given the run in the line that won."""
+    """Where two histories diverge: the rule, the two times, and the device in the history that won."""
     for (our_time, our_device, our_kept), (their_time, their_device, their_kept) in zip(ours, theirs, strict=False):
         if our_time != their_time:
             return "earlier", our_time, their_time, their_device

@@ -1,10 +1,16 @@
-"""Which device gets a run: the filter and the score, over the sessions that the store knows.
+"""Placement: which device gets a task or a run, by filter, score and strategy.
 
-A device is a *candidate* if it is reachable, not to be avoided, has what the workflow needs, satisfies its
-``requires``, its own rule accepts the run, and it is not resting: both sides must agree. A run waits for a device that
-only rest keeps from it. Among the candidates with a free slot ``prefers``
-narrows the choice if it leaves anyone, work of orchestration goes to the coordinator if it is among them, devices near
-the creator go before others, and the strategy decides.
+A device is a *candidate* for a run if it is reachable, is not to be avoided, has the capabilities that the workflow
+needs, satisfies its ``requires``, accepts the run by its own rule, and is not resting: both sides must agree. A run
+waits for a device that only rests. Among the candidates with a free slot: ``prefers`` narrows the choice if any
+candidate satisfies it; orchestration work goes to the coordinator if it is among them; devices near the creator go
+first; then the strategy decides. The orchestrator uses the same strategies for tasks.
+
+The default strategy is ``score``::
+
+    40 * (1 - load) + 30 * connection quality + 20 * election rank + 10 * relevant capabilities
+
+All four are in 0…1. Relevant capabilities are the share of the wanted ones that the device has.
 """
 
 from __future__ import annotations
@@ -32,20 +38,20 @@ class Weights:
 
 @dataclass(slots=True, eq=False)
 class Candidate:
-    """What selection knows of a device."""
+    """A device as strategies see it."""
 
     id: str
     can: frozenset[str] = frozenset()
-    slots: int | None = None  # None: as many as there are
+    slots: int | None = None  # None: no limit
     running: int = 0
     connection: float = 1.0
     rank: float = 0.0
     reachable: bool = True
-    last_given: int = 0  # when it was given work last, as a serial number: the memory of round_robin
+    last_given: int = 0  # serial number of its last assignment, for round_robin
 
     @property
     def load(self) -> float:
-        """The share of its slots in use. A device without a limit grows busier for ever and is never full."""
+        """The share of its slots in use. A device without a limit is never full."""
         return self.running / (self.slots if self.slots is not None else self.running + 1)
 
     @property
@@ -54,7 +60,7 @@ class Candidate:
 
 
 def capable(device: Candidate, lane: Lane) -> bool:
-    """Whether the device is of the kind that the tasks of a lane ask for."""
+    """Whether the device fulfils the requirements of a lane."""
     if lane is None:
         return True
     wanted, needs = lane
@@ -71,7 +77,7 @@ DEFAULT_WEIGHTS = Weights()
 def score_parts(
     device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """What the score is made of, by the names of the weights."""
+    """The parts of the score, by the names of the weights."""
     return {
         "load": weights.load * (1.0 - device.load),
         "connection": weights.connection * device.connection,
@@ -87,8 +93,8 @@ def score(
 
 
 def _capability_share(can: frozenset[str], asked: frozenset[str]) -> float:
-    """The share of what is asked for that a device has. ``asked`` is what is wanted, or needed if nothing is: every
-    candidate has all of the latter, so only what is wanted tells candidates apart."""
+    """The share of ``asked`` that a device has. These are the wanted capabilities, or the needed ones if none are
+    wanted: every candidate has all of the needed ones."""
     return len(asked & can) / len(asked) if asked else 0.0
 
 
@@ -101,8 +107,8 @@ def round_robin(devices: Sequence[Candidate], lane: Lane) -> Candidate:
 
 
 def capability_match(devices: Sequence[Candidate], lane: Lane) -> Candidate:
-    """The most specialised device that fits: it has the fewest capabilities the task does not ask for, and of equals
-    the most of those it does."""
+    """The most specialised device: the one with the fewest capabilities that are not asked for; of equals, the one with
+    the most that are."""
     asked = needed_capabilities(lane)
     return min(devices, key=lambda device: (len(device.can - asked), -len(device.can & asked), device.load))
 
@@ -124,13 +130,13 @@ STRATEGIES: dict[str, Strategy] = {
 # -- runs: the filter and the choice -----------------------------------------------------------------------------------
 
 Evaluate = Callable[[str, Mapping[str, Any]], bool | str]
-"""Whether an expression holds over some names, or why that cannot be told."""
+"""(expression, names) -> whether it holds, or why it cannot be evaluated."""
 
 _Capabilities = tuple[frozenset[str], frozenset[str]]
-"""The capabilities that a workflow needs, and those that it wants: the score depends on nothing else of it."""
+"""The capabilities that a workflow needs, and those that it wants: the score depends only on these."""
 
 MAX_SCORES = 100
-"""How many scores are kept with an assignment: the best ones."""
+"""How many scores an assignment keeps: the best ones."""
 
 
 def candidate_of(session: Session, now: float, rank: float, last_given: int = 0) -> Candidate:
@@ -141,8 +147,8 @@ def candidate_of(session: Session, now: float, rank: float, last_given: int = 0)
 
 
 class Choice(NamedTuple):
-    """``owner`` is None if no candidate has a free slot. ``refused`` says why the others are no candidates, ``busy``
-    names candidates that have no room, and ``resting`` those of the refused that will take it when they have rested."""
+    """``owner`` is None if no candidate has a free slot. ``refused`` has the reasons of the devices that are not
+    candidates, ``busy`` the candidates without a free slot, ``resting`` the refused devices that only rest."""
 
     owner: Owner | None
     scores: Mapping[str, float]
@@ -152,7 +158,7 @@ class Choice(NamedTuple):
 
 
 class Placer:
-    """The fleet at one moment, and what has been given out since."""
+    """Places runs on devices: the fleet at one moment, and the assignments made since."""
 
     def __init__(
         self,
@@ -166,35 +172,35 @@ class Placer:
     ) -> None:
         self.now, self.coordinator, self.weights = now, coordinator, weights
         self.sessions = {session.device: session for session in sessions if session.reachable(now)}
-        # those of peers are elected nowhere here
+        # devices of peers take no part in this election
         here = election_ranks([session for session in self.sessions.values() if session.state == OPEN], coordinator)
         self.ranks = {name: here.get(name, 0.0) for name in self.sessions}
-        self.given = dict(given or {})  # when each device was given work last: the memory of round_robin
-        self._ask = evaluate
+        self.given = dict(given or {})  # serial number of the last assignment of each device, for round_robin
+        self._evaluate_rule = evaluate
         self._profiles: dict[str, Mapping[str, Any]] = {}
-        self._verdicts: dict[int, dict[str, bool | str]] = {}  # by the identity of a profile, which we keep
+        self._verdicts: dict[int, dict[str, bool | str]] = {}  # by the identity of a profile, which is kept alive
         self._used = {name: session.used for name, session in self.sessions.items()}
         self._last = max(self.given.values(), default=0)
-        # what was found out for one run is good for the next, but for the device that got it
+        # computed for one run and valid for the next, except for the device that got it
         self._candidates: dict[str, Candidate] = {}
         self._scores: dict[_Capabilities, dict[str, float]] = {}
 
     def refusal_reason(self, session: Session, run: Run, workflow: Workflow) -> str | None:
-        """Why a device is no candidate for a run, in words; None if it is one."""
+        """Why a device is not a candidate for a run; None if it is one."""
         return self._mismatch(session, run, workflow) or resting_reason(session.resting)
 
     def waits_for(self, session: Session, run: Run, workflow: Workflow) -> bool:
-        """Whether a device will take a run when it has rested, or takes work again: nothing else keeps it from that."""
+        """Whether a device would be a candidate if it did not rest and its circuit breaker were closed."""
         away = session.resting is not None or session.suspended is not None
         return away and self._mismatch(session.resumed(), run, workflow) is None
 
     def _mismatch(self, session: Session, run: Run, workflow: Workflow) -> str | None:
         judged = workflow.requires is not None or session.accepts is not None
-        return mismatch_reason(session, run, workflow, self._shown(session) if judged else {}, self._evaluate)
+        return mismatch_reason(session, run, workflow, self._names_of(session) if judged else {}, self._evaluate)
 
     def choose(self, run: Run, workflow: Workflow, *, state: str | None = None, near: Collection[str] = ()) -> Choice:
-        """The device for a run. With ``state`` only one whose session is in it is chosen. Devices that are ``near``
-        whoever creates it go before others, as far as the workflow does not prefer those."""
+        """The device for a run. With ``state``, only a session in that state is chosen. Devices that are ``near`` the
+        creator go before others, unless the workflow prefers those."""
         refused: dict[str, str] = {}
         scores: dict[str, float] = {}
         free: list[Session] = []
@@ -222,11 +228,11 @@ class Placer:
         return Choice(chosen.owner, _best_scores(scores, chosen.device), refused, tuple(busy), tuple(resting))
 
     def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
-        """What the score of a candidate is made of, by the names of the weights."""
+        """The parts of the score of a candidate, by the names of the weights."""
         return score_parts(self._candidate(session), (None, workflow.needs), self.weights, workflow.wants)
 
     def record_assignment(self, device: str) -> None:
-        """Remember that a device was given a run."""
+        """Count an assignment to a device."""
         if device in self._used:
             self._used[device] += 1
         self._last += 1
@@ -235,21 +241,21 @@ class Placer:
         for scores in self._scores.values():
             scores.pop(device, None)
 
-    def _shown(self, session: Session) -> Mapping[str, Any]:
+    def _names_of(self, session: Session) -> Mapping[str, Any]:
         name = session.device
         if name not in self._profiles:
-            self._profiles[name] = shown = session.expression_names(self.ranks[name])
-            self._verdicts[id(shown)] = {}
+            self._profiles[name] = device_names = session.expression_names(self.ranks[name])
+            self._verdicts[id(device_names)] = {}
         return self._profiles[name]
 
     def _evaluate(self, expression: str, names: Mapping[str, Any]) -> bool | str:
-        """What a workflow's rule says of a device is found out once for all runs. A device's own rule sees the run,
-        too, and is asked each time."""
+        """Evaluate a rule. The result of a workflow's rule for a device is kept for all runs. A device's own rule also
+        sees the run, and is evaluated each time."""
         known = self._verdicts.get(id(names))
         if known is None:
-            return self._ask(expression, names)
+            return self._evaluate_rule(expression, names)
         if expression not in known:
-            known[expression] = self._ask(expression, names)
+            known[expression] = self._evaluate_rule(expression, names)
         return known[expression]
 
     def _candidate(self, session: Session) -> Candidate:
@@ -262,11 +268,15 @@ class Placer:
 
     def _preferred(self, free: list[Session], workflow: Workflow, near: Collection[str]) -> list[Session]:
         if workflow.prefers is not None:
-            liked = [one for one in free if not unmet_reason(workflow.prefers, self._shown(one), self._evaluate)]
-            free = liked or free
+            preferred = [
+                session
+                for session in free
+                if not unmet_reason(workflow.prefers, self._names_of(session), self._evaluate)
+            ]
+            free = preferred or free
         if workflow.orchestration:
-            free = [one for one in free if one.device == self.coordinator] or free
-        return [one for one in free if one.device in near] or free
+            free = [session for session in free if session.device == self.coordinator] or free
+        return [session for session in free if session.device in near] or free
 
     def _pick(self, free: list[Session], workflow: Workflow, scores: Mapping[str, float]) -> Session:
         if workflow.strategy == "score":
@@ -277,50 +287,50 @@ class Placer:
 
 
 def resting_reason(resting: str | None) -> str | None:
-    """That of a device that would hand work back, which says why in ``resting``."""
+    """The refusal reason of a device that would hand work back because of ``resting``."""
     return None if resting is None else f"resting: it would hand this back because {resting}"
 
 
 def mismatch_reason(
-    session: Session, run: Run, workflow: Workflow, shown: Mapping[str, Any], evaluate: Evaluate
+    session: Session, run: Run, workflow: Workflow, device_names: Mapping[str, Any], evaluate: Evaluate
 ) -> str | None:
-    """Why a device is no candidate for a run, whether it is resting or not; None if it is one. ``shown`` is its
-    profile."""
+    """Why a device is not a candidate for a run, apart from resting; None if it is one. ``device_names`` are the names
+    of its profile for expressions."""
     if run.pinned is not None and run.pinned != session.device:
-        return f"the run is for {run.pinned} alone"
+        return f"the run is pinned to {run.pinned}"
     if not workflow.needs <= session.can:
-        return f"it cannot {', '.join(sorted(workflow.needs - session.can))}"
+        return f"it lacks {', '.join(sorted(workflow.needs - session.can))}"
     if session.draining:
-        return "it is being drained"
+        return "it is draining"
     if session.slots == 0:
-        return "it does no work, it only watches"
+        return "it has no slots"
     if session.suspended is not None:
         return f"it has stopped taking work: {session.suspended}"
     if session.device in run.avoid:
-        return run.declined.get(session.device) or "it was tried already, others first"
-    if workflow.requires is not None and (why := unmet_reason(workflow.requires, shown, evaluate)):
+        return run.declined.get(session.device) or "it was already tried in this round"
+    if workflow.requires is not None and (why := unmet_reason(workflow.requires, device_names, evaluate)):
         return why
-    if session.accepts is not None and (why := unmet_reason(session.accepts, _rule_names(run, shown), evaluate)):
+    if session.accepts is not None and (why := unmet_reason(session.accepts, _rule_names(run, device_names), evaluate)):
         return f"its own rule: {why}"
     return None
 
 
 def unmet_reason(expression: str, names: Mapping[str, Any], evaluate: Evaluate) -> str | None:
-    """Why an expression does not hold; None if it does."""
+    """Why an expression does not hold; None if it holds."""
     verdict = evaluate(expression, names)
     if verdict is True:
         return None
     return f"{expression!r} does not hold" if verdict is False else str(verdict)
 
 
-def _rule_names(run: Run, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """What a device's own rule sees."""
-    told = {"workflow": run.workflow, "priority": run.priority, "series": run.series or "", "by": run.created_by}
-    return {"run": told, "device": shown}
+def _rule_names(run: Run, device_names: Mapping[str, Any]) -> dict[str, Any]:
+    """The names that a device's own rule sees."""
+    run_names = {"workflow": run.workflow, "priority": run.priority, "series": run.series or "", "by": run.created_by}
+    return {"run": run_names, "device": device_names}
 
 
 def _best_scores(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
-    """The best ones, and that of the chosen one: a strategy may choose by something else."""
+    """The best scores, and that of the chosen device: a strategy may not choose by score."""
     kept: Iterable[tuple[str, float]] = scores.items()
     if len(scores) > MAX_SCORES:
         kept = heapq.nsmallest(MAX_SCORES, kept, key=lambda one: (one[0] != chosen, -one[1]))

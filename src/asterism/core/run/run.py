@@ -1,4 +1,4 @@
-"""A run: one exclusive piece of work, and its whole history of assignments.
+"""The record of a run: an exclusive piece of work, its states, and its history of assignments.
 
 ::
 
@@ -12,16 +12,15 @@
                             v
                           failed
 
-``take`` is a device that assigns a run to itself and claims it in one step. The seed's "assigning to self" and
-"assigning to other" are entries of the story, since nobody can ever see them: they begin and end inside one write.
-Pausing, holding (for a series) and wishes (to cancel, to pause) are marks on a run, no states: they say who may
-assign it and what its owner shall do.
+With ``take`` a device assigns a run to itself and claims it in one step. "assigning to self" and "assigning to other"
+are entries of the story, not states: they begin and end within one write. Pausing, holding (for a series) and requests
+to stop (cancel, pause) are marks on a run, not states: they say who may assign it, and what its owner must do.
 
-*Whose word counts.* Each assignment is a **grant**: the session of a device and an ``epoch``, which grows by one with
-every assignment of the run. Whatever an owner says names its grant, and the word of any other is refused (Fenced). A
-device that slept and woke can therefore neither extend, release nor complete what now belongs to another.
+*Fencing.* Each assignment is a **grant**: the session of a device and an ``epoch``, which grows by one with every
+assignment of the run. An owner shows its grant with every step, and any other grant is refused (Fenced). So a device
+that slept and woke can neither extend, release nor complete a run that now belongs to another device.
 
-*An end is an end.* A completed or failed run never changes again. A retry by hand is a new run that names the old one.
+*Ends are final.* A completed or failed run never changes again. A retry by hand is a new run that names the old one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from asterism.core.plan.task import NOTHING
 
 
 class RunStatus(StrEnum):
-    __hash__ = str.__hash__  # Enum's own hash is Python code, and these are looked up for every write
+    __hash__ = str.__hash__  # faster than the hash of Enum, and used for every write
 
     CREATED = "created"
     ASSIGNED = "assigned"
@@ -58,13 +57,13 @@ TRANSITIONS: dict[str, dict[RunStatus, RunStatus]] = {
     "reassign": {ASSIGNED: REASSIGNING, CLAIMED: REASSIGNING, PROCESSING: REASSIGNING},
     "fail": dict.fromkeys((CREATED, ASSIGNED, CLAIMED, PROCESSING, REASSIGNING), FAILED),
 }
-"""Event -> state before -> state after."""
+"""Event -> status before -> status after."""
 
 TERMINAL = frozenset({COMPLETED, FAILED})
 OWNED = frozenset({ASSIGNED, CLAIMED, PROCESSING})
-"""The states in which a run is somebody's."""
+"""The states in which a device owns the run."""
 UNOWNED = frozenset({CREATED, REASSIGNING})
-"""The states in which it waits for somebody."""
+"""The states in which the run waits for a device."""
 
 REPORTED_STATUSES: dict[str, frozenset[RunStatus]] = {
     **{str(status): frozenset({status}) for status in RunStatus},
@@ -73,27 +72,27 @@ REPORTED_STATUSES: dict[str, frozenset[RunStatus]] = {
     "cancelling": frozenset({CLAIMED, PROCESSING}),
     "cancelled": frozenset({FAILED}),
 }
-"""What ``Run.reported_status`` may be, and in which states a run is then."""
+"""The values of ``Run.reported_status``, each with the states in which it occurs."""
 
 REASONS = ("timeout", "declined", "failed", "released", "conflict", "preempted")
 """Why an assignment ended before the run did."""
 
 MAX_EPOCHS = 10_000
-"""How often a run may be given away: after that it fails. Nobody needs so many, and a record has to end somewhere."""
+"""How often a run may be assigned before it fails. It bounds the size of a record."""
 
 KEEP_RULES = ("epoch", "original", "furthest")
-"""Which of two records is kept when peers without a common store meet: see core/run/merge.py."""
+"""The rules that decide which of two records wins when the records of two stores are merged: see merge.py."""
 
 
 class Owner(NamedTuple):
-    """A device in one of its lives: each start of a device is another session."""
+    """A session of a device. Each start of a device is a new session."""
 
     device: str
     session: str
 
 
 class Grant(NamedTuple):
-    """What an owner shows with everything it says."""
+    """The proof of ownership that an owner shows with every step."""
 
     run: str
     session: str
@@ -101,7 +100,7 @@ class Grant(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """One that has ended. ``reason`` is one of REASONS, ``detail`` says it in words."""
+    """An ended assignment. ``reason`` is one of REASONS, ``detail`` explains it."""
 
     device: str
     epoch: int
@@ -120,7 +119,7 @@ class Progress(NamedTuple):
 
 
 class Superseded(NamedTuple):
-    """A result that lost to another when two stores met: the run was completed in both of them."""
+    """A result that lost in a merge: the run was completed in both stores."""
 
     device: str
     epoch: int
@@ -130,21 +129,21 @@ class Superseded(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """The record. Times are by the clock of the store.
+    """The record of a run. Times are those of the store's clock.
 
-    ``timeout`` is the workflow's: so long after the last heartbeat of its device the run is taken for lost. ``input``
-    and ``output`` are JSON, or ``{"$blob": …, "size": …}`` if they are large and kept apart. ``avoid`` names the
-    devices that are not asked again for now, ``declined`` what those among them said that declined. ``due_at`` is when
-    an assignment or a claim runs out; work under way lasts as long as its device is heard of. ``waiting_since`` is
-    when it began to wait for a device, or when it may begin to, if it is still backing off until ``not_before``.
+    ``timeout`` comes from the workflow: the run counts as lost so many seconds after the last heartbeat of its device.
+    ``input`` and ``output`` are JSON, or ``{"$blob": …, "size": …}`` if they are large and kept apart. ``avoid`` names
+    the devices that are not tried again in this round, ``declined`` the reasons of those that declined. ``due_at`` is
+    when an assignment or a claim expires; work under way lasts as long as its device sends heartbeats.
+    ``waiting_since`` is when it began to wait for a device; if it backs off until ``not_before``, it is that time.
 
-    ``stop_request`` is what a person asks of its owner: to ``pause`` or to ``cancel``; ``stop_requested_by`` says who,
-    and why ("ann: the disk is full"), and so does ``paused`` once it is ("by ann: the disk is full"). What concerns one
-    assignment (``device``, ``assigned_at``, ``scores`` and so on) is that of the present one, or of the last one if the
-    run ended in it.
+    ``stop_request`` is what a person asks of the owner: ``pause`` or ``cancel``. ``stop_requested_by`` is who asked,
+    and why ("ann: the disk is full"); ``paused`` has the same form once the run is paused ("by ann: the disk is
+    full"). The fields of an assignment (``device``, ``assigned_at``, ``scores``, …) describe the current one, or the
+    last one if the run ended in it.
 
-    ``keep`` is one of KEEP_RULES, ``superseded`` has the results of other peers that lost to this one. In a record that
-    was united with a peer's (core/run/merge.py) ``previous`` and ``story`` begin with what happened only there."""
+    ``keep`` is one of KEEP_RULES. ``superseded`` has the results that lost in a merge. In a merged record (merge.py),
+    ``previous`` and ``story`` begin with what happened only in the other stores."""
 
     id: str
     workflow: str
@@ -199,13 +198,13 @@ class Run:
 
     @property
     def offered(self) -> bool:
-        """Whether a device may have it (once ``not_before`` has passed)."""
+        """Whether a device may take it, once ``not_before`` has passed."""
         return self.status in UNOWNED and self.paused is None and not self.held
 
     @property
     def reported_status(self) -> str:
-        """The status as lists, JSON and ``why`` report it, one of REPORTED: what a person asked of the run says more
-        than the state it is in."""
+        """The status that lists, JSON and ``why`` show, one of REPORTED_STATUSES: a request of a person comes before
+        the state."""
         if self.cancelled:
             return "cancelled"
         if self.stop_request is not None:
@@ -214,7 +213,7 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """Which version of which workflow: devices judge by it what they can do."""
+        """The workflow with its version, by which devices decide what they can execute."""
         return f"{self.workflow}@{self.version}"
 
     @property
@@ -222,7 +221,7 @@ class Run:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
     def recorded_time(self, now: float) -> float:
-        """When a step of now is recorded to have happened: never before the last one."""
+        """The time to record for a step at ``now``: never before the last step."""
         return step_time(self.story[-1].at, now) if self.story else now
 
     def story_with(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
@@ -234,22 +233,23 @@ class Run:
         return self.with_changes(changes)
 
     def with_changes(self, changes: dict[str, Any]) -> Run:
-        """The same. Through the dictionary: it happens with every write, and ``replace`` takes ten times as long."""
+        """As ``changed``. It copies the dictionary, because every write does it and ``replace`` takes ten times as
+        long."""
         new = object.__new__(Run)
         object.__setattr__(new, "__dict__", self.__dict__ | changes)
         return new
 
 
 BLANK = Run("", "", 0, 0.0, "")
-"""A run with nothing in it, to make others from."""
+"""An empty run, from which others are made."""
 
-# Built field by field, a dictionary has room to grow. One of its own size makes every run that descends from it half as
-# large.
+# A dictionary that was built field by field has room to grow. A copy has not, and halves the size of every run that is
+# made from it.
 object.__setattr__(BLANK, "__dict__", dict(BLANK.__dict__))
 
 
 def state_diagram() -> str:
-    """The machine as Mermaid text, made from the table so that the docs cannot drift from the code."""
+    """The transitions of a run as a Mermaid diagram for the docs, made from the table."""
     lines = ["stateDiagram-v2", "    [*] --> created"]
     lines += [f"    {old} --> {new}: {event}" for event, moves in TRANSITIONS.items() for old, new in moves.items()]
     lines += [f"    {status} --> [*]" for status in RunStatus if status in TERMINAL]

@@ -1,6 +1,6 @@
-"""The steps that all changes of a run are made of: how a status changes, and what changes with it.
+"""Status changes of a run: the steps that transitions.py is made of, and the fields that change with them.
 
-Whose word counts, and what it means, is decided in assigning.py; here is what becomes of the record.
+transitions.py decides who may do a step. This module computes the next record.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from asterism.core.run.run import MAX_EPOCHS, TERMINAL, TRANSITIONS, Assignment,
 
 
 def refused(run: Run, what: str) -> RunRefused:
+    """The error for a step that the state of a run does not allow."""
     if run.status in TERMINAL:
-        why = f"it is {run.reported_status} and will not change any more: it cannot {what}"
+        why = f"it is {run.reported_status}, which is final: it cannot {what}"
         return RunRefused(run.id, why, run.story)
     return RunRefused(run.id, f"it is {run.status}: it cannot {what}", run.story)
 
 
 def require_offered(run: Run, what: str) -> None:
+    """Raise RunRefused unless a device may take the run."""
     if run.offered:
         return
     if run.paused is not None:
         raise RunRefused(run.id, f"it is paused {run.paused}: it cannot {what}", run.story)
     if run.held:
-        raise RunRefused(run.id, f"series {run.series} has not come to it: it cannot {what}", run.story)
+        raise RunRefused(run.id, f"it is not its turn in series {run.series}: it cannot {what}", run.story)
     raise refused(run, what)
 
 
 def change_status(run: Run, event: str, at: float, why: str, *then: Entry, **changes: Any) -> Run:
-    """The one way in which a status changes, beside ``granted``. ``at`` is a time for the record, as in those."""
+    """Change the status by the table. ``at`` is the time to record. Only this and ``grant_to`` change a status."""
     status = TRANSITIONS[event].get(run.status)
     if status is None:
         raise refused(run, event)
@@ -42,11 +44,12 @@ def change_status(run: Run, event: str, at: float, why: str, *then: Entry, **cha
 
 
 def grant_to(
-    run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, told: tuple[Entry, ...], **changes: Any
+    run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, entries: tuple[Entry, ...], **changes: Any
 ) -> Run:
-    require_offered(run, "be given to a device")
+    """Grant a run to a session: the next epoch, with all the statuses that ``events`` lead through."""
+    require_offered(run, "be assigned to a device")
     if run.pinned is not None and run.pinned != to.device:
-        raise refused(run, f"be given to {to.device}: it is for {run.pinned} alone")
+        raise refused(run, f"be assigned to {to.device}: it is pinned to {run.pinned}")
     status = run.status
     for event in events:
         status = TRANSITIONS[event][status]
@@ -56,12 +59,12 @@ def grant_to(
     changes["device"], changes["session"] = to
     changes["assigned_by"], changes["assigned_at"] = by, at
     changes["waiting_since"] = None
-    changes["story"] = run.story + told
+    changes["story"] = run.story + entries
     return run.with_changes(changes)
 
 
 def end_assignment(run: Run, at: float, reason: str, detail: str) -> dict[str, Any]:
-    """What changes whenever an assignment ends before its time."""
+    """The fields that change when an assignment ends before the run is completed."""
     changes: dict[str, Any] = {"session": None, "due_at": None, "stop_request": None, "stop_requested_by": None}
     if run.session is not None:
         ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, at, reason, detail)
@@ -72,9 +75,10 @@ def end_assignment(run: Run, at: float, reason: str, detail: str) -> dict[str, A
 def reassign(
     run: Run, now: float, reason: str, detail: str, delay: float = 0.0, *, paused: str | None = None, **changes: Any
 ) -> Run:
+    """Return a run to the queue, so that it can be assigned again after ``delay`` seconds."""
     detail = truncate(detail)
     if run.epoch >= MAX_EPOCHS:
-        error = f"given away {run.epoch} times, and the last one ended, too: {reason}{': ' if detail else ''}{detail}"
+        error = f"assigned {run.epoch} times, the last one ended: {reason}{': ' if detail else ''}{detail}"
         return mark_failed(run, now, error, reason, **changes)
     if run.stop_request == "pause":
         paused = f"by {run.stop_requested_by}"
@@ -101,6 +105,7 @@ def reassign(
 
 
 def mark_failed(run: Run, now: float, error: str, reason: str = "failed", **changes: Any) -> Run:
+    """End a run as failed."""
     error, at = truncate(error), run.recorded_time(now)
     return change_status(
         run,
@@ -118,15 +123,17 @@ def mark_failed(run: Run, now: float, error: str, reason: str = "failed", **chan
 
 
 def mark_cancelled(run: Run, now: float, by: str | None, reason: str, detail: str) -> Run:
+    """End a run as cancelled: failed, with the mark ``cancelled``."""
     error = f"cancelled by {by} ({detail})" if detail else f"cancelled by {by}"
     return mark_failed(run, now, error, reason, cancelled=True)
 
 
 def request_stop(run: Run, request: str, now: float, by: str) -> Run:
+    """Ask the owner to ``pause`` or ``cancel``."""
     story = run.story_with(now, f"asked to {request}", f"by {by}")
     return run.changed(revision=run.revision + 1, stop_request=request, stop_requested_by=by, story=story)
 
 
 def with_device_avoided(run: Run) -> tuple[str, ...]:
-    """The devices that are not asked for now, with its present one among them."""
+    """The devices to avoid, including the current one."""
     return run.avoid if run.device is None or run.device in run.avoid else (*run.avoid, run.device)

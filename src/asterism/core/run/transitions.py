@@ -1,13 +1,12 @@
-"""What may happen to a run: each function takes the record and returns the next one, or raises RunRefused.
+"""Transitions of a run: each function takes the record and returns the next one, or raises RunRefused.
 
-Three parties speak. A *coordinator* (whoever creates, monitors or hands on work) assigns, takes away and gives up. An
-*owner* claims, starts, completes, fails, declines and releases, and shows its grant. A *person* cancels, pauses and
-resumes. Every step is an entry of the story, with its reason. A step that would change nothing returns the record as it
-is.
+Three parties act. A *coordinator* (any process that creates, monitors or hands on work) assigns, takes away and gives
+up. An *owner* claims, starts, completes, fails, declines and releases, and shows its grant. A *person* cancels, pauses
+and resumes. Every step adds an entry to the story, with its reason. A step that would change nothing returns the same
+record.
 
-``now`` is the time of the store. Clocks are set back, and estimates of another machine's clock differ, so a step is
-recorded at ``run.recorded_time(now)``, which is never before the step that was recorded last. Deadlines are counted
-from ``now`` itself.
+``now`` is the time of the store. Clocks are set back, and estimates of another clock differ, so a step is recorded at
+``run.recorded_time(now)``, which is never before the last recorded step. Deadlines count from ``now`` itself.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ from asterism.core.run.status_changes import (
 from asterism.core.run.workflow import Workflow
 
 RELEASE_REASONS = ("released", "conflict", "preempted")
-"""Why an owner may give a run back. The other reasons count for something, and have functions of their own."""
+"""The reasons for ``release``. The other reasons are counted, and have functions of their own."""
 
 DECLINED = "declined"
-"""The entry of the story of a run that a device would not take."""
+"""The story entry of a run that a device declined."""
 
 _TRIED_ENTRIES = frozenset({str(REASSIGNING), DECLINED})
-"""The entries that tell that a device was tried in vain."""
+"""The story entries of a device that was tried without success."""
 
 FORGOTTEN = "forgotten"
-"""The last entry of the story of a run of which nobody knows how it ended."""
+"""The last story entry of a run whose end is unknown."""
 
 
 def create(
@@ -73,10 +72,10 @@ def create(
     retry_of: str | None = None,
     keep: str = "epoch",
 ) -> Run:
-    """A run that nobody owns yet. With a ``series`` it is held until the series lets it go. ``keep``, one of
-    KEEP_RULES, is said here and never again, so that peers cannot differ about it."""
+    """A new run without an owner. With a ``series`` it is held until its turn. ``keep``, one of KEEP_RULES, never
+    changes, so that peers agree about it."""
     if keep not in KEEP_RULES:
-        raise ValueError(f"what is kept when peers meet is one of {', '.join(KEEP_RULES)}, not {keep!r}")
+        raise ValueError(f"keep is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"
     return BLANK.changed(
         id=run_id,
@@ -98,7 +97,7 @@ def create(
     )
 
 
-# -- a coordinator speaks ----------------------------------------------------------------------------------------------
+# -- steps of a coordinator --------------------------------------------------------------------------------------------
 
 
 def assign(
@@ -112,38 +111,38 @@ def assign(
     within: float | None = None,
     why: str = "",
 ) -> Run:
-    """``to`` is asked to claim it, and has ``assignment_timeout`` to do so, or as many seconds as ``within`` says.
-    ``why`` says what decided beside the score."""
+    """Assign a run to a session, which has to claim it within ``assignment_timeout``, or within ``within`` seconds.
+    ``why`` is what decided beside the score."""
     who = "self" if by == to.device else "other"
     patience = workflow.assignment_timeout if within is None else within
     won = f", score {scores[to.device]:.1f} of {len(scores)}" if to.device in scores else ""
     at = run.recorded_time(now)
-    told = (
+    entries = (
         Entry(at, f"assigning to {who}", None, f"{to.device}{won}{f', {why}' if why else ''}"),
         Entry(at, "assigned", None, f"to {to.device} by {by}, epoch {run.epoch + 1}"),
     )
-    return grant_to(run, ("assign",), to, by, at, told, due_at=now + patience, scores=scores)
+    return grant_to(run, ("assign",), to, by, at, entries, due_at=now + patience, scores=scores)
 
 
 def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
-    """A device assigns the run to itself and claims it, in one step; if it ``starts`` with it at once, that is in the
-    same step."""
+    """A device assigns the run to itself and claims it in one step; with ``starts`` it also starts it."""
     device, at = owner.device, run.recorded_time(now)
-    told = _take_entries(at, device, run.epoch + 1, starts)
+    entries = _take_entries(at, device, run.epoch + 1, starts)
     if not starts:
-        return grant_to(run, ("take",), owner, device, at, told, due_at=now + workflow.claim_timeout, claimed_at=at)
-    return grant_to(run, ("take", "start"), owner, device, at, told, claimed_at=at, started_at=at)
+        return grant_to(run, ("take",), owner, device, at, entries, due_at=now + workflow.claim_timeout, claimed_at=at)
+    return grant_to(run, ("take", "start"), owner, device, at, entries, claimed_at=at, started_at=at)
 
 
 @lru_cache(64)
 def _take_entries(at: float, device: str, epoch: int, starts: bool) -> tuple[Entry, ...]:
-    """What is told of a run that a device takes: the same of all that it takes at one time."""
-    told = (Entry(at, "assigning to self", None, device), Entry(at, "claimed", None, f"by {device}, epoch {epoch}"))
-    return (*told, Entry(at, "processing", None, f"on {device}")) if starts else told
+    """The story entries of a take. They are the same for all runs that a device takes at one time."""
+    entries = (Entry(at, "assigning to self", None, device), Entry(at, "claimed", None, f"by {device}, epoch {epoch}"))
+    return (*entries, Entry(at, "processing", None, f"on {device}")) if starts else entries
 
 
 def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
-    """Its device was not heard of, or did not answer in time. That is no failure of the work and has its own cap."""
+    """Take a run away because its device sent no heartbeat or did not answer in time. This is not a failure of the
+    work, and has its own limit."""
     if run.status not in OWNED:
         raise refused(run, "be taken away")
     if run.stop_request == "cancel":
@@ -157,16 +156,16 @@ def lose(run: Run, workflow: Workflow, now: float, detail: str) -> Run:
 
 
 def take_back(run: Run, now: float, detail: str) -> Run:
-    """It was assigned to a device of a peer, and the peer was not met in time. Nobody is lost, so it counts for
-    nothing; others are asked first."""
+    """Take back an assignment to a device of a peer that was not met in time. It is not counted as a loss; other
+    devices are tried first."""
     if run.status is not ASSIGNED:
         raise refused(run, "be taken back")
     return reassign(run, now, "timeout", detail, avoid=with_device_avoided(run))
 
 
 def withdraw(run: Run, now: float, by: str) -> Run:
-    """It is taken from a device that has not started it, and paused. The grant of that device is void: a start that
-    comes later is fenced."""
+    """Take a run from a device that has not started it, and pause it. The grant of that device is void: a later start
+    is fenced."""
     if run.status not in (ASSIGNED, CLAIMED):
         raise refused(run, "be withdrawn")
     if run.stop_request == "cancel":
@@ -176,12 +175,11 @@ def withdraw(run: Run, now: float, by: str) -> Run:
 
 
 def offer_again(run: Run, workflow: Workflow, now: float, *, resting: bool = False) -> Run:
-    """Every device that could take it is to be avoided: they are asked again after a while. If it was their will, only
-    so often.
+    """Start the next round, because every suitable device is to be avoided: they are tried again after a delay. Rounds
+    in which devices declined are counted, and limited.
 
-    With ``resting`` another device could take it and only rests. Then the round is not over for those that declined:
-    they are asked again when that one has been asked, too, and until then nothing is counted. Those that failed or
-    were lost need not wait for it."""
+    With ``resting`` another suitable device only rests. Then those that declined stay avoided, and the round is not
+    counted, until that device has been tried too. Those that failed or were lost do not wait for it."""
     require_offered(run, "be offered again")
     if not run.avoid:
         raise refused(run, "be offered again: no device is avoided")
@@ -197,10 +195,11 @@ def offer_again(run: Run, workflow: Workflow, now: float, *, resting: bool = Fal
         return mark_failed(
             run, now, f"all devices declined, in {rounds} round{'s' if rounds != 1 else ''}. {said}", rounds=rounds
         )
-    # counted from the last try: who comes late to say so has nobody wait longer
+    # counted from the last attempt: a late call of this function delays nothing
     delay = workflow.delay(max(rounds, run.failures, run.losses))
     tried_at = next((entry.at for entry in reversed(run.story) if entry.what in _TRIED_ENTRIES), now)
-    again = min(now + delay, max(now, tried_at + delay))  # by a clock that was set back since, that may be far away
+    # if the clock was set back, the last attempt may be far in the future
+    again = min(now + delay, max(now, tried_at + delay))
     return run.changed(
         revision=run.revision + 1,
         rounds=rounds,
@@ -217,29 +216,29 @@ def _delay_text(seconds: float) -> str:
 
 
 def give_up(run: Run, now: float, error: str) -> Run:
-    """Nobody can have it: the end."""
+    """Fail a run that no device can execute."""
     require_offered(run, "be given up")
     return mark_failed(run, now, error)
 
 
 def mark_forgotten(run: Run, now: float, error: str) -> Run:
-    """Whoever judged it does not know it any more, and it cannot be said how it ended: the end."""
+    """Fail a run whose end is unknown, because the store that decided about it no longer knows it."""
     after = mark_failed(run, now, error, "timeout")
     return after.changed(story=after.story_with(now, FORGOTTEN, error))
 
 
 def adopt(run: Run, now: float, why: str) -> Run:
-    """Whoever judged it in another store is gone, or takes it for done: it waits here, from now on."""
+    """Let a run wait here, because the store that decided about it is gone, or counts it as done."""
     if run.status not in UNOWNED:
-        raise refused(run, "be adopted: somebody owns it, or it has ended")
+        raise refused(run, "be adopted: it is owned or has ended")
     story = run.story_with(now, "adopted", why)
     return run.changed(revision=run.revision + 1, not_before=now, waiting_since=now, story=story)
 
 
 def release_hold(run: Run, now: float) -> Run:
-    """Its series has come to it."""
+    """Release the hold of its series: it is its turn."""
     if not run.held:
-        raise refused(run, "be let go by its series")
+        raise refused(run, "be released by its series")
     return run.changed(
         revision=run.revision + 1,
         held=False,
@@ -248,7 +247,7 @@ def release_hold(run: Run, now: float) -> Run:
     )
 
 
-# -- the owner speaks --------------------------------------------------------------------------------------------------
+# -- steps of the owner ------------------------------------------------------------------------------------------------
 
 
 def claim(run: Run, grant: Grant, workflow: Workflow, now: float) -> Run:
@@ -264,7 +263,7 @@ def start(run: Run, grant: Grant, now: float) -> Run:
 
 
 def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
-    """The work is done, and that stands whatever was wished of its owner meanwhile."""
+    """Complete the run. A request to stop that came meanwhile is dropped."""
     _fence(run, grant, "complete")
     why, at = f"on {run.device}", run.recorded_time(now)
     return change_status(
@@ -273,7 +272,7 @@ def complete(run: Run, grant: Grant, output: Any, now: float) -> Run:
 
 
 def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, final: bool = False) -> Run:
-    """The work failed: again, elsewhere if possible, as long as ``retries`` are left and it is not ``final``."""
+    """The work failed: retry it, on another device if possible, while ``retries`` are left and it is not ``final``."""
     _fence(run, grant, "fail")
     if run.stop_request == "cancel":
         return mark_cancelled(run, now, run.stop_requested_by, "failed", error)
@@ -285,9 +284,8 @@ def fail(run: Run, grant: Grant, error: str, workflow: Workflow, now: float, *, 
 
 
 def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = False) -> Run:
-    """The device will not have it. That counts for nothing; it is not asked again this round, unless it declines
-    ``for_now``, since it is full or resting: then it is a candidate as before. It may find out only when it has claimed
-    the run and seen its input."""
+    """The owner declines the run, maybe after it has claimed it and read its input. This is not counted as a failure.
+    The device is not tried again in this round, unless it declines ``for_now`` because it is full or resting."""
     _fence(run, grant, "decline")
     if run.stop_request == "cancel":
         return mark_cancelled(run, now, run.stop_requested_by, "declined", reason)
@@ -298,8 +296,7 @@ def decline(run: Run, grant: Grant, reason: str, now: float, *, for_now: bool = 
 
 
 def refuse(run: Run, device: str, reason: str, now: float) -> Run:
-    """A device that looks for work will not have it, and says so before anybody grants it the run. It is not asked
-    again this round, as if it had declined."""
+    """A device that looks for work declines the run before it is assigned. It is not tried again in this round."""
     require_offered(run, "be refused")
     if device in run.avoid:
         return run
@@ -313,10 +310,10 @@ def refuse(run: Run, device: str, reason: str, now: float) -> Run:
 
 
 def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progress: Progress | None = None) -> Run:
-    """The owner gives it back, for one of GIVEN_BACK. What was wished of it comes true."""
+    """The owner gives the run back, for one of RELEASE_REASONS. A request to stop takes effect."""
     _fence(run, grant, "release")
     if reason not in RELEASE_REASONS:
-        raise ValueError(f"a run is given back for one of {', '.join(RELEASE_REASONS)}, not {reason!r}")
+        raise ValueError(f"the reason of a release is one of {', '.join(RELEASE_REASONS)}, not {reason!r}")
     if progress is not None:
         run = run.changed(progress=progress)
     if run.stop_request == "cancel":
@@ -325,23 +322,24 @@ def release(run: Run, grant: Grant, reason: str, detail: str, now: float, progre
 
 
 def confirm_ownership(run: Run, grant: Grant, why: str, now: float) -> Run:
-    """The owner is still at work, though a store that could not hear of it took it for lost (core/run/merge.py)."""
+    """The owner still works on the run, although a store that could not reach it took it for lost (merge.py)."""
     _fence(run, grant, "keep")
     return run.changed(revision=run.revision + 1, story=run.story_with(now, "kept", truncate(why)))
 
 
 def abandon(run: Run, grant: Grant, detail: str, workflow: Workflow, now: float) -> Run:
-    """The owner cannot go on, through no fault of the work. That is a loss as any other: counted, and with a delay."""
+    """The owner cannot continue, and the work is not the cause. It is a loss like any other: counted, and with a
+    delay."""
     _fence(run, grant, "break off")
     return lose(run, workflow, now, detail)
 
 
-# -- a person speaks ---------------------------------------------------------------------------------------------------
+# -- steps of a person -------------------------------------------------------------------------------------------------
 
 
 def cancel(run: Run, now: float, by: str) -> Run:
-    """At once if nobody has claimed it; else its owner is asked to stop, and it ends when that is done or its owner is
-    lost."""
+    """Cancel a run: at once if no device has claimed it. Otherwise its owner is asked to stop, and the run ends when it
+    has stopped or is lost."""
     if run.ended:
         raise refused(run, "be cancelled")
     if run.status in (CLAIMED, PROCESSING):
@@ -350,7 +348,7 @@ def cancel(run: Run, now: float, by: str) -> Run:
 
 
 def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
-    """Nobody may have it until it is resumed. An owner is asked to stop, and what it did so far is kept."""
+    """Pause a run: no device may take it until it is resumed. An owner is asked to stop; its progress is kept."""
     if run.ended:
         raise refused(run, "be paused")
     if run.stop_request == "cancel":
@@ -367,7 +365,7 @@ def pause(run: Run, now: float, by: str, reason: str = "") -> Run:
 
 
 def resume(run: Run, now: float, by: str) -> Run:
-    """Devices may have it again; an owner that has not stopped yet need not."""
+    """Resume a run: devices may take it again. An owner that has not stopped yet continues."""
     if run.paused is None and run.stop_request != "pause":
         raise refused(run, "be resumed: it is not paused")
     return run.changed(
@@ -383,6 +381,6 @@ def resume(run: Run, now: float, by: str) -> Run:
 def _fence(run: Run, grant: Grant, event: str) -> None:
     if (run.id, run.session, run.epoch) == grant and run.session is not None:
         return
-    now = f"{run.device} owns it" if run.session is not None else f"it is {run.status} and nobody owns it"
+    now = f"{run.device} owns it" if run.session is not None else f"it is {run.status} and has no owner"
     shown = f"epoch {grant.epoch}" if grant.run == run.id else f"a grant for run {grant.run}"
-    raise Fenced(run.id, f"{shown} cannot {event} it any more: {now}, at epoch {run.epoch}", run.story)
+    raise Fenced(run.id, f"{shown} can no longer {event} it: {now}, at epoch {run.epoch}", run.story)

@@ -1,7 +1,7 @@
-"""Whether a record that somebody sent can be one of a run: its types, its sizes, and what its fields say of each other.
+"""Validation of a record from a peer: types, sizes, and whether its fields are consistent.
 
-It does not say whether it is true. But a record that passes goes through every function of core/run/transitions.py and
-core/run/merge.py, and fits into every store.
+A valid record need not be true. But every function of transitions.py and merge.py works on it, and it fits into every
+store.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from asterism.core.run.run import (
 )
 
 MAX_ENTRIES = 10_000
-"""How long a story may be, how many assignments and so on: each of them."""
+"""The longest story, list of assignments, and so on."""
 
 MAX_NUMBER = 1 << 53
-"""No whole number is greater: it is the same in every language, and fits into every column."""
+"""The bound of whole numbers: exact in every language, and fits into every column."""
 
 LONGEST_NAME = 500
 LONGEST_TEXT = 100_000
 
 
 def problems_in(run: Run) -> list[str]:
-    """Everything that is wrong with a record, in words; nothing, if it can be one."""
-    wrong = [f"{name} cannot be {_short(value)}" for name, value in _fields(run)]
-    return wrong or list(_contradictions(run))
+    """All problems of a record; empty if it is valid."""
+    invalid = [f"{name} cannot be {_short(value)}" for name, value in _fields(run)]
+    return invalid or list(_contradictions(run))
 
 
-# -- each field for itself ---------------------------------------------------------------------------------------------
+# -- single fields -----------------------------------------------------------------------------------------------------
 
 
 def _fields(run: Run) -> Iterator[tuple[str, Any]]:
-    given = run.__dict__
-    for name, good in _FIELD_CHECKS.items():
-        if name not in given or not good(given[name]):
-            yield name, given.get(name)
+    """The fields with an invalid value."""
+    fields = run.__dict__
+    for name, valid in _FIELD_CHECKS.items():
+        if name not in fields or not valid(fields[name]):
+            yield name, fields.get(name)
 
 
 def _name(value: Any) -> bool:
@@ -80,19 +81,19 @@ def _count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MAX_ENTRIES
 
 
-def _optional(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or good(value)
+def _optional(valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or valid(value)
 
 
-def _many(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, tuple) and len(value) <= MAX_ENTRIES and all(good(one) for one in value)
+def _many(valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and len(value) <= MAX_ENTRIES and all(map(valid, value))
 
 
-def _mapping(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _mapping(valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def problems_in(value: Any) -> bool:
         if not isinstance(value, Mapping) or len(value) > MAX_ENTRIES:
             return False
-        return all(_name(name) and good(one) for name, one in value.items())
+        return all(_name(name) and valid(item) for name, item in value.items())
 
     return problems_in
 
@@ -174,7 +175,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-# -- what they say of each other ---------------------------------------------------------------------------------------
+# -- consistency -------------------------------------------------------------------------------------------------------
 
 
 def _contradictions(run: Run) -> Iterator[str]:
@@ -186,11 +187,11 @@ def _contradictions(run: Run) -> Iterator[str]:
     if (owned or status is COMPLETED) and (run.device is None or run.assigned_at is None):
         yield f"it is {status}, of device {run.device}, assigned at {run.assigned_at}"
     if status in (CREATED, REASSIGNING) and (run.device, run.assigned_at) != (None, None):
-        yield f"it is {status} and says it is {run.device}'s"
+        yield f"it is {status} and names the device {run.device}"
     if (run.epoch == 0) != (status is CREATED) and not (status is FAILED and run.epoch == 0):
         yield f"it is {status} in epoch {run.epoch}"
     if status is REASSIGNING and run.epoch >= MAX_EPOCHS:
-        yield f"it is to be given away again after epoch {run.epoch}"
+        yield f"it is to be assigned again after epoch {run.epoch}"
     if status in (CLAIMED, PROCESSING) and run.claimed_at is None:
         yield f"it is {status} and was never claimed"
     if status is PROCESSING and run.started_at is None:
@@ -208,8 +209,9 @@ def _contradictions(run: Run) -> Iterator[str]:
 
 def _history(run: Run) -> Iterator[str]:
     count = run.epoch - (run.status in OWNED or run.status is COMPLETED)
-    line = run.previous[max(0, len(run.previous) - count) :] if count else ()
-    if [one.epoch for one in line] != list(range(1, count + 1)):
-        yield f"its {count} ended assignments are of epochs {_short([one.epoch for one in line])}"
+    own = run.previous[max(0, len(run.previous) - count) :] if count else ()
+    epochs = [assignment.epoch for assignment in own]
+    if epochs != list(range(1, count + 1)):
+        yield f"its {count} ended assignments have the epochs {_short(epochs)}"
     if not run.story or own_story(run)[0].what != "created":
-        yield "its story does not begin with how it was created"
+        yield "its story does not begin with its creation"

@@ -1,7 +1,7 @@
-"""A workflow: what a run executes, what it needs, and how long each step of its assignment may take.
+"""Workflows: what a run executes, what that requires, and its timeouts and limits.
 
-A workflow is immutable. Adding another one under the same name makes a new version, and a run keeps to the version it
-was created with, so that nobody changes what is under way.
+A workflow is immutable. To add another one with the same name creates a new version. A run keeps the version with which
+it was created.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from asterism.core.run.placement import STRATEGIES
 
 @dataclass(frozen=True)
 class Workflow:
-    """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell`` and ``http`` says what is
-    executed; ``{name}`` in a word of ``argv`` or in a URL stands for an input of the run.
+    """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell`` and ``http`` is executed.
+    ``{name}`` in a word of ``argv`` or in a URL stands for an input of the run.
 
-    ``needs`` lists the capabilities that a device must have, ``wants`` those that raise its score. ``device`` fixes one
-    device, ``requires`` and ``prefers`` are expressions over a device's profile: it must satisfy the first, and if any
-    satisfies the second only those are considered.
+    ``needs`` lists the capabilities that a device must have, ``wants`` those that raise its score. ``device`` is the
+    only device that may execute it. ``requires`` and ``prefers`` are expressions over the profile of a device: it must
+    satisfy the first; if any device satisfies the second, only those are considered.
 
-    Times are in seconds. ``heartbeat`` is how often the owner renews, ``timeout`` when an owner that did not is taken
-    for lost; an assignment lasts ``assignment_timeout`` unless it is claimed, a claim ``claim_timeout`` unless work
-    begins. ``limit`` bounds one execution.
+    Times are in seconds. ``heartbeat`` is the heartbeat interval of the owner; without a heartbeat for ``timeout`` the
+    run counts as lost. An assignment expires after ``assignment_timeout`` unless it is claimed, a claim after
+    ``claim_timeout`` unless the work starts. ``limit`` bounds one execution.
 
-    ``retries`` is how often failed work is tried again, ``losses`` how often a vanished device is forgiven, and
-    ``rounds`` how often all devices may decline. ``preemptible`` allows more urgent work to stop an execution.
-    ``orchestration`` prefers the coordinator."""
+    ``retries`` is how often failed work is retried, ``losses`` how many vanished devices are allowed, ``rounds`` how
+    often all devices may decline. ``preemptible`` allows more urgent work to stop an execution. ``orchestration``
+    prefers the coordinator."""
 
     name: str
     call: Callable[..., Any] | str | None = None
@@ -70,7 +70,7 @@ class Workflow:
             problems.append(f"wants is a list of strings, not {safe_repr(self.wants)}")
         else:
             object.__setattr__(self, "wants", wants)
-        try:  # a workflow acts as a task does, so the same rules hold for what it executes
+        try:  # what a workflow executes obeys the rules of a task
             action = Task("it", **{name: getattr(self, name) for name in _ACTION})
         except InvalidTask as error:
             problems.append(str(error).removeprefix("task 'it': "))
@@ -81,11 +81,11 @@ class Workflow:
             raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {'; '.join(problems)}", problems)
 
     def delay(self, tries: int) -> float:
-        """How long to wait before the next try, after ``tries`` of them: it doubles."""
+        """The delay before the next attempt, after ``tries`` attempts: it doubles."""
         return min(self.backoff * 2.0 ** min(tries - 1, 62), self.backoff_most) if tries else 0.0
 
     def task(self, run_id: str, given: Mapping[str, Any]) -> Task:
-        """What a device executes for one run."""
+        """The task that a device executes for one run."""
         return Task(
             run_id,
             call=self.call,
@@ -98,8 +98,8 @@ class Workflow:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Only what differs from the defaults. Raises NotJson for a callable that has no import path, and for anything
-        in ``http`` or ``env`` that is not JSON."""
+        """The fields that differ from their defaults. Raises NotJson for a callable without an import path, and for
+        values in ``http`` or ``env`` that are not JSON."""
         out: dict[str, Any] = {"name": self.name}
         for name, default in DEFAULTS.items():
             value = getattr(self, name)
@@ -114,8 +114,8 @@ class Workflow:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Workflow:
-        """The workflow that ``to_json`` wrote; ``call`` stays a path until it is executed. Raises InvalidWorkflow with
-        everything that is wrong."""
+        """The workflow that ``to_json`` wrote. ``call`` stays an import path until it is executed. Raises
+        InvalidWorkflow with all problems."""
         if not isinstance(data, Mapping) or "name" not in data:
             raise InvalidWorkflow(f"a workflow is an object with a 'name', not {safe_repr(data)}")
         known = {name: data[name] for name in ("name", *DEFAULTS) if name in data}
@@ -142,34 +142,34 @@ DEFAULTS = {f.name: f.default if f.name != "env" else NOTHING for f in fields(Wo
 _SECONDS = ("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "limit")
 _COUNTS = ("retries", "losses", "rounds", "version")
 MAX_NUMBER = 1_000_000_000
-"""No number of a workflow is greater: in seconds it is thirty years, and it fits into every column and every timer."""
+"""The greatest number in a workflow. In seconds it is thirty years; it fits into every column and every timer."""
 
 LONGEST_NAME = 500
-"""In characters. Names are found by an index, and no index takes names of any length."""
+"""The longest name, in characters: an index has a limit."""
 
 SHORTEST_HEARTBEAT = 0.1
-"""In seconds. A device keeps up the pace of the most demanding work it meets, and the store has to hear all of it."""
+"""The shortest heartbeat interval, in seconds: the store receives the heartbeats of all devices."""
 
 
 def _problems(flow: Workflow) -> list[str]:
-    """Everything that is wrong with what is particular to a workflow."""
+    """The problems of the fields that only a workflow has."""
     problems = []
     if not isinstance(flow.name, str) or not 0 < len(flow.name) <= LONGEST_NAME or not flow.name.isprintable():
         problems.append(
-            f"the name is a text without control characters, and not empty, of {LONGEST_NAME} characters at most"
+            f"the name is a non-empty string of at most {LONGEST_NAME} characters, without control characters"
         )
     if all(getattr(flow, name) is None for name in ACTIONS):
         problems.append(f"it executes nothing: give one of {', '.join(ACTIONS)}")
     for name in _SECONDS:
         if not _is_seconds(getattr(flow, name)) and not (name == "limit" and flow.limit is None):
-            problems.append(f"{name} is a number of seconds above 0, {MAX_NUMBER:,} at most")
+            problems.append(f"{name} is a number of seconds above 0, at most {MAX_NUMBER:,}")
     for name in ("backoff", "backoff_most"):
         if not _is_seconds(getattr(flow, name), or_none=True):
-            problems.append(f"{name} is a number of seconds, 0 or more, {MAX_NUMBER:,} at most")
+            problems.append(f"{name} is a number of seconds, 0 or more, at most {MAX_NUMBER:,}")
     for name in _COUNTS:
         value = getattr(flow, name)
         if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-            problems.append(f"{name} is a whole number, 0 or more, {MAX_NUMBER:,} at most")
+            problems.append(f"{name} is a whole number, 0 or more, at most {MAX_NUMBER:,}")
     if type(flow.priority) is not int or abs(flow.priority) > 1_000_000:
         problems.append("priority is a whole number between -1,000,000 and 1,000,000")
     for name in ("requires", "prefers"):
@@ -182,11 +182,11 @@ def _problems(flow: Workflow) -> list[str]:
         if not isinstance(getattr(flow, name), bool):
             problems.append(f"{name} is true or false")
     if _is_seconds(flow.heartbeat) and flow.heartbeat < SHORTEST_HEARTBEAT:
-        problems.append(f"heartbeat is {SHORTEST_HEARTBEAT:g} s at least, or devices would do nothing else")
+        problems.append(f"heartbeat is at least {SHORTEST_HEARTBEAT:g} s")
     if _is_seconds(flow.timeout) and _is_seconds(flow.heartbeat) and flow.timeout < 2 * flow.heartbeat:
         problems.append(
             f"timeout ({flow.timeout:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s), "
-            "or one late heartbeat would cost a device its work"
+            "because one heartbeat may be late"
         )
     return problems
 
