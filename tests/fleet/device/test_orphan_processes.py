@@ -323,6 +323,7 @@ def test_records_of_a_possibly_living_agent_are_left_alone(state: Path, of_the_l
         f'"boot": "{boot_id()}", '
         '"agent": 0, "began": 1}\n+1 no number\n',
     ],
+    ids=["empty", "no json", "list", "only a device", "cut off", "no number"],
 )
 def test_a_file_that_is_not_whole_is_left_alone(state: Path, text: str) -> None:
     broken = state / "lives" / "s9"
