@@ -24,9 +24,9 @@ class Ear(logging.Handler):
         self.said.append(record.getMessage() + (f" ({error!r})" if error is not None else ""))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def what_is_there_before() -> None:
-    """Nothing that was imported has to be looked at again and again."""
+    """The collector looks only at what the tests of this module made, not at every module and test of the process."""
     gc.collect()
     gc.freeze()
 

@@ -76,7 +76,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "or nothing, in one step",
     ),
     Allowed(
-        "tests/durable/test_durable_(shortening|report|keeping)",
+        "tests/durable/test_(compaction|durable_report|journal_store)",
         r"the task test_",
         "a long journal is read back when a constellation is taken up, before anything of it runs",
     ),

@@ -92,16 +92,16 @@ def measure(sizes: Sequence[int] = SIZES, repeats: int = 3, rounds: int = 2) -> 
 async def at_size(url: str, devices: int, repeats: int) -> Cost:
     async with Fleet(await PostgresStore.open(url)) as fleet:
         monitor = Monitor(fleet, "monitor", every=SELDOM)
-        await monitor.watch()  # there is nobody who could have been silent
+        await monitor.run_pass()  # there is nobody who could have been silent
         scene = Scene(url, fleet, devices)
         await scene.fill()
         beats = await best(scene.beat, repeats)
-        idle = await best(monitor.watch, repeats)
+        idle = await best(monitor.run_pass, repeats)
         await scene.end(min(GONE, devices // 10))
-        losing = await best(monitor.watch, 1)
+        losing = await best(monitor.run_pass, 1)
         lost = await scene.count("losses")
         await scene.make_room()
-        giving = await best(monitor.watch, 1)
+        giving = await best(monitor.run_pass, 1)
         given = await scene.count("given")
         creating = await best(scene.create, repeats) / CREATED
     return Cost(devices, devices * RUNS_PER_DEVICE, beats, idle, losing, lost, giving, given, creating)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from asterism.series.compare_and_swap import Claim, Contended, RetryOptions, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import Contended, RetryOptions
 from asterism.series.git_register import GitRegister
-from asterism.series.github.github_register import open_github
-from asterism.series.github.github_register import GitHubRegister
+from asterism.series.github.github_register import GitHubRegister, open_github
 from asterism.series.github.issue_claims import IssueClaims
 from asterism.series.register import SeriesRegister
 from asterism.series.store_register import StoreRegister
@@ -129,8 +129,8 @@ def measure(contenders: int = CONTENDERS, alone: int = 100, names: list[str] | N
 def _in_memory(contenders: int, alone: int) -> Measured:
     async def all_of_them(tries: int) -> tuple[float, int, int]:
         register, began = StoreRegister(MemoryStore()), time.perf_counter()
-        patience = RetryOptions(tries=tries)
-        asked = (claim(register, NAME, Claim(number + 1), patience=patience) for number in range(contenders))
+        retry = RetryOptions(tries=tries)
+        asked = (claim(register, NAME, Claim(number + 1), retry=retry) for number in range(contenders))
         found = await asyncio.gather(*asked, return_exceptions=True)
         told = sum(isinstance(one, Contended) for one in found)
         return time.perf_counter() - began, sum(getattr(one, "tries", 0) for one in found), told

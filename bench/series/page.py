@@ -1,6 +1,6 @@
 """Writes what was measured of series to docs/benchmarks-series.md."""
 
-from asterism.series.compare_and_swap import JITTER, MOST_SPREAD, TRIES
+from asterism.series.compare_and_swap import DEFAULT_TRIES, MAX_PAUSE_FACTOR, RETRY_PAUSE
 from bench.page import met, table, time_text
 from bench.series import calls, contending
 
@@ -23,9 +23,9 @@ def claims(found: list[contending.Measured]) -> str:
 are {number} processes that claim different issues of one series at the same moment (tasks of one loop, where the
 register is memory): when the last of them has its answer, how many claims per second that makes, and how often each of
 them tried. They go on until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
-queued, or there would be no figure here. A try that came too late is followed by a pause of {JITTER[0]:g} to
-{JITTER[1]:g} s, whose upper end doubles with every try, up to {JITTER[1] * MOST_SPREAD:g} s: most of the time is spent
-waiting.
+queued, or there would be no figure here. A try that came too late is followed by a pause of {RETRY_PAUSE[0]:g} to
+{RETRY_PAUSE[1]:g} s, whose upper end doubles with every try, up to
+{RETRY_PAUSE[1] * MAX_PAUSE_FACTOR:g} s: most of the time is spent waiting.
 
 """
     text += table(
@@ -44,7 +44,8 @@ waiting.
     text += f"""
 GitHub is a local one here, over HTTP on this machine: what it would take for its answers is not in these figures.
 
-The same with the default of {TRIES} tries, after which a client is told that the series is contended (exit code 76):
+The same with the default of {DEFAULT_TRIES} tries, after which a client is told that the series is contended (exit
+code 76):
 
 """
     text += table(

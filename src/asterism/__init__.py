@@ -1,17 +1,31 @@
-"""Asterism runs plans that change while they run, and work that has exactly one owner in a fleet of devices.
+"""Asterism runs plans that change while they run, and exclusive runs on a fleet of devices.
 
 ::
 
-    from asterism import Constellation, LocalDevice, Orchestrator, Task, edits
-    from asterism import DeviceAgent, Fleet, Workflow
+    from asterism import Constellation, LocalDevice, Orchestrator, Task, edits   # plans
+    from asterism import DeviceAgent, Fleet, Workflow                            # runs on a fleet
+    from asterism import DurableOrchestrator                                     # plans in a store
 
-Each name is imported when it is first asked for: whoever runs plans alone does not wait for stores, and a command that
-claims an issue does not wait for either.
+What is not here is one level below:
+
+======================  ============================================================================================
+``asterism.planfile``   plan files and workflow files
+``asterism.report``     drawings, the HTML report, results as JSON
+``asterism.series``     series of issues and their registers
+``asterism.store``      stores and their errors
+``asterism.peers``      invitations and synchronisation of stores
+``asterism.testing``    virtual time, the simulator, conformance suites
+``asterism.cli``        the live view and Ctrl-C handling of the command line, for scripts
+``asterism.compat``     the documented names of the Galaxy and Orion orchestrators: ``galaxy``, ``orion``
+======================  ============================================================================================
+
+Each name is imported when it is first used, so that a program pays only for the parts it uses. Deeper modules are
+internal.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from asterism.base.lazy_names import lazy_names
 from asterism.fleet.extensions import register as _register_fleet_extension
 
 if TYPE_CHECKING:
@@ -32,6 +46,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
     from asterism.core.plan.edits import EditBatch
+    from asterism.core.plan.lock import CycleClaimed, CycleGone, EditCycle
     from asterism.core.plan.status import ConstellationState, TaskStatus
     from asterism.core.plan.task import Dependency, Priority, Task
     from asterism.core.run.run import Progress, Run, RunStatus
@@ -44,7 +59,8 @@ if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet, UnknownDevice
     from asterism.fleet.ledger import UnknownRun
     from asterism.fleet.policy.policy import DevicePolicy
-    from asterism.fleet.settings import Settings
+    from asterism.fleet.policy.policy_file import InvalidDevicePolicy
+    from asterism.fleet.settings import InvalidSettings, Settings
     from asterism.fleet.workflows import UnknownWorkflow
     from asterism.orchestrator.devices import Device, LocalDevice, Work
     from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, EventBus, TaskEvent
@@ -66,6 +82,8 @@ __all__ = [
     "ConstellationState",
     "ConstellationView",
     "CurrentRun",
+    "CycleClaimed",
+    "CycleGone",
     "Dependency",
     "Device",
     "DeviceAgent",
@@ -77,12 +95,15 @@ __all__ = [
     "DeviceUnavailable",
     "DurableOrchestrator",
     "EditBatch",
+    "EditCycle",
     "EditEvent",
     "EditRejected",
     "Event",
     "EventBus",
     "Fenced",
     "Fleet",
+    "InvalidDevicePolicy",
+    "InvalidSettings",
     "InvalidWorkflow",
     "LocalDevice",
     "NotJson",
@@ -116,63 +137,54 @@ __all__ = [
     "merge",
 ]
 
-_LATER = {
-    "asterism.core.plan.apply": ("Applied",),
-    "asterism.core.plan.constellation": ("Constellation", "ConstellationView", "TaskView"),
-    "asterism.core.plan.diff": ("diff", "merge"),
-    "asterism.core.plan.edits": ("EditBatch",),
-    "asterism.core.errors": (
-        "AsterismError",
-        "DeviceLost",
-        "DeviceUnavailable",
-        "EditRejected",
-        "Fenced",
-        "InvalidWorkflow",
-        "NotJson",
-        "PlanError",
-        "RunRefused",
-        "Violation",
-    ),
-    "asterism.core.plan.status": ("ConstellationState", "TaskStatus"),
-    "asterism.core.plan.task": ("Dependency", "Priority", "Task"),
-    "asterism.orchestrator.devices": ("Device", "LocalDevice", "Work"),
-    "asterism.orchestrator.events": (
-        "ConstellationEvent",
-        "DeviceEvent",
-        "EditEvent",
-        "Event",
-        "EventBus",
-        "TaskEvent",
-    ),
-    "asterism.orchestrator.orchestrator": ("Orchestrator",),
-    "asterism.orchestrator.result": ("Result",),
-    "asterism.core.run.run": ("Progress", "Run", "RunStatus"),
-    "asterism.core.run.workflow": ("Workflow",),
-    "asterism.durable.journal_store": ("ConstellationExists", "OwnershipLost", "UnknownConstellation"),
-    "asterism.durable.durable_orchestrator": ("DurableOrchestrator",),
-    "asterism.fleet.device.agent": ("DeviceAgent", "DeviceReplaced"),
-    "asterism.fleet.device.functions": ("CurrentRun", "RunStopped"),
-    "asterism.fleet.fleet": ("Fleet", "UnknownDevice"),
-    "asterism.fleet.device.membership": ("DeviceNameTaken",),
-    "asterism.fleet.ledger": ("UnknownRun",),
-    "asterism.fleet.policy.policy": ("DevicePolicy",),
-    "asterism.fleet.settings": ("Settings",),
-    "asterism.fleet.workflows": ("UnknownWorkflow",),
-    "asterism.store.store_errors": ("StoreError", "StoreUnavailable"),
-    "asterism.store.protocol": ("Query",),
-}
-"""Where the names are."""
-
-
-def __getattr__(name: str) -> Any:
-    if name == "edits":
-        return import_module("asterism.core.plan.edits")
-    for module, names in _LATER.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(module), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.core.errors": [
+            "AsterismError",
+            "DeviceLost",
+            "DeviceUnavailable",
+            "EditRejected",
+            "Fenced",
+            "InvalidWorkflow",
+            "NotJson",
+            "PlanError",
+            "RunRefused",
+            "Violation",
+        ],
+        "asterism.core.plan": ["edits"],
+        "asterism.core.plan.apply": ["Applied"],
+        "asterism.core.plan.constellation": ["Constellation", "ConstellationView", "TaskView"],
+        "asterism.core.plan.diff": ["diff", "merge"],
+        "asterism.core.plan.edits": ["EditBatch"],
+        "asterism.core.plan.lock": ["CycleClaimed", "CycleGone", "EditCycle"],
+        "asterism.core.plan.status": ["ConstellationState", "TaskStatus"],
+        "asterism.core.plan.task": ["Dependency", "Priority", "Task"],
+        "asterism.core.run.run": ["Progress", "Run", "RunStatus"],
+        "asterism.core.run.workflow": ["Workflow"],
+        "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
+        "asterism.durable.journal_store": ["ConstellationExists", "OwnershipLost", "UnknownConstellation"],
+        "asterism.fleet.device.agent": ["DeviceAgent", "DeviceReplaced"],
+        "asterism.fleet.device.functions": ["CurrentRun", "RunStopped"],
+        "asterism.fleet.device.membership": ["DeviceNameTaken"],
+        "asterism.fleet.fleet": ["Fleet", "UnknownDevice"],
+        "asterism.fleet.ledger": ["UnknownRun"],
+        "asterism.fleet.policy.policy": ["DevicePolicy"],
+        "asterism.fleet.policy.policy_file": ["InvalidDevicePolicy"],
+        "asterism.fleet.settings": ["InvalidSettings", "Settings"],
+        "asterism.fleet.workflows": ["UnknownWorkflow"],
+        "asterism.orchestrator.devices": ["Device", "LocalDevice", "Work"],
+        "asterism.orchestrator.events": [
+            "ConstellationEvent",
+            "DeviceEvent",
+            "EditEvent",
+            "Event",
+            "EventBus",
+            "TaskEvent",
+        ],
+        "asterism.orchestrator.orchestrator": ["Orchestrator"],
+        "asterism.orchestrator.result": ["Result"],
+        "asterism.store.protocol": ["Query"],
+        "asterism.store.store_errors": ["StoreError", "StoreUnavailable"],
+    },
+)

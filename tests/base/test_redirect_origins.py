@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task, Workflow
-from asterism.base import http_requests
 from asterism.base.secret_mask import Mask
 from asterism.core.run.run import Run
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.settings import Settings
 from tests.process_scenes import PATIENCE
 
 VALUE = "s3cr3t-välue/1"
@@ -212,15 +212,15 @@ def test_another_scheme_or_host_is_another_origin(send: Send, home: Any, away: A
 
 
 def test_a_notice_that_bears_a_secret_of_the_device_stays(
-    home: Any, away: Any, monkeypatch: pytest.MonkeyPatch
+    home: Any, away: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("DEVICE_TOKEN", VALUE)
     notifier = Notifier(None, DevicePolicy.open())  # type: ignore[arg-type] # it is not asked
-    terms = {"url": f"{home.url}/307/to/{away.url}/there", "method": "POST", "json": {"message": VALUE}}
-    with pytest.raises(http_requests.UnsafeRedirect):
-        asyncio.run(notifier._request(terms))
+    settings = Settings(notify_url=f"{home.url}/307/to/{away.url}/there")
+    assert asyncio.run(notifier._deliver(settings, {"message": VALUE})) is False
+    assert "another origin" in caplog.text
     assert away.asked == []
-    asyncio.run(notifier._request({**terms, "json": {"message": "fine"}}))
+    assert asyncio.run(notifier._deliver(settings, {"message": "fine"})) is True
     assert json.loads(away.asked[0].body) == {"message": "fine"}
 
 

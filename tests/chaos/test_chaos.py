@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.fire import STRIKES, Fire, problems
 from tests.chaos.plan import PlanFire
 
+pytestmark = pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
 
-def burns_well(store: str, folder: Path) -> None:
-    fire = Fire(store, folder, runs=300, seconds=6.0)
+
+def burns_well(store: str, folder: Path, short: bool) -> None:
+    fire = Fire(store, folder, runs=60 if short else 300, seconds=1.0 if short else 6.0)
     made, runs = asyncio.run(fire.play())
     assert problems(fire, made, runs) == []
-    assert len(runs) == 300
+    assert len(runs) == fire.runs
     assert fire.killed + fire.stopped >= STRIKES
 
 
-def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path) -> None:
-    burns_well(f"sqlite:///{tmp_path}/fleet.db", tmp_path)
+def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path, short: bool) -> None:
+    burns_well(f"sqlite:///{tmp_path}/fleet.db", tmp_path, short)
 
 
-def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, postgres_url: str) -> None:
-    burns_well(postgres_url, tmp_path)
+def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, postgres_url: str, short: bool) -> None:
+    burns_well(postgres_url, tmp_path, short)
 
 
 def outlives_everybody(fire: PlanFire) -> None:
@@ -32,9 +36,11 @@ def outlives_everybody(fire: PlanFire) -> None:
     assert {name.partition("-")[0] for name in fire.killed} == {"boss", "device"}
 
 
-def test_a_plan_of_500_commands_outlives_every_process(tmp_path: Path) -> None:
-    outlives_everybody(PlanFire(f"sqlite:///{tmp_path}/fleet.db", tmp_path, tasks=500, kills=30))
+def test_a_plan_of_commands_outlives_every_process(tmp_path: Path, short: bool) -> None:
+    tasks, kills = (40, 4) if short else (500, 30)
+    outlives_everybody(PlanFire(f"sqlite:///{tmp_path}/fleet.db", tmp_path, tasks=tasks, kills=kills))
 
 
-def test_a_plan_on_postgresql_outlives_every_process(tmp_path: Path, postgres_url: str) -> None:
-    outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=80, kills=8))
+def test_a_plan_on_postgresql_outlives_every_process(tmp_path: Path, postgres_url: str, short: bool) -> None:
+    tasks, kills = (30, 3) if short else (80, 8)
+    outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=tasks, kills=kills))

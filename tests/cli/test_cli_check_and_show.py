@@ -29,8 +29,8 @@ def test_every_mistake_of_a_bad_plan_is_told_with_its_line(tmp_path: Path) -> No
     assert result.exit_code == 64
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"{path}:4: task 'build': there is no key 'retires'; did you mean 'retries'?",
-        f"{path}:4: task 'build': waits for 'fecth', and there is no such task; did you mean 'fetch'?",
+        f"{path}:4: task 'build': comes after 'fecth', but there is no such task; did you mean 'fetch'?",
+        f"{path}:4: task 'build': unknown key 'retires'; did you mean 'retries'?",
         f"2 mistakes in {path}.",
     ]
 
@@ -39,7 +39,7 @@ def test_a_warning_is_told_and_does_no_harm(tmp_path: Path) -> None:
     path = write(tmp_path, "tasks:\n  a: {shell: x, device: moon}\n")
     result = asterism("check", path)
     assert result.exit_code == 0
-    assert f"{path}:3: warning: task 'a': asks for the device 'moon'" in result.stderr
+    assert f"{path}:3: warning: task 'a': needs the device 'moon'" in result.stderr
     assert "with 1 warning." in result.stdout
 
 
@@ -49,7 +49,7 @@ def test_imports_are_found_beside_the_plan(tmp_path: Path) -> None:
     assert asterism("check", path).exit_code == 0
     result = asterism("check", "--imports", path)
     assert result.exit_code == 64
-    assert "nothing fills the parameter 'size'" in result.stderr
+    assert "no input or dependency fills the parameter 'size'" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["check", "show", "run"])

@@ -72,7 +72,7 @@ def test_ctrl_c_asks_everything_to_stop_and_reports(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         code, output, errors = ended(process)
     assert code == 130
-    assert "Stopping; Ctrl-C again stops without waiting." in errors
+    assert "Cancelling; press Ctrl-C again to stop without waiting." in errors
     assert "plan is being cancelled" in output
     assert "b cancelled: the plan was cancelled" in output
     assert gone(pids)

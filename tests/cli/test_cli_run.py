@@ -51,7 +51,7 @@ def test_a_bad_plan_is_not_run(tmp_path: Path) -> None:
     assert result.exit_code == 64
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
-        f"{path}:4: task 'b': waits for 'c', and there is no such task",
+        f"{path}:4: task 'b': comes after 'c', but there is no such task",
         f"1 mistake in {path}; nothing was done.",
     ]
     assert not trace.exists()
@@ -160,7 +160,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
     assert result.exit_code == 64
     assert result.stderr.splitlines()[-1] == (
         f"Error: Invalid value for '--report': {page!r} cannot be written: there is no directory "
-        f"{str(tmp_path / 'none')!r}; make it first."
+        f"{str(tmp_path / 'none')!r}; create it first."
     )
 
 
@@ -229,7 +229,7 @@ def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tm
     path = write(tmp_path, "devices: {laptop: {}}\ntasks:\n  a: {shell: x, device: {needs: [gpu]}}\n")
     result = asterism("run", path, "--no-device-timeout", "0")
     assert result.exit_code == 1
-    assert "warning: task 'a': needs a device that can gpu" in result.stderr
+    assert "warning: task 'a': needs a device with gpu" in result.stderr
     assert "no device with 'gpu' has joined" in result.stdout
 
 

@@ -61,7 +61,7 @@ def test_a_second_signal_leaves_at_once(scene: Scene) -> None:
     with scene.process(*trace.words) as process:
         pids = pids_in(trace.pids)
         process.send_signal(signal.SIGINT)
-        heard(process, "Leaving; Ctrl-C again leaves at once.")
+        heard(process, "Stopping; press Ctrl-C again to stop at once.")
         process.send_signal(signal.SIGINT)
         code, _, errors = ended(process)
     assert code == 130

@@ -95,7 +95,7 @@ def test_one_of_a_later_version_keeps_no_other_from_going_on(scene: Scene) -> No
 
     scene.ask(renew)
     scene.ok("resume", "nightly")
-    assert "was written by a later Asterism" in scene.run("resume", "newer").stderr
+    assert "was written by a later version of Asterism" in scene.run("resume", "newer").stderr
 
 
 def test_a_store_that_is_away_and_a_constellation_that_was_just_forgotten_are_no_damage(
@@ -136,7 +136,7 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are(scene: Scene, word
     assert (missing.exit_code, scene.file.exists()) == (69, False)
     empty = scene.made().run("plan", words[0], "nope", *words[1:])
     assert empty.exit_code == 64
-    assert "there is no constellation 'nope' in " in empty.stderr
+    assert "there is no plan 'nope' in " in empty.stderr
     result = keeping(scene).run("plan", words[0], "nope", *words[1:])
     assert (result.exit_code, result.stdout) == (64, "")
     assert result.stderr.rstrip().endswith(". The plans are: nightly")
@@ -288,7 +288,7 @@ def test_whoever_runs_a_constellation_owns_its_edits(scene: Scene) -> None:
     owned(keeping(scene))
     result = scene.run("plan", "edit", "nightly", "--remove", "test")
     assert result.exit_code == 64
-    assert "is run by 'nightly@elsewhere', and meanwhile only its editor may change it" in result.stderr
+    assert "is run by 'nightly@elsewhere', and only its editor may change it" in result.stderr
 
 
 # -- at rest: pausing and resuming -------------------------------------------------------------------------------------
@@ -445,5 +445,5 @@ def test_one_that_has_ended_otherwise_cannot_be_cancelled(scene: Scene) -> None:
     keeping(scene).ok("resume", "nightly")
     late = scene.run("plan", "cancel", "nightly")
     assert (late.exit_code, late.stdout) == (64, "")
-    assert "constellation 'nightly' is completed: it cannot be cancelled" in late.stderr
+    assert "plan 'nightly' is completed: it cannot be cancelled" in late.stderr
     assert scene.json("plan", "list")[0]["state"] == "completed"

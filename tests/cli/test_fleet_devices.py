@@ -133,7 +133,7 @@ def test_as_json_a_device_has_the_names_that_programs_count_on(scene: Scene) -> 
 
 
 def test_a_fleet_without_devices_says_what_to_do(scene: Scene) -> None:
-    assert scene.ok("device", "list") == "No device has joined yet: asterism device join NAME\n"
+    assert scene.ok("device", "list") == "No device has joined. Start one with: asterism device join NAME\n"
     assert scene.json("device", "list") == []
 
 
@@ -144,7 +144,7 @@ def test_a_device_is_asked_to_leave(scene: Scene) -> None:
     assert scene.ok("device", "drain", "laptop") == "laptop was asked to leave; it has 1 run to finish.\n"
     assert scene.json("device", "drain", "laptop")["draining"] is True
     scene.device("phone", timeout=1e-6)
-    assert "if it comes back, it will leave." in scene.ok("device", "drain", "phone")
+    assert "it leaves when it comes back." in scene.ok("device", "drain", "phone")
     result = scene.run("device", "drain", "none")
     assert (result.exit_code, result.stderr) == (64, "Error: no device 'none' is joined\n")
 
@@ -172,11 +172,11 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
     assert (found["big"]["chosen"], found["big"]["candidate"], found["big"]["why"]) == (True, True, None)
     assert (found["full"]["parts"]["load"], found["full"]["why"]) == (0.0, "no free slot")
     assert (found["plain"]["candidate"], found["plain"]["why"]) == (False, "it lacks gpu")
-    assert found["quiet"]["why"].startswith("not heard of for ")
+    assert found["quiet"]["why"].startswith("no heartbeat for ")
 
     async def same(fleet: Fleet) -> None:
         flow = await fleet.workflows.latest("hard")
-        outlook = await fleet.outlook(fresh=True)
+        outlook = await fleet.placer(fresh=True)
         for one in await scores(fleet, flow):
             if one.parts is not None:
                 candidate = candidate_of(outlook.sessions[one.device], outlook.now, outlook.ranks[one.device])
@@ -204,7 +204,7 @@ def test_for_a_run_the_scores_of_its_assignment_are_shown_too(scene: Scene) -> N
     told = scene.json("device", "scores", run.id[-7:])
     assert (told["run"], told["assignment"]) == (run.id, {"a": 90.0})
     text = scene.ok("device", "scores", run.id)
-    assert text.splitlines()[-1] == "Kept with its assignment to a, epoch 1: a 90.00"
+    assert text.splitlines()[-1] == "At its assignment to a, epoch 1: a 90.00"
 
 
 def _claimed(run: Run, flow: Workflow, now: float) -> Run:
@@ -216,7 +216,7 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
     assert "No device is joined." in scene.ok("device", "scores", "work")
     result = scene.run("device", "scores", "zzzz")
     assert result.exit_code == 64
-    assert "there is no workflow 'zzzz', and as a run: no run has 'zzzz' in its id" in result.stderr
+    assert "there is no workflow 'zzzz', and no run has 'zzzz' in its id" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,9 @@ def test_scores_without_devices_or_of_nothing(scene: Scene) -> None:
     [
         (["--accepts", "run.by =="], "Invalid value for --accepts: the expression is not valid"),
         (["--hands-back", "battery <"], "Invalid value for --hands-back: the expression is not valid"),
-        (["--heartbeat", "60"], "--timeout is at least twice --heartbeat"),
+        (["--heartbeat", "60"], "--timeout must be at least twice --heartbeat"),
         (["--slots", "0"], "0 is not in the range x>=1"),
-        (["--label", "x"], "'x' has to be NAME=VALUE."),
+        (["--label", "x"], "'x' is not NAME=VALUE."),
         (["--policy", "none.yaml"], "there is no device policy file none.yaml"),
         (["--drain-for", "soon"], "'soon' is not a valid duration"),
     ],

@@ -23,7 +23,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import FAILED, REASSIGNING, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Why
+from asterism.fleet.run_explanation import RunExplanation
 from asterism.planfile.workflow_file import BadWorkflowFile, parse_workflows
 from asterism.store.postgres import PostgresStore
 from asterism.store.store_errors import StoreMissing
@@ -139,7 +139,7 @@ def test_a_workflow_a_restore_and_a_run_of_a_file_make_a_store(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("name: work\nargv: [echo, '{who}']\n", "asks for who"), ("name: work\n", "work"), (None, "No such file")],
+    [("name: work\nargv: [echo, '{who}']\n", "needs who"), ("name: work\n", "work"), (None, "No such file")],
 )
 def test_a_run_of_a_file_that_cannot_be_used_makes_no_store(tmp_path: Path, text: str | None, words: str) -> None:
     scene, file = Scene(tmp_path), tmp_path / "flow.yaml"
@@ -189,8 +189,8 @@ def test_a_capability_without_a_name_is_refused(tmp_path: Path, command: list[st
     # with a --timeout that is refused as well, so that no device joins if the word is not
     result = scene.run(*command, word, "--timeout", "1", "--heartbeat", "9")
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"Invalid value for '{command[-1]}': {word!r} leaves a capability without a name" in result.stderr
-    assert "a comma ends a name" in result.stderr
+    assert f"Invalid value for '{command[-1]}': {word!r} contains an empty capability" in result.stderr
+    assert "a comma separates names" in result.stderr
     assert not scene.file.exists()
 
 
@@ -323,8 +323,8 @@ def test_what_a_run_took_is_the_time_of_the_work_and_what_it_waited_is_told_apar
     assert describe_end(run).endswith(f"completed on laptop after {took}" if took else "cancelled by ann")
 
 
-def nothing_holds(run: Run) -> Why:
-    return Why(run.id, str(run.status), ())
+def nothing_holds(run: Run) -> RunExplanation:
+    return RunExplanation(run.id, str(run.status), ())
 
 
 # -- resuming ----------------------------------------------------------------------------------------------------------
@@ -341,8 +341,7 @@ def test_to_resume_a_run_whose_device_still_stops_says_what_becomes_of_it(tmp_pa
     run = scene.step(scene.create(), taken_by("laptop"), started)
     scene.ok("runs", "pause", run.id)
     assert scene.ok("runs", "resume", run.id) == (
-        f"{run.id[-8:]}: the wish to pause it is withdrawn; laptop goes on with it, or hands it back to be offered "
-        "again if it has begun to stop\n"
+        f"{run.id[-8:]} is resumed: laptop continues it, or hands it back to be offered again if it was stopping\n"
     )
     told = scene.json("runs", "show", run.id)
     assert (told["status"], told["device"], told["wish"]) == ("processing", "laptop", None)
@@ -356,7 +355,7 @@ def test_to_resume_a_run_whose_device_has_stopped_says_that_it_is_offered_again(
     run = scene.step(scene.create(), taken_by("laptop"), started)
     scene.ok("runs", "pause", run.id)
     scene.step(run.id, handed_back)
-    assert scene.ok("runs", "resume", run.id) == f"{run.id[-8:]} is offered again, to any device that can do it\n"
+    assert scene.ok("runs", "resume", run.id) == f"{run.id[-8:]} is resumed and offered to any capable device\n"
     assert scene.ask(lambda fleet: fleet.run(run.id)).offered
 
 
@@ -367,12 +366,12 @@ def resumed(change: Callable[[Run], Run]) -> str:
 
 def test_what_else_holds_a_run_that_was_resumed_is_told() -> None:
     assert resumed(lambda run: replace(run, series="s", held=True)) == (
-        "rrrrrrrr is not paused any more; it waits for its turn in series s"
+        "rrrrrrrr is resumed; it waits for its turn in series s"
     )
     assert resumed(lambda run: replace(run, not_before=1032.0)) == (
-        "rrrrrrrr is offered again in 30 s, to any device that can do it"
+        "rrrrrrrr is resumed and offered in 30 s to any capable device"
     )
-    assert resumed(lambda run: replace(run, pinned="desktop")) == "rrrrrrrr is offered again, to desktop"
+    assert resumed(lambda run: replace(run, pinned="desktop")) == "rrrrrrrr is resumed and offered to desktop"
 
 
 def test_a_cancelled_run_is_not_counted_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ def test_a_second_signal_hands_back_at_once(scene: Scene) -> None:
         laptop.terminate()
         heard(laptop, "leaving: 1 run")
         laptop.terminate()
-        heard(laptop, "handing back what is not finished")
+        heard(laptop, "handing back unfinished runs")
         code, _, errors = ended(laptop)
     assert code == 0
     assert gone(pids)
@@ -223,7 +223,7 @@ def test_what_takes_too_long_to_finish_is_handed_back(scene: Scene) -> None:
         laptop.terminate()
         code, _, errors = ended(laptop)
     assert code == 0
-    assert "handing back what is not finished" in errors
+    assert "handing back unfinished runs" in errors
     assert gone(pids)
     assert scene.json("runs", "show", run_id)["status"] == "reassigning"
 
@@ -272,7 +272,7 @@ def test_who_is_drained_by_command_hands_back_what_takes_too_long(scene: Scene) 
         heard(laptop, "leaving: 1 run may take 0.1 s; a signal hands back now")
         code, _, errors = ended(laptop)
     assert code == 0
-    assert "handing back what is not finished" in errors
+    assert "handing back unfinished runs" in errors
     assert gone(pids)
     assert scene.json("runs", "show", run_id)["status"] == "reassigning"
 
@@ -286,7 +286,7 @@ def test_a_signal_hurries_a_device_that_is_drained_by_command(scene: Scene) -> N
         scene.ok("device", "drain", "laptop")
         heard(laptop, "leaving: 1 run may take 60 s; a signal hands back now")
         laptop.terminate()
-        heard(laptop, "handing back what is not finished")
+        heard(laptop, "handing back unfinished runs")
         assert ended(laptop)[0] == 0
     assert gone(pids)
 
@@ -324,7 +324,7 @@ def test_progress_and_output_are_seen_while_it_runs(scene: Scene) -> None:
         run_id = scene.json("runs", "create", "work")["id"]
         until(scene, run_id, progress={"step": 3, "total": 10}, tail="frame 3\n")
         assert "it has been running on laptop" in scene.ok("runs", "why", run_id)
-        assert "and has come to 3/10" in scene.ok("runs", "why", run_id)
+        assert "and has reached 3/10" in scene.ok("runs", "why", run_id)
         gate.write_text("done\n")
         assert scene.run("runs", "wait", run_id).exit_code == 0
     assert scene.ok("runs", "output", run_id) == "frame 3\ndone\n"

@@ -23,8 +23,8 @@ def test_without_a_device_a_new_run_says_so_and_what_to_do(tmp_path: Path) -> No
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
         "It waits: no device is joined.",
-        "Start one that can, on any machine that reaches the store: asterism device join NAME --can gpu",
-        f"Follow it with: asterism runs watch, or asterism runs why {run_id[-8:]}",
+        "On any machine that reaches the store, start a capable device: asterism device join NAME --can gpu",
+        f"Follow it with: asterism runs watch, or: asterism runs why {run_id[-8:]}",
     ]
     assert scene.json("runs", "show", run_id)["input"] == {"file": "a", "out": "b"}
 
@@ -78,17 +78,17 @@ def test_a_key_that_was_used_names_the_run_of_that_time(tmp_path: Path) -> None:
     run = scene.step(scene.create(key="k"), taken_by("laptop"), started, completed(1))
     result = scene.run("runs", "create", "work", "--key", "k")
     assert result.stdout == f"{run.id}\n"
-    assert result.stderr == "It is completed already: the key 'k' was used before.\n"
+    assert result.stderr == "A run with the key 'k' exists: it is completed.\n"
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ('{"file": ', "what is given cannot be used: it is not JSON: Expecting value, line 1, column 10"),
-        ("[1, 2]", "is a list: write an object of named values"),
+        ('{"file": ', "the value cannot be used: it is not JSON: Expecting value, line 1, column 10"),
+        ("[1, 2]", "is a list, not a JSON object"),
         ('{"file": Infinity}', "Infinity is not JSON"),
         ("@none.json", "none.json cannot be read: No such file or directory"),
-        ('{"out": 1}', "workflow 'work' asks for file: give --input '{\"file\": …}'"),
+        ('{"out": 1}', "workflow 'work' needs file: give --input '{\"file\": …}'"),
     ],
 )
 def test_an_input_that_cannot_be_right_creates_nothing(tmp_path: Path, given: str, words: str) -> None:
@@ -104,7 +104,7 @@ def test_an_address_that_asks_for_inputs_gets_them(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow(http={"url": "http://localhost/{a}/{b}"})
     result = scene.run("runs", "create", "work")
-    assert "workflow 'work' asks for a and b" in result.stderr
+    assert "workflow 'work' needs a and b" in result.stderr
 
 
 def test_the_input_may_come_from_the_standard_input(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_input_of_ten_megabytes_is_kept_apart_and_comes_back_whole(tmp_path: 
     (tmp_path / "large.json").write_text(json.dumps(given))
     told = scene.json("runs", "create", "work", "--input", f"@{tmp_path / 'large.json'}")
     assert told["input"] == {"$blob": told["input"]["$blob"], "size": 10_000_011}
-    assert "input    9.537 MiB, kept apart" in scene.ok("runs", "show", told["id"])
+    assert "input    9.537 MiB, stored apart" in scene.ok("runs", "show", told["id"])
 
     async def fetched(fleet: Fleet) -> object:
         return await fleet.blobs.fetch((await fleet.run(told["id"])).input)
@@ -145,8 +145,8 @@ def test_a_workflow_may_stay_in_its_file(tmp_path: Path) -> None:
     assert scene.json("runs", "create", "b", "--file", str(path))["workflow"] == "b"
     assert scene.json("runs", "create", "b", "--file", str(path))["version"] == 1
     for words, told in [
-        (["c"], "has no workflow 'c', but a and b."),
-        ([], "has several workflows: name one of a and b."),
+        (["c"], "has no workflow 'c'; it has a and b."),
+        ([], "has several workflows; name one of them: a and b."),
     ]:
         result = scene.run("runs", "create", *words, "--file", str(path))
         assert result.exit_code == 64
@@ -157,7 +157,7 @@ def test_a_workflow_may_stay_in_its_file(tmp_path: Path) -> None:
 
 def test_a_run_of_nothing_is_refused(tmp_path: Path) -> None:
     scene = Scene(tmp_path).made()
-    assert "Give the name of a WORKFLOW, or a --file with one." in scene.run("runs", "create").stderr
+    assert "Give the name of a WORKFLOW, or --file." in scene.run("runs", "create").stderr
     result = scene.run("runs", "create", "work")
     assert result.exit_code == 64
     assert "there is no workflow 'work'; add it with `asterism workflow add work …`" in result.stderr
@@ -200,14 +200,14 @@ def test_the_list_may_be_narrowed(tmp_path: Path) -> None:
     assert listed("--device", "laptop") == [done, bad, busy]
     assert listed("--series", "s") == [new]
     result = scene.run("runs", "list", "--limit", "3")
-    assert "There are more than these 3: --limit 0 shows all." in result.stderr
-    assert "There are no such runs." in scene.run("runs", "list", "--workflow", "none").stderr
+    assert "There are more than 3 runs; list all with: --limit 0" in result.stderr
+    assert "No run matches." in scene.run("runs", "list", "--workflow", "none").stderr
 
 
 def test_a_fleet_without_runs_says_what_to_do(tmp_path: Path) -> None:
     result = Scene(tmp_path).made().run("runs", "list")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "There are no runs yet: asterism runs create WORKFLOW" in result.stderr
+    assert "There are no runs. Create one with: asterism runs create WORKFLOW" in result.stderr
 
 
 def test_as_json_a_run_has_the_names_that_programs_count_on(tmp_path: Path) -> None:

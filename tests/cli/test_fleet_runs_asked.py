@@ -29,13 +29,13 @@ def test_a_run_is_shown_with_its_story(tmp_path: Path) -> None:
         " by ann",
         "device     laptop, epoch 3",
         "heartbeat",
-        "it counts as lost after 90 s",
+        "the run is lost after 90 s without one",
         'input      {"n": 1}',
         "priority   5",
         "attempts   2 (1 failed)",
         "it has been running on laptop for",
         "declined: it is raining",
-        "Assignments that ended",
+        "Previous assignments",
         "failed    the disk is full",
     ):
         assert words in text, text
@@ -70,7 +70,7 @@ def test_what_a_run_says_is_shown_as_far_as_its_device_has_told(tmp_path: Path) 
     scene.ask(tell)
     text = scene.ok("runs", "show", busy.id)
     assert "progress   3/10" in text
-    assert "Output so far, its end\n  frame 1\n  frame ·[31m2" in text
+    assert "End of the output so far\n  frame 1\n  frame ·[31m2" in text
     told = scene.json("runs", "show", busy.id)
     assert (told["progress"], told["tail"]) == ({"step": 3, "total": 10}, "frame 1\nframe \x1b[31m2")
     assert " 3/10" in scene.ok("runs", "list")
@@ -126,7 +126,7 @@ def test_runs_are_cancelled_at_once_or_their_devices_are_asked(tmp_path: Path) -
     assert result.stderr == (f"Run {done.id}: it is completed, which is final: it cannot be cancelled.\n")
     again = scene.json("runs", "cancel", busy.id)
     assert [(run["status"], run["wish"], run["wished_by"]) for run in again] == [("cancelling", "cancel", "ann")]
-    assert scene.ok("runs", "cancel", busy.id) == f"{busy.id[-8:]} is as it was: cancelling\n"
+    assert scene.ok("runs", "cancel", busy.id) == f"{busy.id[-8:]} is unchanged: cancelling\n"
     assert " cancelling " in scene.ok("runs", "list")
     assert " cancelled " in scene.ok("runs", "list")
 
@@ -142,9 +142,8 @@ def test_runs_are_paused_with_a_reason_and_resumed(tmp_path: Path) -> None:
     assert " paused " in listed
     assert " pausing " in listed
     assert scene.ok("runs", "resume", new.id, busy.id).splitlines() == [
-        f"{new.id[-8:]} is offered again, to desktop",
-        f"{busy.id[-8:]}: the wish to pause it is withdrawn; laptop goes on with it, or hands it back to be offered "
-        "again if it has begun to stop",
+        f"{new.id[-8:]} is resumed and offered to desktop",
+        f"{busy.id[-8:]} is resumed: laptop continues it, or hands it back to be offered again if it was stopping",
     ]
     result = scene.run("runs", "resume", new.id)
     assert (result.exit_code, result.stderr) == (
@@ -233,7 +232,7 @@ def test_a_run_that_returned_nothing_says_why(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Run {bad.id} failed: no luck\n")
     result = scene.run("runs", "output", busy.id)
     assert (result.exit_code, result.stdout) == (64, "")
-    assert "is processing: it has returned nothing yet" in result.stderr
+    assert "is processing and has no output yet" in result.stderr
 
 
 def test_waiting_tells_each_end_and_whether_one_failed(tmp_path: Path) -> None:
@@ -255,7 +254,7 @@ def test_waiting_tells_each_end_and_whether_one_failed(tmp_path: Path) -> None:
 def test_old_runs_are_forgotten(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     a_few(scene)
-    assert scene.ok("runs", "prune", "--older-than", "30d") == "0 runs forgotten.\n"
+    assert scene.ok("runs", "prune", "--older-than", "30d") == "0 runs deleted.\n"
     assert scene.json("runs", "prune", "--older-than", "0") == {"pruned": 2}
     assert [run["status"] for run in scene.json("runs", "list")] == ["processing", "created"]
     assert "'30 days' is not a valid duration" in scene.run("runs", "prune", "--older-than", "30 days").stderr

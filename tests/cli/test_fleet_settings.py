@@ -50,7 +50,7 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     }
     assert scene.json("fleet", "show") == told
     lines = scene.ok("fleet", "set", "--notify-command", "", "--notify-url", "").splitlines()
-    assert "keep            7 d after their end runs are forgotten" in lines
+    assert "keep            runs are deleted 7 d after their end" in lines
     assert "notify_command  none" in lines
     assert scene.json("fleet", "show")["notify_url"] is None
 
@@ -58,12 +58,12 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "Nothing is to be changed: name a setting, such as --keep 30d."),
+        ([], "No setting is given (example: --keep 30d)."),
         (["--weight", "luck=5"], "there is no weight 'luck'; the weights are capability, connection, load, rank"),
-        (["--weight", "load=lots"], "load is a number, not 'lots'"),
+        (["--weight", "load=lots"], "load must be a number, not 'lots'"),
         (["--weight", "load=-1"], "weight load is a number, 0 or more"),
         (["--notify-url", "ftp://x"], "notify_url is an http(s) address"),
-        (["--notify-command", "'"], "it cannot be split into words"),
+        (["--notify-command", "'"], "the command line cannot be split into words"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, words: list[str], told: str) -> None:

@@ -62,7 +62,7 @@ def test_a_store_says_what_is_in_it(tmp_path: Path) -> None:
 
 def test_a_store_that_is_well_is_said_to_be(tmp_path: Path) -> None:
     scene = filled(tmp_path)
-    assert scene.ok("store", "check") == f"{scene.url} is fine: 4 runs.\n"
+    assert scene.ok("store", "check") == f"{scene.url} is intact: 4 runs.\n"
     assert scene.json("store", "check") == {"problems": [], "runs": 4}
 
 
@@ -105,7 +105,7 @@ def test_a_store_that_is_not_empty_is_not_restored_into(tmp_path: Path) -> None:
     scene.ok("store", "backup", str(tmp_path / "backup"))
     result = scene.run("store", "restore", str(tmp_path / "backup"))
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"a backup is restored into an empty store, and {scene.url} has 4 runs" in result.stderr
+    assert f"a backup can only be restored into an empty store, and {scene.url} has 4 runs" in result.stderr
 
 
 def damaged(how: str, content: bytes) -> bytes:
@@ -149,7 +149,7 @@ def test_what_is_no_backup_at_all_is_called_that(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     result = Scene(tmp_path / "new").run("store", "restore", str(scene.file))
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"{scene.file} is no backup" in result.stderr
+    assert f"{scene.file} is not a backup" in result.stderr
 
 
 def test_a_backup_of_a_later_version_is_refused(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_backup_of_a_later_version_is_refused(tmp_path: Path) -> None:
     file.write_text('{"asterism": "store", "version": 99}\n{"end": 1}\n')
     result = scene.run("store", "restore", str(file))
     assert result.exit_code == 64
-    assert "the backup has version 99, and versions up to 1 are known here" in result.stderr
+    assert "the backup has version 99, and this Asterism reads versions up to 1: use a later one" in result.stderr
 
 
 def test_a_backup_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
@@ -222,10 +222,10 @@ def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     scene.file.write_text("hello " * 1000)
     result = scene.run("runs", "list")
     assert (result.exit_code, result.stdout) == (64, "")
-    assert "is damaged, or no store at all" in result.stderr
+    assert "is damaged, or not a store" in result.stderr
     result = scene.run("store", "check")
     assert result.exit_code == 64
-    assert "is damaged, or no store at all" in result.stdout
+    assert "is damaged, or not a store" in result.stdout
     assert "asterism store check" not in result.output
 
 
@@ -238,14 +238,14 @@ def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatc
     monkeypatch.setattr(SqliteStore, "commit", refuse)
     result = scene.run("runs", "create", "work")
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"{scene.file} can be read and not written" in result.stderr
+    assert f"no permission to write {scene.file}" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("fleet", "names no store"),
-        ("mysql://localhost/x", "stores of the kind 'mysql' are not known"),
+        ("fleet", "is not the address of a store"),
+        ("mysql://localhost/x", "unknown kind of store 'mysql'"),
         ("sqlite:/fleet.db", "too few slashes"),
         ("memory:", "A store in memory ends with its process"),
     ],

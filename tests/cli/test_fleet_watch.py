@@ -72,8 +72,8 @@ def test_the_picture_says_who_owns_what_and_how_far_it_is(tmp_path: Path) -> Non
     assert rows[runs[6].id[-8:]][-2:] == ["series", "s"]
     assert rows[runs[1].id[-8:]][-2:] == ["no", "luck"]
     devices = lines[11:]
-    assert devices[0].startswith("kitchen-pc  ■□  1/2  heard of ")
-    assert devices[1].startswith("laptop      ■   1/1  heard of ")
+    assert devices[0].startswith("kitchen-pc  ■□  1/2  heartbeat ")
+    assert devices[1].startswith("laptop      ■   1/1  heartbeat ")
     assert devices[1].endswith("coordinator")
     assert devices[2].endswith("silent")
 
@@ -108,9 +108,9 @@ def test_of_many_runs_each_sort_has_its_share(tmp_path: Path) -> None:
 
 def test_an_empty_fleet_says_what_to_do(tmp_path: Path) -> None:
     lines = drawn(Scene(tmp_path))
-    assert lines[0].startswith("nothing to do  sqlite:///")
+    assert lines[0].startswith("no runs  sqlite:///")
     assert "No runs yet." in lines
-    assert lines[-1] == "No device is joined: asterism device join NAME"
+    assert lines[-1] == "No device is joined. Start one with: asterism device join NAME"
 
 
 def test_a_look_finds_what_a_device_that_has_gone_still_owns(tmp_path: Path) -> None:
@@ -232,4 +232,4 @@ def test_a_store_that_is_out_of_reach_for_a_while_is_watched_on(
     told = output.getvalue() if terminal else capsys.readouterr().err
     assert "the disk is away" in told
     if not terminal:
-        assert told == "the store is out of reach: the disk is away\n"
+        assert told == "The store cannot be reached: the disk is away\n"

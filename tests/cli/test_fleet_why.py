@@ -17,19 +17,19 @@ from asterism.core.run.session import ENDED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import UnknownRun
-from asterism.fleet.run_explanation import Why, why
+from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.store.protocol import PutRegister, PutSession
 from tests.cli.command_scenes import Scene, assigned_to, completed, failed, started, taken_by
 
 
 def reasons(scene: Scene, run: Run, kind: str | None = None) -> list[str]:
     """The sentences, or those of one kind."""
-    answer = scene.ask(lambda fleet: why(fleet, run.id))
+    answer = scene.ask(lambda fleet: explain_run(fleet, run.id))
     return [reason.text for reason in answer.reasons if kind is None or reason.kind == kind]
 
 
 def kinds(scene: Scene, run: Run) -> list[tuple[str, str]]:
-    answer: Why = scene.ask(lambda fleet: why(fleet, run.id))
+    answer: RunExplanation = scene.ask(lambda fleet: explain_run(fleet, run.id))
     return [(reason.kind, reason.name) for reason in answer.reasons]
 
 
@@ -58,7 +58,7 @@ def test_each_device_says_why_it_is_none(scene: Scene) -> None:
     scene.device("d", can=frozenset({"gpu"}), draining=True)
     assert kinds(scene, run) == [("no_device", ""), *(("objection", name) for name in "abcd")]
     assert reasons(scene, run) == [
-        "no device can take it, of the 4 there are",
+        "none of the 4 devices can take it",
         "a: it lacks gpu",
         "b: \"os == 'plan9'\" does not hold",
         "c: it has no slots",
@@ -76,9 +76,11 @@ def test_a_run_for_one_device_says_when_that_is_not_there(scene: Scene) -> None:
     run = scene.create(device="desktop")
     scene.device("a")
     assert kinds(scene, run) == [("no_device", "desktop")], "of the others there is nothing to say"
-    assert reasons(scene, run) == ["it is for the device desktop alone, which is not there"]
+    assert reasons(scene, run) == ["only device desktop may take it, and it is not joined"]
     result = scene.run("runs", "why", run.id)
-    assert "Start one that can, on any machine that reaches the store: asterism device join desktop" in result.stdout
+    assert (
+        "On any machine that reaches the store, start a capable device: asterism device join desktop" in result.stdout
+    )
 
 
 def test_a_run_for_one_device_says_why_that_one_cannot_take_it(scene: Scene) -> None:
@@ -86,7 +88,7 @@ def test_a_run_for_one_device_says_why_that_one_cannot_take_it(scene: Scene) -> 
     scene.device("a")
     scene.device("desktop", accepts="run.by == 'bob'")
     assert kinds(scene, run) == [("no_device", "desktop"), ("objection", "desktop")]
-    assert reasons(scene, run)[0] == "it is for the device desktop alone, which cannot take it"
+    assert reasons(scene, run)[0] == "only device desktop may take it, and it cannot"
     assert "asterism device join" not in scene.ok("runs", "why", run.id)
 
 
@@ -108,7 +110,7 @@ def test_when_all_are_busy_each_is_named(scene: Scene) -> None:
 def test_with_a_free_device_it_is_about_to_begin(scene: Scene) -> None:
     run = scene.create()
     scene.device("a")
-    assert reasons(scene, run) == ["a can take it and has a free slot: it is about to"]
+    assert reasons(scene, run) == ["a can take it and has a free slot: it is about to start"]
 
 
 def test_a_pause_is_named_with_who_and_why(scene: Scene) -> None:
@@ -116,8 +118,8 @@ def test_a_pause_is_named_with_who_and_why(scene: Scene) -> None:
     scene.ok("runs", "pause", run.id, "--reason", "the disk is full")
     assert kinds(scene, run) == [("pause", "by ann: the disk is full")]
     told = scene.ok("runs", "why", run.id)
-    assert "it is paused by ann: the disk is full, until somebody resumes it" in told
-    assert f"Let it go on with: asterism runs resume {run.id[-8:]}" in told
+    assert "it is paused by ann: the disk is full, until it is resumed" in told
+    assert f"Resume it with: asterism runs resume {run.id[-8:]}" in told
 
 
 def test_a_series_names_its_active_run_and_the_place_in_the_queue(scene: Scene) -> None:
@@ -145,19 +147,21 @@ def second_of_a_series(scene: Scene, state: dict[str, Any] | None) -> Run:
 
 def test_a_series_that_cannot_be_read_holds_its_runs_and_says_so(scene: Scene) -> None:
     second = second_of_a_series(scene, {"version": 99})
-    assert reasons(scene, second)[0].startswith("what is known of series s cannot be read, so nothing of it begins")
+    assert reasons(scene, second)[0].startswith("series s cannot be read, so none of its runs begins")
 
 
 def test_a_series_that_does_not_know_its_run_is_said_not_to(scene: Scene) -> None:
     second = second_of_a_series(scene, None)
-    assert reasons(scene, second) == ["series s does not know it, though it says that it belongs to it"]
+    assert reasons(scene, second) == ["series s does not list it, although the run belongs to it"]
 
 
 def test_a_pause_before_the_next_try_says_how_long_and_after_what(scene: Scene) -> None:
     scene.workflow("again", argv=("true",), retries=3, backoff=300)
     run = scene.step(scene.create("again"), taken_by("a"), started, failed("no luck"))
     assert kinds(scene, run) == [("backoff", "")]
-    assert reasons(scene, run)[0].startswith("the next try begins in 5 min, after the last one on a (failed: no luck)")
+    assert reasons(scene, run)[0].startswith(
+        "the next attempt begins in 5 min, after the last one on a (failed: no luck)"
+    )
     assert scene.json("runs", "why", run.id)["reasons"][0]["at"] == pytest.approx(run.not_before)
 
 
@@ -180,7 +184,7 @@ def test_a_claim_names_what_its_device_works_on_first(scene: Scene) -> None:
     scene.step(first, taken_by("a"), started)
     scene.step(second, taken_by("a"))
     assert kinds(scene, second) == [("claimed", "a"), ("behind", first.id)]
-    assert reasons(scene, second, "behind") == [f"a works on {first.id} (work, priority 5) first"]
+    assert reasons(scene, second, "behind") == [f"a executes {first.id} (work, priority 5) first"]
 
 
 def test_work_under_way_says_where_and_how_far(scene: Scene) -> None:
@@ -216,8 +220,8 @@ def silent(scene: Scene, *names: str) -> Run:
 def test_a_silent_owner_without_anybody_to_watch_is_named(scene: Scene) -> None:
     run = silent(scene, "a")
     assert kinds(scene, run) == [("running", "a"), ("silent", "a"), ("unwatched", "")]
-    assert reasons(scene, run, "silent")[0].endswith("; it may be taken away now")
-    assert "Let somebody watch: asterism monitor" in scene.ok("runs", "why", run.id)
+    assert reasons(scene, run, "silent")[0].endswith("; the run may be taken away now")
+    assert "Start a coordinator: asterism monitor" in scene.ok("runs", "why", run.id)
 
 
 def elect(scene: Scene, name: str) -> None:
@@ -251,7 +255,7 @@ def test_an_owner_that_has_gone_is_named(scene: Scene) -> None:
 
     scene.ask(leave)
     assert ("silent", "a") in kinds(scene, run)
-    assert reasons(scene, run, "silent") == ["a has gone since: the run is about to be taken away"]
+    assert reasons(scene, run, "silent") == ["a has left the fleet: the run is about to be taken away"]
 
 
 # -- it has ended ------------------------------------------------------------------------------------------------------
@@ -291,7 +295,7 @@ def test_who_cancelled_it_is_told(scene: Scene) -> None:
 
 def test_the_answer_is_a_line_and_a_document(scene: Scene) -> None:
     run = scene.create()
-    answer = scene.ask(lambda fleet: why(fleet, run.id))
+    answer = scene.ask(lambda fleet: explain_run(fleet, run.id))
     assert str(answer) == f"run {run.id} is created: no device is joined"
     assert scene.json("runs", "why", run.id[-7:]) == {
         "run": run.id,
@@ -299,7 +303,7 @@ def test_the_answer_is_a_line_and_a_document(scene: Scene) -> None:
         "reasons": [{"kind": "no_device", "name": "", "text": "no device is joined", "at": None}],
     }
     with pytest.raises(UnknownRun):
-        scene.ask(lambda fleet: why(fleet, "none"))
+        scene.ask(lambda fleet: explain_run(fleet, "none"))
 
 
 def test_of_very_many_devices_only_some_are_named(scene: Scene) -> None:
@@ -308,4 +312,4 @@ def test_of_very_many_devices_only_some_are_named(scene: Scene) -> None:
     for number in range(30):
         scene.device(f"d{number:02}")
     assert len(kinds(scene, run)) == 21
-    assert reasons(scene, run)[0] == "no device can take it, of the 30 there are"
+    assert reasons(scene, run)[0] == "none of the 30 devices can take it"

@@ -25,7 +25,7 @@ def test_a_workflow_is_added_listed_and_shown(tmp_path: Path) -> None:
         "3m",
     )
     assert scene.ok(*words) == "transcode@1 added\n"
-    assert scene.ok(*words) == "transcode@1 is there already, and the same\n"
+    assert scene.ok(*words) == "transcode@1 exists already\n"
     assert scene.ok(*words, "--heartbeat", "10") == "transcode@2 added\n"
     titles, row = scene.ok("workflow", "list").splitlines()
     assert titles.split() == ["WORKFLOW", "VERSION", "EXECUTES", "NEEDS", "BEAT", "TIMEOUT"]
@@ -120,17 +120,17 @@ def test_a_request_is_written_with_its_parts(tmp_path: Path) -> None:
     [
         (["x"], "it executes nothing: give one of call, argv, shell, http"),
         (["x", "--argv", "a", "--shell", "b"], "only one of call, argv, shell, http may be set"),
-        (["x", "--argv", "say 'hello"], "'--argv': it cannot be split into words: No closing quotation"),
+        (["x", "--argv", "say 'hello"], "'--argv': the command line cannot be split into words: No closing quotation"),
         (["x", "--argv", ""], "argv is a non-empty list of strings"),
-        (["x", "--shell", "a", "--requires", "load <"], "Invalid value for --requires: it is not valid"),
-        (["x", "--shell", "a", "--prefers", "1 +* 2"], "Invalid value for --prefers: it is not valid"),
+        (["x", "--shell", "a", "--requires", "load <"], "Invalid value for --requires: the expression is not valid"),
+        (["x", "--shell", "a", "--prefers", "1 +* 2"], "Invalid value for --prefers: the expression is not valid"),
         (["x", "--shell", "a", "--heartbeat", "60"], "must be at least twice heartbeat"),
         (["x", "--shell", "a", "--limit", "soon"], "'soon' is not a valid duration"),
-        (["x", "--shell", "a", "--header", "A=b"], "--header is about a request: it goes with --http."),
-        (["x", "--shell", "a", "--env", "A"], "'A' has to be NAME=VALUE."),
+        (["x", "--shell", "a", "--header", "A=b"], "--header needs --http."),
+        (["x", "--shell", "a", "--env", "A"], "'A' is not NAME=VALUE."),
         (["x", "--call", "nothing"], "call is a function or 'package.module:function'"),
-        ([], "Give the NAME of the workflow, or a --file."),
-        (["x", "--file", "a.yaml"], "A file says everything about its workflows"),
+        ([], "Give the NAME of the workflow, or --file."),
+        (["x", "--file", "a.yaml"], "--file excludes NAME and all other options"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path: Path, words: list[str], told: str) -> None:
@@ -161,13 +161,13 @@ def test_one_workflow_is_a_file_with_a_name() -> None:
 @pytest.mark.parametrize(
     ("text", "mistakes"),
     [
-        ("", [(1, "a workflow is a mapping with a name")]),
-        ("[1]", [(1, "a workflow is a mapping with a name")]),
-        ("shell: x", [(1, "there is no 'name'; several workflows stand under 'workflows'")]),
-        ("workflows: []", [(1, "workflows is a mapping of names to workflows, and not empty")]),
-        ("workflows:\n  a: 5\nother: 1", [(2, "workflow 'a' is a mapping"), (3, "there is no key 'other' beside")]),
-        ("name: a\nshel: x", [(1, "it executes nothing"), (2, "there is no key 'shel'; did you mean 'shell'?")]),
-        ("name: a\nshell: x\nversion: 3", [(3, "there is no key 'version'")]),
+        ("", [(1, "a workflow must be a mapping with a name")]),
+        ("[1]", [(1, "a workflow must be a mapping with a name")]),
+        ("shell: x", [(1, "the key 'name' is missing; to define several workflows")]),
+        ("workflows: []", [(1, "workflows must be a mapping of names to workflows, and not empty")]),
+        ("workflows:\n  a: 5\nother: 1", [(2, "workflow 'a' must be a mapping"), (3, "unknown key 'other' beside")]),
+        ("name: a\nshel: x", [(1, "it executes nothing"), (2, "unknown key 'shel'; did you mean 'shell'?")]),
+        ("name: a\nshell: x\nversion: 3", [(3, "unknown key 'version'")]),
         (
             "name: a\nshell: x\nheartbeat: soon",
             [(3, "heartbeat: 'soon' is not a valid duration (examples: 30s, 5m, 2h)")],
@@ -212,7 +212,7 @@ def test_a_workflow_that_is_not_there_is_said_not_to_be(tmp_path: Path) -> None:
 
 def test_a_fleet_without_workflows_says_what_to_do(tmp_path: Path) -> None:
     scene = Scene(tmp_path).made()
-    assert "There are no workflows yet: asterism workflow add NAME" in scene.ok("workflow", "list")
+    assert "There are no workflows. Add one with: asterism workflow add NAME" in scene.ok("workflow", "list")
     assert scene.json("workflow", "list") == []
 
 

@@ -161,7 +161,7 @@ def test_a_place_that_stands_for_a_fleet_has_no_slots_to_count() -> None:
     scene = Scene(plan, [LocalDevice("fleet", slots=1000)])
     scene.run()
     [picture] = scene.pictures
-    assert picture[-1] == "fleet  1 under way  only"
+    assert picture[-1] == "fleet  1 running  only"
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (40, 10), (20, 5), (80, 1), (200, 60)])

@@ -107,7 +107,7 @@ def test_a_host_that_is_killed_is_asked_again(house: House, when: str) -> None:
     line = invitation(kitchen, "laptop", f"https://{place}", "--as", "kitchen")
     with doomed(kitchen, ("guard", "redeem", 1, when), "peer", "serve", "--listen", place) as process:
         assert address_of(process) == f"https://{place}"
-        refused(laptop.run("peer", "accept", line), "is out of reach", code=75)  # nobody knows what came of it
+        refused(laptop.run("peer", "accept", line), "is unreachable", code=75)  # nobody knows what came of it
         assert process.wait(PATIENCE) == -signal.SIGKILL
     with serving(kitchen, place):
         laptop.ok("peer", "sync", "kitchen")

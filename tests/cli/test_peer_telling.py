@@ -43,9 +43,7 @@ def test_what_was_closed_and_whose_store_was_put_back_is_told() -> None:
 
 
 def test_what_the_peer_refused_is_told_with_its_reasons() -> None:
-    assert lines(SyncResult(2, refused_there=("run 7: it is\x1b[2J forged", "1 more, without a reason")))[
-        1:
-    ] == [
+    assert lines(SyncResult(2, refused_there=("run 7: it is\x1b[2J forged", "1 more, without a reason")))[1:] == [
         "Refused by kitchen: run 7: it is·[2J forged",
         "Refused by kitchen: 1 more, without a reason",
     ]

@@ -305,7 +305,13 @@ def test_asterism_is_installed_outside_the_workspace_and_nothing_of_that_runs(tm
     assert (done.stdout, Path(hostile["MARK"]).exists()) == ("demo []\n", False), done.stderr
 
 
-@pytest.mark.parametrize("pins", ["demo==1.0\n", f"demo==1.0 --hash=sha256:{'0' * 64}\n"], ids=["no hash", "another"])
+@pytest.mark.parametrize(
+    "pins",
+    [
+        pytest.param("demo==1.0\n", id="no hash", marks=pytest.mark.long),
+        pytest.param(f"demo==1.0 --hash=sha256:{'0' * 64}\n", id="another"),
+    ],
+)
 def test_a_package_that_is_not_the_one_that_was_pinned_is_not_installed(tmp_path, pins):
     wheel(tmp_path)
     code, written, said = install(tmp_path, {}, pins)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from asterism.cli.series_context import CONTENDED, OUT_OF_REACH, QUEUED, UNREADABLE
 from asterism.cli.series_commands import series
+from asterism.cli.series_context import CONTENDED, OUT_OF_REACH, QUEUED, UNREADABLE
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE
@@ -83,11 +83,11 @@ def test_the_first_is_claimed_and_the_next_is_queued_behind_it(scene: Remote) ->
 def test_claiming_what_one_holds_is_no_error_and_no_change(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "123")
     assert scene.said("claim", NAME, "--issue", "123") == "RFC-093 is #123's already (revision 1)\n"
-    assert len(scene.told("history", NAME)["changes"]) == 1
+    assert len(scene.message("history", NAME)["changes"]) == 1
 
 
 def test_a_script_is_told_everything_in_json(scene: Remote) -> None:
-    claimed = scene.told("claim", NAME, "--issue", "123", "--by", "cron")
+    claimed = scene.message("claim", NAME, "--issue", "123", "--by", "cron")
     assert {key: claimed[key] for key in ("status", "issue", "position", "active", "tries", "dry_run")} == {
         "status": "claimed",
         "issue": 123,
@@ -97,7 +97,7 @@ def test_a_script_is_told_everything_in_json(scene: Remote) -> None:
         "dry_run": False,
     }
     assert claimed["state"]["by"] == "cron"
-    queued = scene.told("claim", NAME, "--issue", "124", code=QUEUED)
+    queued = scene.message("claim", NAME, "--issue", "124", code=QUEUED)
     assert (queued["status"], queued["position"], queued["active"]) == ("queued", 1, 123)
 
 
@@ -173,10 +173,10 @@ def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None
     result = remote.do("claim", NAME, "--issue", "2", "--tries", "2", code=CONTENDED)
     assert "Error: series RFC-093 is contended: others were first at each of 2 tries" in result.stderr
     assert "and nothing was written" in result.stderr
-    told = remote.told("claim", NAME, "--issue", "2", "--tries", "1", code=CONTENDED)
+    told = remote.message("claim", NAME, "--issue", "2", "--tries", "1", code=CONTENDED)
     assert told["status"] == "contended"
     hook.unlink()
-    assert remote.told("status", NAME)["queue"] == []
+    assert remote.message("status", NAME)["queue"] == []
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
@@ -192,25 +192,25 @@ def test_all_series_stand_in_a_table(scene: Remote) -> None:
     assert [line.split()[:2] for line in lines] == [["RFC-093", "#1"], ["RFC-094", "#7"]]
     assert lines[0].split()[-1] == "#2"
     assert lines[1].endswith("paused by ann: freeze")
-    assert [one["series"] for one in scene.told("status")["series"]] == ["RFC-093", "RFC-094"]
+    assert [one["series"] for one in scene.message("status")["series"]] == ["RFC-093", "RFC-094"]
 
 
 def test_where_there_is_no_series_that_is_said(remote: Remote) -> None:
     assert remote.do("status").stderr.startswith("There is no series in file://")
     assert remote.do("history", NAME).stderr == "Nothing has happened in RFC-093 yet.\n"
     assert remote.do("status", NAME).stderr.startswith("There is no series RFC-093 in file://")
-    told = remote.told("status", NAME)
+    told = remote.message("status", NAME)
     assert (told["exists"], told["status"], told["active_issue"]) == (False, "free", None)
     said = remote.said("release", NAME, "--issue", "1")
     assert said == f"there is no series RFC-093 in file://{remote.remote}: nothing to change\n"
-    assert remote.told("release", NAME, "--issue", "1")["status"] == "unchanged"
+    assert remote.message("release", NAME, "--issue", "1")["status"] == "unchanged"
 
 
 def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
     scene.said("claim", NAME, "--issue", "2", code=QUEUED)
     scene.said("release", NAME, "--issue", "1", "--no-promote")
-    told = scene.told("status", NAME)
+    told = scene.message("status", NAME)
     assert told["active_issue"] is None
     assert told["why_not_promoted"].startswith("nobody promoted it: `asterism series promote RFC-093` does")
     assert "not promoted" in scene.said("status")
@@ -220,7 +220,7 @@ def test_the_history_tells_who_did_what(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1", "--by", "ann")
     scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=QUEUED)
     scene.said("release", NAME, "--issue", "1", "--by", "carl")
-    told = scene.told("history", NAME)
+    told = scene.message("history", NAME)
     messages = [one["message"] for one in told["changes"]]
     assert messages == ["release #1 by carl", "queue #2 by bob", "claim #1 by ann"]
     assert told["changes"][0]["state"]["active_issue"] == 2
@@ -236,7 +236,7 @@ def test_a_release_lets_the_next_one_have_its_turn(scene: Remote) -> None:
     assert scene.said("release", NAME, "--issue", "1") == "released RFC-093 from #1; #2 is active now (revision 4)\n"
     assert scene.said("release", NAME, "--issue", "1") == "#1 is not in RFC-093\n"
     assert scene.said("release", NAME, "--issue", "3") == "released RFC-093 from #3; #2 is active (revision 5)\n"
-    told = scene.told("release", NAME, "--issue", "2")
+    told = scene.message("release", NAME, "--issue", "2")
     assert (told["status"], told["active"], told["promoted"]) == ("released", None, None)
 
 
@@ -268,7 +268,7 @@ def test_one_that_waits_can_be_moved_to_the_front(scene: Remote) -> None:
     assert (
         "#9 is not in the queue of RFC-093: claim it first." in scene.do("front", NAME, "--issue", "9", code=64).stderr
     )
-    assert scene.told("status", NAME)["queue"] == [3, 2]
+    assert scene.message("status", NAME)["queue"] == [3, 2]
 
 
 def test_a_promotion_gives_the_first_of_the_queue_its_turn(scene: Remote) -> None:
@@ -280,7 +280,7 @@ def test_a_promotion_gives_the_first_of_the_queue_its_turn(scene: Remote) -> Non
     assert scene.said("promote", NAME) == "nothing to promote: RFC-093 is empty\n"
 
 
-CHANGES = {
+HISTORY_PREFIX = {
     "claim": ("--issue", "9"),
     "release": ("--issue", "1"),
     "promote": (),
@@ -291,7 +291,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", HISTORY_PREFIX)
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, name: str) -> None:
     scene = InAStore(tmp_path)
     for number, code in ((1, 0), (2, QUEUED), (3, QUEUED)):
@@ -302,10 +302,10 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, na
     if name == "promote":
         scene.said("resume", NAME)
         scene.said("release", NAME, "--issue", "2", "--no-promote")
-    before = scene.told("status", NAME)
-    told = scene.said(name, NAME, *CHANGES[name], "--dry-run", code=QUEUED if name == "claim" else 0)
+    before = scene.message("status", NAME)
+    told = scene.said(name, NAME, *HISTORY_PREFIX[name], "--dry-run", code=QUEUED if name == "claim" else 0)
     assert told.startswith(f"would {'queue' if name == 'claim' else 'move' if name == 'front' else name} ")
-    assert {**scene.told("status", NAME), "age": before["age"]} == before
+    assert {**scene.message("status", NAME), "age": before["age"]} == before
 
 
 def test_every_command_that_changes_something_can_be_rehearsed() -> None:
@@ -324,8 +324,10 @@ def test_a_state_that_cannot_be_read_is_taken_until_it_is_rebuilt(remote: Remote
     remote.write('{"series": "RFC-093", "active_issue": 7, "queue": [8], "version": 2, "revision": 4}')
     for words in (("claim", NAME, "--issue", "9"), ("promote", NAME), ("release", NAME, "--issue", "7")):
         result = remote.do(*words, code=UNREADABLE)
-        assert "the state has version 2, and this version of Asterism reads version 1. It counts as taken" in result.stderr
-    assert remote.told("claim", NAME, "--issue", "9", code=UNREADABLE)["status"] == "unreadable"
+        assert (
+            "the state has version 2, and this version of Asterism reads version 1. It counts as taken" in result.stderr
+        )
+    assert remote.message("claim", NAME, "--issue", "9", code=UNREADABLE)["status"] == "unreadable"
     assert "this is version 2" in remote.said("status", NAME, code=UNREADABLE)
     assert "unreadable" in remote.said("status")
     assert "Which issues live?" in remote.do("rebuild", NAME, code=64).stderr
@@ -347,7 +349,7 @@ def test_a_rebuild_during_a_pause_makes_nobody_active(scene: Remote) -> None:
     scene.said("pause", NAME)
     refused = scene.do("rebuild", NAME, "--issue", "1", "--active", "3", code=64)
     assert "RFC-093 is paused by ann: nobody becomes active before it is resumed." in refused.stderr
-    assert scene.told("rebuild", NAME, "--issue", "2", "--active", "1")["active"] == 1
+    assert scene.message("rebuild", NAME, "--issue", "2", "--active", "1")["active"] == 1
 
 
 # -- places ------------------------------------------------------------------------------------------------------------

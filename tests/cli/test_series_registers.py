@@ -71,7 +71,7 @@ def test_an_address_that_the_checkout_writes_otherwise_is_found_and_written_so_o
 def test_what_the_checkout_says_of_http_and_credentials_is_handed_on(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asterism.cli.git_checkout import remote_named
+    from asterism.cli.git_checkout import resolve_remote
 
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "user.name")
@@ -80,7 +80,7 @@ def test_what_the_checkout_says_of_http_and_credentials_is_handed_on(
     checkout.git("config", "http.https://example.invalid/.extraheader", "AUTHORIZATION: basic xyz")
     checkout.git("config", "credential.helper", "store --file=a b")
     checkout.git("config", "alias.x", "of no use elsewhere")
-    address, environment = remote_named("origin")
+    address, environment = resolve_remote("origin")
     assert address == "https://example.invalid/remote.git"
     assert environment is not None
     count = int(environment["GIT_CONFIG_COUNT"])
@@ -103,9 +103,9 @@ def user(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def handed_on() -> list[tuple[str, str]]:
-    from asterism.cli.git_checkout import remote_named
+    from asterism.cli.git_checkout import resolve_remote
 
-    environment = remote_named("origin")[1]
+    environment = resolve_remote("origin")[1]
     assert environment is not None
     count = int(environment["GIT_CONFIG_COUNT"])
     return [(environment[f"GIT_CONFIG_KEY_{n}"], environment[f"GIT_CONFIG_VALUE_{n}"]) for n in range(count)]

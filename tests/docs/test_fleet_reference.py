@@ -41,11 +41,16 @@ def test_every_setting_is_told_with_its_default() -> None:
 
 
 def test_every_kind_of_notice_is_told_and_whether_people_are() -> None:
-    written = re.compile(r'(?:Notice\(\s*[^,]+,|\._tell\()\s*"([a-z_]+)"')
-    there = {kind for path in (SOURCE / "runtime").rglob("*.py") for kind in written.findall(path.read_text("utf-8"))}
+    written = re.compile(r'(?:Notice\(\s*[^,]+,|\._leave_notice\()\s*"([a-z_]+)"')
+    there = {
+        kind
+        for room in ("fleet", "peers", "durable")
+        for path in (SOURCE / room).rglob("*.py")
+        for kind in written.findall(path.read_text("utf-8"))
+    }
     told = {row[0].strip("`"): row[-1] for row in rows(NOTICES)}
     assert told.keys() == there
-    assert {kind for kind, word in told.items() if word == "yes"} == notifier.TOLD
+    assert {kind for kind, word in told.items() if word == "yes"} == notifier.DELIVERED_KINDS
 
 
 def test_every_key_of_a_policy_is_told_with_its_default() -> None:
@@ -77,7 +82,7 @@ def test_every_parameter_of_a_durable_orchestrator_is_told_with_its_default() ->
 
 def test_every_member_of_a_fleet_is_told() -> None:
     told = section(API, "## Fleet")
-    names = (public(Fleet) | {"workflows", "store"}) - {"look_at", "place"}  # which are for the runtime
+    names = (public(Fleet) | {"workflows", "store"}) - {"executes_here", "place"}  # which are for the other rooms
     assert not [name for name in names if not re.search(rf"(?:\b{name}\(|`{name}`)", told)]
 
 
@@ -93,7 +98,7 @@ def test_every_member_of_what_a_function_is_told_with_is_told() -> None:
 
 
 def test_every_variable_of_a_command_is_told() -> None:
-    files = [SOURCE / "runtime" / "fleet" / name for name in ("executing.py", "lives.py")]
+    files = [SOURCE / "fleet" / "device" / name for name in ("executor.py", "process_records.py")]
     there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
     told = section(page("docs/how-to/runs.md"), "## What a command is told")
     assert there

@@ -1,4 +1,4 @@
-"""No test of this room may leave anything behind; a test may ask for a stage: durable plans in virtual time."""
+"""Fixtures of durable plans: ``stage``, in virtual time; no test may leave processes or files behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orchestrators on one store, in virtual time."""
+"""A stage for tests of durable plans: orchestrators and devices on one store, in virtual time."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def staged() -> AsyncIterator[Stage]:
 
 
 async def left(job: Awaitable[Result], when: Callable[[], Any], stage: Stage) -> None:
-    """Run until something holds, and then leave."""
+    """Run until a condition holds, and then stop the orchestrator."""
     running = asyncio.ensure_future(job)
     await stage.until(lambda: running.done() or when())
     assert not running.done(), running
@@ -131,7 +131,7 @@ def heard_by(orchestrator: Any) -> list[Event]:
 
 
 def overtaken_slowly(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """The journal is read slowly when the constellation is taken up again."""
+    """Make the reload of a plan slow. Returns an event that is set when it begins, and one that lets it continue."""
     registers, reached, go = stage.store.registers, asyncio.Event(), asyncio.Event()
 
     async def slow(prefix: str) -> Any:
@@ -155,13 +155,13 @@ async def only_run(stage: Stage) -> Run:
 
 
 async def changed_by_somebody(stage: Stage, run: Run) -> None:
-    """A step that its owner has not heard of."""
+    """Change a run without the knowledge of its device."""
     wished = transitions.pause(run, stage.store.clock(), "bob")
     await stage.store.commit([PutRun(wished, run.revision)])
 
 
 def slowly_completed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Set when an end is being written; to be set for it to go on."""
+    """Make the commit of an end slow. Returns an event that is set when it begins, and one that lets it continue."""
     commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
 
     async def slow(writes: Sequence[Write]) -> None:

@@ -1,4 +1,4 @@
-"""What the tasks of these tests execute. They are imported by path, as another process would."""
+"""Functions of the tasks in these tests. They are imported by path, as in another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 DONE: Counter[str] = Counter()
-"""How often each piece of work was done to its end."""
+"""How often each task was executed to its end."""
 
 GO: dict[str, asyncio.Event] = {}
 
@@ -28,7 +28,7 @@ async def work(name: str) -> str:
 
 
 async def wait(name: str) -> str:
-    """Until the test lets it go."""
+    """Waits until the test opens its gate."""
     gate(f"{name} begun").set()
     await gate(name).wait()
     DONE[name] += 1
@@ -36,7 +36,7 @@ async def wait(name: str) -> str:
 
 
 async def stubborn(name: str) -> str:
-    """Goes on until the test lets it go, whatever it is told."""
+    """Waits until the test opens its gate, and ignores cancellation."""
     gate(f"{name} begun").set()
     while not gate(name).is_set():
         with contextlib.suppress(asyncio.CancelledError):
@@ -45,7 +45,7 @@ async def stubborn(name: str) -> str:
 
 
 async def numbered(name: str) -> int:
-    """As stubborn, each execution with a gate of its own; returns the how-manieth it was."""
+    """Like ``stubborn``, with a gate for each execution. Returns the number of the execution."""
     DONE[f"{name} begun"] += 1
     number = DONE[f"{name} begun"]
     await stubborn(f"{name} {number}")

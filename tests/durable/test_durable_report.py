@@ -1,4 +1,4 @@
-"""The report of a constellation in a store."""
+"""The report of a stored plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asterism.cli.plan_execution import Here, WatchedOrchestrator
+from asterism.cli.plan_execution import LocalWork, WatchedOrchestrator
 from asterism.cli.run_output import OutputOptions
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
@@ -18,7 +18,7 @@ from tests.durable.durable_scenes import Stage, agent, chain, changed_by_somebod
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_the_report_has_the_edits_and_the_first_plan_also_if_it_was_taken_up_again(
+async def test_the_report_has_all_edits_and_the_first_plan_after_a_reload(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     async def here(function: Any, *a: Any, **k: Any) -> Any:
@@ -28,7 +28,7 @@ async def test_the_report_has_the_edits_and_the_first_plan_also_if_it_was_taken_
     monkeypatch.chdir(tmp_path)
     orchestrator = WatchedOrchestrator(
         stage.fleet(),
-        Here(2, frozenset()),
+        LocalWork(2, frozenset()),
         OutputOptions(None, True, True),
         takeover_after=15.0,
         host="here",

@@ -1,4 +1,4 @@
-"""Secrets in constellations of a store: data flows as it is, and no text in the store or in a view holds a secret."""
+"""Secrets of stored plans: results are unchanged data; no text in the store or in a view contains a secret."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPRESSIONS = ["{'a': 1}[result]", "duration(result)", "result.matches('(' + res
 
 
 def failing(expression: str) -> Constellation:
-    """Says the secret, and gives what it said to expressions that fail."""
+    """A plan that prints the secret, and passes the output to expressions that fail."""
     plan = Constellation("nightly")
     plan.add(Task("says", shell='echo "$T"', env={"T": SECRET}))
     select = {"from": "says", "select": expression}
@@ -41,7 +41,7 @@ async def run(plan: Constellation, store: str) -> Any:
 
 
 async def records(store: str) -> list[Any]:
-    """Everything in the journal and every run, as data."""
+    """The journal and all runs, as data."""
     async with await Fleet.open(store) as fleet:
         registers = [one.value for one in await fleet.store.registers("")]
         return [
@@ -51,7 +51,7 @@ async def records(store: str) -> list[Any]:
 
 
 def texts(value: Any) -> list[str]:
-    """All texts in some data."""
+    """All strings in some data."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict):
@@ -60,7 +60,7 @@ def texts(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_that_fails_brings_no_secret_into_the_store(
+def test_a_failed_expression_writes_no_secret_to_the_store(
     expression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_VALUE", VALUE)
@@ -72,14 +72,14 @@ def test_an_expression_that_fails_brings_no_secret_into_the_store(
         **dict.fromkeys(("by-when", "by-verdict"), "cancelled"),
     }
     with_secret = [text for text in texts(asyncio.run(records(store))) if "s3cr3t" in text]
-    assert set(with_secret) <= {VALUE}  # the result itself, as data, and nothing that says anything about it
+    assert set(with_secret) <= {VALUE}  # only the result itself, as data
     assert "s3cr3t" not in json.dumps(result_json(result))
 
 
-def test_an_orchestrator_that_does_not_know_the_secret_tells_nothing_of_the_data(
+def test_an_orchestrator_without_the_secret_withholds_the_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The device knows it, and the process that evaluates has only its name."""
+    """The device knows the secret; the process that evaluates expressions knows only its name."""
     plan = failing(EXPRESSIONS[0])
     mask = PlanMask(plan)
     plan.evaluate = mask.over(expressions.evaluate)
@@ -91,7 +91,7 @@ def test_an_orchestrator_that_does_not_know_the_secret_tells_nothing_of_the_data
     assert VALUE not in str(told)
 
 
-async def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_masked(
+async def test_results_reach_tasks_unmasked_and_are_withheld_from_views(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_VALUE", VALUE)
@@ -117,7 +117,7 @@ async def test_results_flow_as_they_are_and_are_withheld_where_they_cannot_be_ma
     assert values == {"says": withheld, "takes": withheld, "apart": "nothing"}
 
 
-def test_a_plan_gives_the_same_with_and_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_has_the_same_result_with_and_without_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_VALUE", "1")
 
     def plan() -> Constellation:

@@ -208,7 +208,7 @@ async def test_a_rule_that_cannot_be_evaluated_is_a_refusal_with_words(stage: St
     await stage.device("kitchen", accepts="run.nonsense > 3")
     run = await stage.person.create(WORK)
     assert run.status == "created"
-    outlook = await stage.person.outlook(fresh=True)
+    outlook = await stage.person.placer(fresh=True)
     [why] = outlook.choose(run, WORK).refused.values()
     assert why.startswith("its own rule: 'run.nonsense > 3' could not be evaluated")
 
@@ -238,7 +238,7 @@ async def test_a_full_device_declines_and_is_asked_again(stage: Stage) -> None:
     await kitchen.fleet.workflows.add(WORK)
     mine = await kitchen.fleet.create("work")
     hub = stage.fleet("hub")
-    outlook = await hub.outlook()
+    outlook = await hub.placer()
     outlook._used["kitchen"] = 0  # the hub does not know yet that it has become busy
     run = await hub.create(WORK)
     assert run.status == "assigned"

@@ -23,7 +23,7 @@ HOUR = 3600.0
 async def watch(monitor: Monitor, seconds: float, every: float = 5.0) -> None:
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end:
-        await monitor.watch()
+        await monitor.run_pass()
         await asyncio.sleep(every)
 
 
@@ -74,7 +74,7 @@ async def asked_in_vain(stage: Stage) -> tuple[Run, Monitor]:
     await watch(monitor, 100.0)
     run = await stage.person.create(WORK)
     assert run.session == session.id
-    await monitor.watch()
+    await monitor.run_pass()
     return run, monitor
 
 
@@ -100,7 +100,7 @@ async def test_what_backs_off_is_tried_again_although_the_clock_was_set_back(sta
     run = await stage.person.create(flow)
     await stage.at_work(kitchen, run)
     monitor = stage.monitor()
-    await monitor.watch()
+    await monitor.run_pass()
     kitchen.hands.fail(run, ValueError("out of paper"))
     await stage.reaches(run, "reassigning")
     stage.jump = -HOUR

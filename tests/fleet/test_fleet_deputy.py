@@ -62,7 +62,7 @@ async def test_without_a_deputy_they_wait_for_the_lease_and_another_timeout(
     async def nothing(self: Monitor, coordinator: str | None) -> None:
         self.due_in = float("inf")
 
-    monkeypatch.setattr(Monitor, "stand_by", nothing)
+    monkeypatch.setattr(Monitor, "run_deputy_pass", nothing)
     assert await seconds_until_free(stage, flow, wait, "attic") > bound(flow)
 
 

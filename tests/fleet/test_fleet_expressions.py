@@ -13,7 +13,7 @@ from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from asterism.store.protocol import PutRegister, PutSession
 from tests.base.cel.cel_bombs import CONSTANT, over
 from tests.fleet.device.device_scenes import Told, check, command, execute, executors
@@ -60,14 +60,14 @@ async def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_wo
     kitchen = await stage.device("kitchen")
     heavy = await stage.person.create("heavy")
     assert heavy.status == "created"
-    outlook = await stage.person.outlook(fresh=True)
+    outlook = await stage.person.placer(fresh=True)
     assert "could not be evaluated" in outlook.choose(heavy, bad).refused["kitchen"]
     assert "steps" in outlook.choose(heavy, bad).refused["kitchen"]
-    await stage.monitor().watch()  # a pass of the coordinator goes past it
+    await stage.monitor().run_pass()  # a pass of the coordinator goes past it
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     assert (await stage.read(heavy)).status == "created"
-    told = await why(stage.person, heavy.id)
+    told = await explain_run(stage.person, heavy.id)
     assert "steps" in str(told)
 
 
@@ -87,7 +87,7 @@ async def test_a_bad_accepts_that_is_in_the_store_is_an_objection_and_others_wor
     await garage.crash()
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    outlook = await stage.person.outlook(fresh=True)
+    outlook = await stage.person.placer(fresh=True)
     said = outlook.choose(replace(run, avoid=frozenset()), WORK).refused["garage"]
     assert said.startswith("its own rule: ")
     assert "steps" in said

@@ -41,9 +41,9 @@ async def test_a_new_incarnation_inherits_nothing_and_the_work_of_the_old_one_is
     await asyncio.sleep(20.0)
     assert new.hands.begun == []
     monitor = stage.monitor()
-    await monitor.watch()
+    await monitor.run_pass()
     await asyncio.sleep(60.0)
-    await monitor.watch()
+    await monitor.run_pass()
     await stage.until(lambda: new.hands.busy)
     found = await stage.read(run)
     assert (found.epoch, found.previous[0].detail) == (2, "kitchen is gone")

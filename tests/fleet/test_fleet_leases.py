@@ -22,7 +22,7 @@ async def take_over(stage: Stage, run: Run, *, epoch: int) -> None:
     """Let a monitor watch until the run has been taken away and is at work elsewhere."""
     monitor = stage.monitor(every=1.0)
     while (await stage.read(run)).epoch < epoch or (await stage.read(run)).status != "processing":
-        await monitor.watch()
+        await monitor.run_pass()
         await asyncio.sleep(1.0)
 
 
@@ -167,7 +167,7 @@ async def slow_grant(stage: Stage, kitchen: Device, way: str) -> tuple[float, li
     else:
         kitchen.line.slow["take"] = 60.0
         kitchen.agent.session = replace(kitchen.agent.session, slots=1)
-        outlook = await by.outlook()
+        outlook = await by.placer()
         outlook._used["kitchen"] = 1  # as if it were busy: so it is not assigned, but offered
         await by.create("tight")
     await stage.until(lambda: any(run.session == kitchen.session for run in stage.store._runs.values()))
@@ -185,7 +185,7 @@ async def test_what_was_claimed_and_acknowledged_to_nobody_is_taken_up_with_the_
     kitchen = await stage.device("kitchen", heartbeat=5.0)
     await kitchen.fleet.workflows.add(WORK)
     kitchen.line.loses["take"] = 1
-    outlook = await stage.person.outlook()
+    outlook = await stage.person.placer()
     outlook._used["kitchen"] = 1
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)

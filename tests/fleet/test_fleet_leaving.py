@@ -184,7 +184,7 @@ async def test_a_device_that_cannot_say_goodbye_is_found_out_by_time(stage: Stag
     assert (await stage.read(run)).status == "processing"
     monitor = stage.monitor()
     while (await stage.read(run)).status == "processing":
-        await monitor.watch()
+        await monitor.run_pass()
         await asyncio.sleep(5.0)
     assert (await stage.read(run)).previous[0].reason == "timeout"
 

@@ -291,7 +291,7 @@ async def test_who_mends_a_series_sees_what_has_ended_meanwhile(stage: Stage) ->
     broken = await stage.store.register("series/films")
     assert broken is not None
     await stage.person.cancel(run.id)
-    with pytest.raises(Exception, match="series/films has changed meanwhile"):
+    with pytest.raises(Exception, match="has changed register series/films"):
         await stage.store.commit([PutRegister("series/films", {"mended": True}, broken.revision)])
 
 

@@ -26,7 +26,7 @@ async def watch(monitor: Monitor, seconds: float, every: float = 5.0) -> None:
     """Let a monitor watch for so long."""
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end:
-        await monitor.watch()
+        await monitor.run_pass()
         await asyncio.sleep(every)
 
 
@@ -98,7 +98,7 @@ async def test_nothing_is_taken_from_a_device_of_which_a_heartbeat_slips_in(stag
     await watch(monitor, 89.0)
     await asyncio.sleep(5.0)
     line.late["commit"] = 1.0
-    watching = asyncio.create_task(monitor.watch())
+    watching = asyncio.create_task(monitor.run_pass())
     await asyncio.sleep(0.5)
     assert (await stage.store.heartbeat(session.id, {}, ())).alive
     await watching
@@ -193,7 +193,7 @@ async def test_what_waits_is_handed_out_by_score_and_the_scores_are_kept(stage: 
     run = await stage.person.create(WORK)
     await idle(stage, "slow", profile={"quality": 0.1})
     await idle(stage, "fast", profile={"quality": 0.9})
-    await stage.monitor().watch()
+    await stage.monitor().run_pass()
     found = await stage.read(run)
     assert (found.device, found.assigned_by) == ("fast", "hub")
     assert found.scores == {"slow": 40 + 3 + 10, "fast": 40 + 27 + 20}
@@ -206,7 +206,7 @@ async def test_the_most_urgent_is_handed_out_first_and_nothing_while_it_backs_of
         later.id, lambda r, _: r.changed(not_before=stage.store.clock() + 50.0, revision=r.revision + 1)
     )
     await idle(stage, "kitchen")
-    await stage.monitor().watch()
+    await stage.monitor().run_pass()
     assert [(await stage.read(run)).status for run in (low, high, later)] == ["created", "assigned", "created"]
 
 
@@ -268,9 +268,7 @@ async def test_what_no_device_can_do_fails_with_every_objection(stage: Stage) ->
     assert (await stage.read(run)).status == "created"
     await watch(monitor, 30.0)
     error = (await stage.read(run)).error
-    assert error == (
-        "no device could take it for 300 s. kitchen: it lacks gpu; attic: it has no slots"
-    )
+    assert error == ("no device could take it for 300 s. kitchen: it lacks gpu; attic: it has no slots")
     assert not kitchen.hands.begun
 
 
@@ -329,15 +327,15 @@ async def test_old_runs_are_forgotten_with_what_belonged_to_them(stage: Stage) -
 async def test_a_great_many_old_runs_do_not_keep_the_monitor_from_its_work(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "AT_ONCE", 2)
-    monkeypatch.setattr(monitoring, "PRUNED_AT_ONCE", 3)
+    monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 2)
+    monkeypatch.setattr(monitoring, "PRUNES_PER_PASS", 3)
     await stage.person.configure(keep=10.0)
     for _ in range(20):
         await stage.person.cancel((await stage.person.create(WORK)).id)
     await asyncio.sleep(20.0)
     monitor, counts = stage.monitor(), []
     for _ in range(6):
-        await monitor.watch()
+        await monitor.run_pass()
         counts.append(len(await stage.person.runs()))
         await asyncio.sleep(1.0)
     assert counts == [14, 8, 2, 0, 0, 0]
@@ -406,7 +404,7 @@ async def test_a_store_out_of_reach_does_not_end_a_monitor(stage: Stage) -> None
 async def test_what_all_have_declined_begins_a_new_round_however_much_waits_before_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "AT_ONCE", 5)
+    monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 5)
     kitchen = await stage.device("kitchen")
     await stage.at_work(kitchen, await stage.person.create(WORK))
     runs = sorted([await stage.person.create(WORK) for _ in range(12)], key=lambda run: run.id)
@@ -416,7 +414,7 @@ async def test_what_all_have_declined_begins_a_new_round_however_much_waits_befo
     monitor = stage.monitor()
     rounds = []
     for _ in range(3):
-        await monitor.watch()
+        await monitor.run_pass()
         rounds.append((await stage.read(runs[-1])).rounds)
     assert rounds == [0, 0, 1]
     assert not any([(await stage.read(run)).rounds for run in runs[:-1]])
@@ -425,18 +423,18 @@ async def test_what_all_have_declined_begins_a_new_round_however_much_waits_befo
 async def test_what_no_device_can_take_is_given_up_however_much_waits_before_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "AT_ONCE", 5)
+    monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 5)
     kitchen = await stage.device("kitchen")
     before = [await stage.person.create(WORK) for _ in range(12)]
     await stage.at_work(kitchen, before[0])
     nobodys = [await stage.person.create(WORK, device="attic") for _ in range(7)]
     monitor = stage.monitor()
-    await monitor.watch()
+    await monitor.run_pass()
     await asyncio.sleep(WORK.no_device_timeout + 1.0)
-    await monitor.watch()
+    await monitor.run_pass()
     given_up = [run for run in nobodys if (await stage.read(run)).ended]
     assert len(given_up) == 5
-    await monitor.watch()
+    await monitor.run_pass()
     assert all([(await stage.read(run)).ended for run in nobodys])
     assert not any([(await stage.read(run)).ended for run in before])
 
@@ -445,7 +443,7 @@ async def test_a_device_of_a_peer_is_given_its_work_however_much_waits_and_whoev
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes nothing by itself, so what is for it alone would wait for ever beside a device that cannot do it."""
-    monkeypatch.setattr(monitoring, "AT_ONCE", 5)
+    monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 5)
     await stage.device("kitchen")
     for _ in range(7):
         await stage.person.create(WORK, device="attic")
@@ -453,6 +451,6 @@ async def test_a_device_of_a_peer_is_given_its_work_however_much_waits_and_whoev
     heard = {"state": ABROAD, "beat_at": stage.store.clock(), "timeout": 1000.0}
     cellar = await idle(stage, "cellar", can=frozenset({"gpu"}), **heard)
     monitor = stage.monitor()
-    await monitor.watch()
-    await monitor.watch()  # the first pass saw nothing for it
+    await monitor.run_pass()
+    await monitor.run_pass()  # the first pass saw nothing for it
     assert [(await stage.read(run)).session for run in runs].count(cellar.id) == 1

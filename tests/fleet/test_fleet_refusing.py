@@ -14,7 +14,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.claimer import JUDGED_AHEAD
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.policy.policy import DevicePolicy
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -51,7 +51,7 @@ async def test_what_a_device_refuses_it_never_takes_and_the_run_says_why(stage: 
     assert (found.status, found.epoch, found.previous, found.rounds) == ("created", 0, (), 0)
     assert whats(found) == ["created", "declined"]
     assert found.declined == {"kitchen": "the policy forbids it"}
-    answer = await why(stage.person, run.id)
+    answer = await explain_run(stage.person, run.id)
     assert ("objection", "kitchen: the policy forbids it") in [(one.kind, one.text) for one in answer.reasons]
     attic = await stage.device("attic")
     await stage.at_work(attic, run)

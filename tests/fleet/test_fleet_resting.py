@@ -12,7 +12,7 @@ from asterism.core.run import placement, transitions
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -38,7 +38,7 @@ async def watched(stage: Stage, seconds: float) -> Monitor:
     """One that has watched for a while."""
     monitor = stage.monitor()
     for _ in range(round(seconds / 5.0)):
-        await monitor.watch()
+        await monitor.run_pass()
         await asyncio.sleep(5.0)
     return monitor
 
@@ -53,7 +53,7 @@ async def test_a_run_waits_for_a_device_that_rests_and_is_begun_with_the_heartbe
     await watched(stage, 600.0)
     found = await stage.read(run)
     assert (found.status, found.epoch, found.rounds, found.previous) == ("created", 0, 0, ())
-    answer = await why(stage.person, run.id)
+    answer = await explain_run(stage.person, run.id)
     assert [(one.kind, one.name) for one in answer.reasons] == [("resting", "laptop")]
     assert "'battery < 0.2' holds" in answer.reasons[0].text
     battery.level, charged = 0.9, stage.now()
@@ -84,7 +84,7 @@ async def test_a_device_that_was_chosen_before_anybody_heard_that_it_rests_decli
 ) -> None:
     battery = Battery(0.9)
     laptop = await stage.device("laptop", **battery.terms)
-    await stage.person.outlook()  # which is good for a second, and knows of no rest
+    await stage.person.placer()  # which is good for a second, and knows of no rest
     battery.level = 0.1
     await laptop.agent.heartbeat.beat()
     run = await stage.person.create(FRAIL)

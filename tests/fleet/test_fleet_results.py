@@ -123,7 +123,7 @@ async def test_progress_is_kept_for_the_next_attempt_whichever_way_a_run_is_lost
     await kitchen.crash()
     monitor = stage.monitor()
     while (await stage.read(run)).status == "processing":
-        await monitor.watch()
+        await monitor.run_pass()
         await asyncio.sleep(5.0)
     assert (await stage.read(run)).progress == Progress(4, 10)
 

@@ -11,7 +11,7 @@ from asterism.core.errors import DeviceTrouble
 from asterism.core.run import circuit_breaker
 from asterism.core.run.run import Run
 from asterism.fleet.device.executor import RunWork
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -56,7 +56,7 @@ async def watched(stage: Stage) -> asyncio.Task[None]:
 
     async def watch() -> None:
         while True:
-            await monitor.watch()
+            await monitor.run_pass()
             await asyncio.sleep(5.0)
 
     return asyncio.create_task(watch())
@@ -107,7 +107,7 @@ async def test_it_says_that_it_has_stopped_and_why(stage: Stage) -> None:
     assert FULL in notice.message
     waits = [run for run in runs if not (await stage.read(run)).ended]
     assert waits
-    reasons = {reason.kind for run in waits for reason in (await why(stage.person, run.id)).reasons}
+    reasons = {reason.kind for run in waits for reason in (await explain_run(stage.person, run.id)).reasons}
     assert "suspended" in reasons
     later = await stage.person.create(BUILD)
     assert (later.status, later.device) == ("created", None), "nobody gives it anything"

@@ -144,7 +144,7 @@ def test_only_the_last_failure_is_reviewed() -> None:
 # -- timeouts ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_that_outlives_its_timeout_fails_and_says_so() -> None:
+def test_a_task_past_its_timeout_fails_with_a_timeout_error() -> None:
     result = orchestrate(independent(Task("a", call=after(100), timeout=5)))
     assert span(result, "a") == (0, 5)
     assert isinstance(result["a"].error, TimeoutError)
@@ -214,7 +214,7 @@ async def test_a_thread_that_hangs_fails_on_time_and_never_keeps_the_program() -
     assert "abandoned" in told(result, "hangs")
 
 
-async def test_a_thread_that_fails_after_its_timeout_is_heard_by_nobody() -> None:
+async def test_a_thread_that_fails_after_its_timeout_is_ignored() -> None:
     release, ended = threading.Event(), threading.Event()
 
     def late() -> None:
@@ -342,7 +342,7 @@ class Gauge:
         ([LocalDevice("a", slots=2), LocalDevice("b")], None, 12, 1),
     ],
 )
-def test_no_more_runs_at_once_than_slots_and_the_limit_allow(
+def test_slots_and_concurrency_limit_the_running_tasks(
     devices: list[LocalDevice], concurrency: int | None, most: int, makespan: int, seed: int
 ) -> None:
     gauge = Gauge()
@@ -386,7 +386,7 @@ def test_a_limit_below_one_is_refused(limit: int) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_several_constellations_share_the_devices_fairly() -> None:
+async def test_several_plans_share_the_devices_fairly() -> None:
     async def main() -> list[Any]:
         orchestrator = Orchestrator([LocalDevice("d", slots=4)])
         big = independent(*(Task(f"t{n}", call=after(1)) for n in range(40)), id="big")
@@ -403,7 +403,7 @@ async def test_several_constellations_share_the_devices_fairly() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_late_constellation_does_not_starve_behind_a_higher_priority_elsewhere() -> None:
+async def test_a_late_plan_does_not_starve_behind_a_higher_priority_elsewhere() -> None:
     orchestrator = Orchestrator([LocalDevice("d", slots=2)])
     urgent = independent(*(Task(f"t{n}", call=after(1), priority="critical") for n in range(30)), id="urgent")
     humble = independent(Task("one", call=after(1), priority="low"), id="humble")
@@ -439,3 +439,32 @@ def test_a_task_cancelled_in_the_turn_it_was_assigned_frees_its_slot_at_once() -
         return asyncio.get_running_loop().time()
 
     assert [run(main(turns)) for turns in range(5)] == [0, 0, 0, 0, 0]
+
+
+def test_another_attempt_waits_until_the_one_that_timed_out_has_stopped() -> None:
+    at_once, most = 0, 0
+
+    async def stubborn() -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            await asyncio.sleep(100)
+        finally:
+            try:
+                await asyncio.sleep(3)
+            finally:
+                at_once -= 1
+
+    plan = independent(Task("a", call=stubborn, timeout=1, retries=3, backoff=0.1), id="p")
+    result = run(Orchestrator([LocalDevice("d")]).run(plan))
+    assert (result["a"].status, result["a"].attempts, most) == ("failed", 4, 1)
+
+
+def test_a_generator_function_fails_with_a_clear_message() -> None:
+    def generate() -> Any:
+        yield 1
+
+    result = run(Orchestrator([LocalDevice("d")]).run(independent(Task("a", call=generate), id="p")))
+    assert result["a"].status == "failed"
+    assert "is a generator function" in result["a"].reason

@@ -69,7 +69,7 @@ def pids(path: Path, count: int = 1) -> list[int]:
 # -- what comes back ---------------------------------------------------------------------------------------------------
 
 
-def test_a_command_returns_what_it_printed() -> None:
+def test_a_command_returns_its_output() -> None:
     assert output(Task("a", argv=["echo", "hello", "two  spaces; $HOME"])) == "hello two  spaces; $HOME"
 
 
@@ -88,7 +88,7 @@ def test_a_shell_line_is_a_shell_line() -> None:
         ("line 1\nline 2\n", "line 1\nline 2"),
     ],
 )
-def test_what_looks_like_json_is_parsed_and_anything_else_is_text(printed: str, value: Any) -> None:
+def test_output_that_is_json_is_parsed_and_other_output_is_text(printed: str, value: Any) -> None:
     assert output(Task("a", argv=["printf", "%s", printed])) == value
 
 
@@ -96,7 +96,7 @@ def test_errors_that_a_successful_command_prints_are_not_part_of_its_result() ->
     assert output(Task("a", shell="echo out; echo err >&2")) == "out"
 
 
-def test_a_command_that_fails_says_its_exit_code_and_the_last_thing_it_said() -> None:
+def test_a_failed_command_reports_its_exit_code_and_last_line() -> None:
     result = execute(Task("a", shell="echo first >&2; echo 'the disk is full' >&2; exit 3"))
     error = result["a"].error
     assert isinstance(error, CommandFailed)
@@ -105,19 +105,19 @@ def test_a_command_that_fails_says_its_exit_code_and_the_last_thing_it_said() ->
     assert "exited with 3: the disk is full" in why_of(result, "a", "failed")
 
 
-def test_a_command_that_fails_without_a_word_on_stderr_is_quoted_from_stdout() -> None:
+def test_a_failed_command_with_empty_stderr_is_quoted_from_stdout() -> None:
     assert str(execute(Task("a", shell="echo 'from stdout'; exit 1"))["a"].error) == (
         "the command exited with 1: from stdout"
     )
 
 
-def test_a_command_that_a_signal_ended_says_which() -> None:
+def test_a_command_ended_by_a_signal_names_it() -> None:
     error = execute(Task("a", shell="kill -9 $$"))["a"].error
     assert str(error) == "the command was ended by SIGKILL"
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="there are no real-time signals here")
-def test_a_command_that_an_unnamed_signal_ended_fails_all_the_same() -> None:
+def test_a_command_ended_by_an_unnamed_signal_fails() -> None:
     number = signal.SIGRTMIN + 3
     error = execute(Task("a", shell=f"kill -{number} $$"))["a"].error
     assert isinstance(error, CommandFailed)
@@ -142,7 +142,7 @@ def test_a_command_finds_its_input_empty() -> None:
     assert output(Task("a", argv=["cat"])) == ""
 
 
-def test_a_command_that_prints_more_than_is_kept_is_read_to_its_end() -> None:
+def test_output_beyond_the_limit_is_read_to_its_end() -> None:
     program = f"import sys; sys.stdout.write('x' * {3 * OUTPUT_LIMIT}); sys.stderr.write('y' * 300000); print('end')"
     value = output(Task("a", argv=[PYTHON, "-c", program]))
     assert len(value) < OUTPUT_LIMIT
@@ -159,7 +159,7 @@ async def test_commands_run_beside_each_other() -> None:
     assert [task.value for task in result] == [str(n) for n in range(20)]
 
 
-def test_what_a_command_leaves_running_in_its_group_ends_with_it_and_does_not_hold_the_task(tmp_path: Path) -> None:
+def test_processes_left_in_the_group_of_a_command_end_with_it(tmp_path: Path) -> None:
     noted = tmp_path / "pid"
     result = execute(Task("a", shell=f"sleep 1000 & echo $! > {noted}; echo done"), seconds=300)
     assert result["a"].value == "done"
@@ -170,7 +170,7 @@ def test_what_a_command_leaves_running_in_its_group_ends_with_it_and_does_not_ho
 # -- what it sees ------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_sees_its_inputs_its_environment_and_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_sees_its_inputs_environment_and_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_OUTSIDE", "outside")
     plan = Constellation("p")
     plan.add(Task("up-stream", call=after(0, {"n": [1, 2]})))
@@ -192,12 +192,12 @@ def test_a_command_sees_its_inputs_its_environment_and_who_it_is(monkeypatch: py
     assert result["a"].value == 'outside|a b|{"n": [1, 2]}|2|2 p|a|2'
 
 
-def test_inputs_fill_the_words_of_a_command_and_never_split_or_inject() -> None:
+def test_inputs_fill_command_arguments_and_never_split_or_inject() -> None:
     task = Task("a", argv=["printf", "%s|", "{x}", "{{x}}", "a{x}b"], inputs={"x": "1 $(echo no); 'q'"})
     assert output(task) == "1 $(echo no); 'q'|{x}|a1 $(echo no); 'q'b|"
 
 
-def test_a_word_that_names_an_unknown_input_fails_and_says_which() -> None:
+def test_an_argument_with_an_unknown_input_fails_and_names_it() -> None:
     error = execute(Task("a", argv=["echo", "{nothing}"]))["a"].error
     assert "names {nothing}, and there is no such input" in str(error)
 
@@ -328,11 +328,22 @@ async def test_cancelling_the_awaiting_coroutine_ends_the_command_before_it_retu
     assert not alive(int(pid))
 
 
-def test_cancelling_at_any_moment_of_the_start_leaves_no_process(tmp_path: Path) -> None:
+def test_cancelling_at_any_moment_of_the_start_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noted = tmp_path / "pids"
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen.__init__
 
+    def noting(process: subprocess.Popen[bytes], *arguments: Any, **terms: Any) -> None:
+        start(process, *arguments, **terms)
+        if str(noted) in str(process.args):  # not the guard, which lives as long as this process
+            started.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", noting)
     cancel_at_every_turn(Task("a", shell=f"echo $$ >> {noted}; exec sleep 1000"))
-    for pid in pids(noted, 0):
+    assert started, "no turn was late enough for a process to start"
+    for pid in [*pids(noted, 0), *(process.pid for process in started)]:
         soon(lambda pid=pid: not alive(pid))
 
 
@@ -367,14 +378,14 @@ def test_the_guard_hears_of_the_beginning_and_the_end_of_every_command(ledger: A
     assert begun == ended
 
 
-def test_the_guard_is_not_left_with_the_number_of_a_command_that_never_began(ledger: Any) -> None:
+def test_the_guard_drops_the_pid_of_a_command_that_never_began(ledger: Any) -> None:
     """A number that it keeps may belong to somebody else by the time it kills."""
     execute(Task("a", argv=["no-such-command-anywhere"]))
     begun, ended = ledger()
     assert begun == ended
 
 
-def test_the_guard_is_not_left_with_the_number_of_a_command_that_was_cancelled_as_it_began(ledger: Any) -> None:
+def test_the_guard_drops_the_pid_of_a_command_cancelled_as_it_began(ledger: Any) -> None:
     cancel_at_every_turn(Task("a", argv=["sleep", "1000"]))
     begun, ended = ledger()
     assert begun, "no command was cancelled late enough to have begun"

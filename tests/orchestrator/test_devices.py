@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism import Constellation, DeviceEvent, LocalDevice, Orchestrator, Task, edits
+from asterism import Constellation, DeviceEvent, LocalDevice, Orchestrator, Task, Work, edits
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, UnknownTask
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import (
@@ -155,7 +155,7 @@ def test_an_assignment_of_an_unknown_task_is_refused_and_changes_nothing() -> No
     assert orchestrate(plan).state == "completed"
 
 
-async def test_an_assignment_to_an_unknown_device_waits_says_so_and_fails() -> None:
+async def test_an_assignment_to_an_unknown_device_waits_is_explained_and_fails() -> None:
     orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
     plan = independent(Task("a", call=after(1)))
     running = asyncio.create_task(orchestrator.run(plan, assignments={"a": "elsewhere"}))
@@ -211,7 +211,7 @@ async def test_a_device_that_joins_gets_work_at_once() -> None:
     assert [(event.kind, event.device) for event in diary.events] == [("device_joined", "b")]
 
 
-async def test_a_device_that_leaves_finishes_what_it_has_and_gets_no_more() -> None:
+async def test_a_leaving_device_finishes_its_tasks_and_gets_no_more() -> None:
     orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)])
     diary = Diary(orchestrator, DeviceEvent)
     plan = independent(*(Task(f"t{n}", call=after(10)) for n in range(4)))
@@ -225,7 +225,7 @@ async def test_a_device_that_leaves_finishes_what_it_has_and_gets_no_more() -> N
     assert [(event.kind, event.device) for event in diary.events] == [("device_left", "a")]
 
 
-async def test_a_task_whose_device_left_before_the_start_is_assigned_anew() -> None:
+async def test_a_task_whose_device_left_before_the_start_is_assigned_again() -> None:
     async def main(turns: int) -> Any:
         executed: list[str] = []
 
@@ -372,7 +372,7 @@ def test_a_task_that_loses_every_device_fails_with_the_loss() -> None:
 # -- no device ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_task_no_device_can_take_is_reported_at_once_waits_for_a_join_and_then_runs() -> None:
+async def test_a_task_without_a_capable_device_is_reported_waits_for_a_join_and_runs() -> None:
     orchestrator = Orchestrator([LocalDevice("a")])
     diary = Diary(orchestrator, DeviceEvent)
     plan = independent(Task("t", call=after(1), needs=["gpu"]), Task("u", call=after(1)))
@@ -463,3 +463,36 @@ async def test_tasks_after_an_idle_plan_find_the_devices_as_they_are_now() -> No
     orchestrator.leave("a")
     orchestrator.join(LocalDevice("b"))
     assert (await orchestrator.run(independent(Task("t", call=after(1)), id="second")))["t"].device == "b"
+
+
+async def test_two_plans_take_turns_on_one_slot() -> None:
+    order: list[str] = []
+
+    async def note(work: Work) -> None:
+        order.append(work.constellation)
+        await asyncio.sleep(1)
+
+    orchestrator = Orchestrator([LocalDevice("one", slots=1, run=note)])
+    plans = [independent(*(Task(str(n)) for n in range(4)), id=name) for name in "AB"]
+    await asyncio.gather(*(orchestrator.run(plan) for plan in plans))
+    assert "".join(order) in ("ABABABAB", "AABABABB", "ABABABBA")
+
+
+def test_a_task_whose_device_was_lost_goes_to_another_one() -> None:
+    class Gone(LocalDevice):
+        async def execute(self, work: Work) -> Any:
+            raise DeviceLost("gone")
+
+    result = run(Orchestrator([Gone("gone"), LocalDevice("well")]).run(independent(Task("a", call=after(1)), id="p")))
+    assert (result.state, result["a"].device) == ("completed", "well")
+
+
+async def test_a_paused_plan_does_not_fail_a_task_that_waits_for_a_device() -> None:
+    orchestrator = Orchestrator([LocalDevice("d")], no_device_timeout=10)
+    running = asyncio.ensure_future(orchestrator.run(independent(Task("a", needs=["gpu"], call=after(1)), id="p")))
+    await asyncio.sleep(1)
+    orchestrator.pause("p")
+    await asyncio.sleep(15)
+    orchestrator.join(LocalDevice("gpu", can=["gpu"]))
+    orchestrator.resume("p")
+    assert (await running).state == "completed"

@@ -59,7 +59,7 @@ def test_without_an_editor_nothing_is_held() -> None:
     assert result.cycles == ()
 
 
-def test_scoped_holds_what_lies_below_an_unreviewed_end_and_nothing_else() -> None:
+def test_scoped_holds_only_tasks_below_an_unreviewed_end() -> None:
     result = orchestrate(two_branches(), editor=Script(seconds=2), policy="scoped")
     assert span(result, "b") == (3, 4)
     assert span(result, "d") == (3.5, 4.5)
@@ -94,7 +94,7 @@ def test_speculative_starts_revocable_tasks_provisionally_and_lets_others_wait()
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(10))
-def test_a_dependent_never_starts_before_the_review_of_what_it_waits_for_is_over(policy: str, seed: int) -> None:
+def test_a_dependent_never_starts_before_the_review_above_it_is_over(policy: str, seed: int) -> None:
     reviewed: set[str] = set()
     early: list[str] = []
 
@@ -225,7 +225,7 @@ def test_a_cancelled_task_is_not_reviewed() -> None:
 # -- stuck -------------------------------------------------------------------------------------------------------------
 
 
-def test_when_nothing_can_move_the_editor_is_asked_once_more() -> None:
+def test_when_no_task_can_start_the_editor_is_called_once_more() -> None:
     editor = Script({"stuck": [edits.AddTask(Task("a2", call=after(1))), edits.RemoveDependency("a", "b"),
                                edits.AddDependency("a2", "b")]})  # fmt: skip
     plan = chain(Task("a", call=failing(1)), Task("b", call=after(1)))
@@ -321,7 +321,7 @@ async def test_a_revoked_task_that_was_removed_does_not_start_again_and_its_resu
     assert diary.tasks("task_completed") == ["root"]
 
 
-def test_a_revoked_execution_is_told_to_stop_and_what_it_says_later_is_refused() -> None:
+def test_a_revoked_execution_is_stopped_and_its_result_refused() -> None:
     plan = Constellation("p")
     plan.add(Task("root", call=after(1)))
     plan.add(Task("b", call=stubborn(3, "old"), revocable=True), after="root")
@@ -379,7 +379,7 @@ def test_the_review_of_a_revoked_end_is_void_and_the_new_end_is_reviewed() -> No
     assert values == ["b", "second"]
 
 
-def test_the_editor_is_not_asked_about_ends_that_were_revoked_before_their_cycle_opened() -> None:
+def test_the_editor_is_not_called_about_ends_revoked_before_their_cycle_opened() -> None:
     editor = Script({"root": [edits.UpdateTask("b", call=after(1, "second"))]}, seconds=3)
     result = orchestrate(provisional_chain("b"), editor=editor, policy="speculative", max_cycles=1)
     assert result["b"].value == "second"
@@ -431,7 +431,7 @@ async def test_a_provisional_failure_counts_only_when_confirmed() -> None:
 # -- timeouts ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_cycle_that_outlives_its_timeout_closes_with_a_warning_and_the_plan_goes_on(caplog: Any) -> None:
+def test_a_cycle_past_its_timeout_closes_with_a_warning_and_the_plan_continues(caplog: Any) -> None:
     result, diary = edited(
         chain(Task("a", call=after(1)), Task("b", call=after(1))), editor=Script(seconds=1000), edit_timeout=10
     )
@@ -449,7 +449,7 @@ def test_a_late_answer_that_still_fits_is_accepted() -> None:
     assert diary.kinds("edit_timeout", "edit_applied")[:2] == ["edit_timeout", "edit_applied"]
 
 
-def test_a_late_answer_that_reaches_what_has_started_is_rejected_and_nobody_is_asked_again() -> None:
+def test_a_late_answer_about_a_started_task_is_rejected_without_another_call() -> None:
     editor = Script({"a": [edits.RemoveTask("b")]}, seconds=15)
     plan = chain(Task("a", call=after(1)), Task("b", call=after(100, "b")))
     result, diary = edited(plan, editor=editor, edit_timeout=10)
@@ -459,7 +459,7 @@ def test_a_late_answer_that_reaches_what_has_started_is_rejected_and_nobody_is_a
     assert len(editor.asked) == 2  # for the end of a, and for that of b
 
 
-async def test_a_late_answer_based_on_what_another_edit_has_changed_is_rejected_as_stale() -> None:
+async def test_a_late_answer_about_a_changed_task_is_rejected_as_stale() -> None:
     editor = Script({"a": [edits.UpdateTask("c", timeout=7)]}, seconds=15)
     plan = chain(Task("a", call=after(1)), Task("b", call=after(100)), Task("c", call=after(1)))
     orchestrator = Orchestrator([LocalDevice("device")], editor=editor, edit_timeout=10)
@@ -539,7 +539,7 @@ def test_an_edit_that_is_rejected_again_and_again_is_given_up_with_an_event(limi
     assert result.summary.edits_rejected == limit + 1
 
 
-def test_an_edit_that_reaches_a_task_which_has_started_meanwhile_is_rejected_and_the_editor_asked_again() -> None:
+def test_an_edit_of_a_task_that_has_started_is_rejected_and_the_editor_called_again() -> None:
     def answer(view: Any, events: Any) -> Any:
         if events[-1].kind == "edit_rejected":
             return [edits.CancelTask("elsewhere")]
@@ -634,7 +634,7 @@ NONSENSE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE.keys())
-def test_an_editor_that_answers_nonsense_is_told_so_a_bounded_number_of_times_and_the_plan_goes_on(answer: Any) -> None:
+def test_malformed_answers_are_rejected_a_bounded_number_of_times(answer: Any) -> None:
     asked: list[Any] = []
 
     async def editor(view: Any, events: Any) -> Any:
@@ -673,9 +673,7 @@ class Peculiar(BaseException):
     ids=lambda error: type(error).__name__,
 )
 @pytest.mark.parametrize("synchronous", [False, True], ids=["async", "sync"])
-def test_an_editor_that_raises_closes_its_cycle_with_an_event_and_the_plan_goes_on(
-    error: BaseException, synchronous: bool
-) -> None:
+def test_an_editor_that_raises_closes_its_cycle_and_the_plan_continues(error: BaseException, synchronous: bool) -> None:
     async def later(view: Any, events: Any) -> Any:
         await asyncio.sleep(1)
         raise error
@@ -850,7 +848,7 @@ def test_a_copy_cannot_forge_a_status() -> None:
     assert result["b"].value == "real"
 
 
-def test_another_plan_as_an_answer_replaces_what_has_not_started_and_nothing_else() -> None:
+def test_another_plan_as_an_answer_replaces_only_tasks_that_have_not_started() -> None:
     other = independent(Task("x", call=after(1, "x")), id="other")
     plan = chain(Task("a", call=after(1)), Task("b", call=after(1)), Task("c", call=after(1)))
     result, _ = edited(plan, editor=Script({"a": other}))
@@ -859,7 +857,7 @@ def test_another_plan_as_an_answer_replaces_what_has_not_started_and_nothing_els
     assert result["x"].value == "x"
 
 
-def test_the_author_the_reason_and_the_edits_are_told() -> None:
+def test_an_edit_event_has_author_reason_and_edits() -> None:
     batch = EditBatch(tuple(REMOVE_B), author="Ada", reason="b is superfluous")
     plan = chain(Task("a", call=after(1)), Task("b", call=after(1)), Task("c", call=after(1)))
     result, diary = edited(plan, editor=Script({"a": batch}))
@@ -869,7 +867,7 @@ def test_the_author_the_reason_and_the_edits_are_told() -> None:
     assert any("version 1 by Ada: b is superfluous" in entry.why for entry in result.story("b"))
 
 
-async def test_a_base_version_that_was_overtaken_is_stale_and_anything_else_rebases_silently() -> None:
+async def test_an_edit_based_on_a_changed_task_is_stale_and_any_other_is_rebased() -> None:
     plan = independent(Task("a", call=after(1)), Task("z", call=after(50)))
     plan.add(Task("b", call=after(1)), after="z")
     plan.add(Task("c", call=after(1)), after="z")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_events_are_values_that_cannot_be_changed() -> None:
         diary.events[0].kind = "other"
 
 
-def test_the_cycle_of_an_edit_is_told() -> None:
+def test_an_edit_event_has_its_cycle() -> None:
     editor = Script({"a": [edits.AddTask(Task("b", call=after(1)))]}, seconds=1)
     _, diary = observed(independent(Task("a", call=after(1))), lambda made: Diary(made, EditEvent), editor=editor)
     assert [(event.kind, event.cycle, event.tasks, event.version) for event in diary.events] == [
@@ -145,7 +146,7 @@ async def test_events_can_be_iterated_over() -> None:
     assert seen == ["task_started a", "task_completed a", "task_started b", "task_completed b"]
 
 
-async def test_an_iterator_that_nobody_reads_does_not_delay_the_run() -> None:
+async def test_an_unread_iterator_does_not_delay_the_run() -> None:
     async def main() -> float:
         made = Orchestrator([LocalDevice("device")])
         async with made.events.listen():
@@ -213,7 +214,7 @@ class Peculiar(BaseException):
     "error", [ValueError("no"), asyncio.CancelledError(), Peculiar()], ids=lambda e: type(e).__name__
 )
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_a_crashing_observer_is_logged_and_goes_on_with_the_next_event(
+def test_an_observer_that_raises_is_logged_and_receives_the_next_event(
     error: BaseException, asynchronous: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[str] = []
@@ -327,7 +328,7 @@ def eventful() -> Constellation:
     return plan
 
 
-async def test_no_event_is_made_when_nobody_listens(made: Counter[str]) -> None:
+async def test_no_event_is_made_without_subscribers(made: Counter[str]) -> None:
     orchestrator = Orchestrator([LocalDevice("device")], no_device_timeout=5)
     running = asyncio.create_task(orchestrator.run(eventful()))
     await at(0.5)
@@ -342,14 +343,14 @@ async def test_no_event_is_made_when_nobody_listens(made: Counter[str]) -> None:
     assert not made
 
 
-async def test_an_event_of_a_type_that_nobody_listens_for_is_not_made(made: Counter[str]) -> None:
+async def test_an_event_of_a_type_without_subscriber_is_not_made(made: Counter[str]) -> None:
     orchestrator = Orchestrator([LocalDevice("device")], no_device_timeout=5)
     orchestrator.events.subscribe(lambda event: None, DeviceEvent)
     await orchestrator.run(eventful())
     assert set(made) == {"DeviceEvent"}
 
 
-async def test_nobody_who_has_unsubscribed_is_served(made: Counter[str]) -> None:
+async def test_a_closed_subscription_receives_nothing(made: Counter[str]) -> None:
     orchestrator = Orchestrator([LocalDevice("device")])
     orchestrator.events.subscribe(lambda event: None).close()
     await orchestrator.run(independent(Task("a", call=after(1))))
@@ -364,7 +365,7 @@ async def test_an_idle_subscription_costs_no_task() -> None:
     assert len(diary.events) == 4
 
 
-async def test_events_of_several_constellations_name_theirs() -> None:
+async def test_events_of_several_plans_name_their_plan() -> None:
     made = Orchestrator([LocalDevice("device")])
     diary = Diary(made, TaskEvent)
     await asyncio.gather(*(made.run(independent(Task("a", call=after(1)), id=name)) for name in ("p", "q")))
@@ -376,8 +377,20 @@ async def test_events_of_several_constellations_name_theirs() -> None:
     ]
 
 
-def test_a_run_without_listeners_and_editors_records_the_story_all_the_same() -> None:
+def test_a_run_without_subscribers_and_editors_records_the_story() -> None:
     result = orchestrate(chain(Task("a", call=after(1)), Task("b", call=after(1))))
     assert [entry.what for entry in result.story()] == [
         "began", "started", "completed", "started", "completed", "completed",
     ]  # fmt: skip
+
+
+def test_a_slow_observer_does_not_keep_the_program_from_ending() -> None:
+    async def slow(event: Any) -> None:
+        await asyncio.sleep(3600)
+
+    orchestrator = Orchestrator([LocalDevice("d")])
+    orchestrator.events.subscribe(slow)
+    began = time.monotonic()
+    result = orchestrator.run_sync(independent(*(Task(str(n), call=after(0)) for n in range(20)), id="p"))
+    assert result.state == "completed"
+    assert time.monotonic() - began < 1800  # one event alone would take twice that

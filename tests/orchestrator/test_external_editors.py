@@ -59,7 +59,7 @@ async def test_an_answer_may_be_json() -> None:
     assert result["b"].task.timeout == 9
 
 
-async def test_a_cycle_that_nobody_claims_closes_after_the_claim_timeout() -> None:
+async def test_an_unclaimed_cycle_closes_after_the_claim_timeout() -> None:
     _, diary, running = outside()
     result = await running
     assert span(result, "b") == (31, 32)
@@ -74,7 +74,7 @@ async def test_editors_outside_take_part_only_when_enabled() -> None:
     assert span(result, "b") == (1, 2)
 
 
-async def test_what_somebody_has_claimed_nobody_else_may_claim_or_answer() -> None:
+async def test_a_claimed_cycle_cannot_be_claimed_or_answered_by_another() -> None:
     orchestrator, _, running = outside()
     await at(5)
     orchestrator.claim(1, "Ada", lease=60)
@@ -86,7 +86,7 @@ async def test_what_somebody_has_claimed_nobody_else_may_claim_or_answer() -> No
     await running
 
 
-async def test_an_answer_without_a_claim_is_refused_in_words_that_help() -> None:
+async def test_an_answer_without_a_claim_is_refused_with_advice() -> None:
     orchestrator, _, running = outside()
     await at(5)
     with pytest.raises(CycleClaimed, match="claim it first") as caught:
@@ -120,7 +120,7 @@ async def test_a_lease_that_runs_out_makes_the_cycle_free_again() -> None:
     assert span(result, "b") == (26, 27)
 
 
-async def test_a_lease_that_runs_out_and_that_nobody_takes_over_closes_the_cycle() -> None:
+async def test_an_expired_lease_without_a_new_claim_closes_the_cycle() -> None:
     orchestrator, _, running = outside()
     await at(5)
     orchestrator.claim(1, "Ada", lease=20)
@@ -242,4 +242,16 @@ async def test_an_editor_inside_cannot_be_robbed_of_its_cycle() -> None:
     await at(5)
     with pytest.raises(CycleClaimed):
         orchestrator.claim(1, "Ada")
+    await running
+
+
+async def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
+    async def editor(view: Any, events: Any) -> None:
+        await asyncio.sleep(5)
+
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(independent(Task("a", call=after(1)), id="p")))
+    await asyncio.sleep(2)
+    with pytest.raises(CycleClaimed, match="belongs to 'editor', the editor of this process"):
+        orchestrator.claim(1, "somebody")
     await running

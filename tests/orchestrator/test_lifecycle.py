@@ -57,7 +57,7 @@ def test_a_plan_cannot_be_run_again_after_its_end() -> None:
         orchestrate(plan)
 
 
-async def test_two_orchestrators_cannot_run_one_constellation() -> None:
+async def test_two_orchestrators_cannot_run_one_plan_in_memory() -> None:
     plan = independent(Task("a", call=after(5)), id="p")
     _, running = start(plan)
     await at(1)
@@ -69,7 +69,7 @@ async def test_two_orchestrators_cannot_run_one_constellation() -> None:
     assert told(result, "a") == ["started", "completed"]
 
 
-async def test_one_orchestrator_cannot_run_one_constellation_twice_at_once() -> None:
+async def test_one_orchestrator_cannot_run_one_plan_twice_at_once() -> None:
     plan = independent(Task("a", call=after(5)), id="p")
     orchestrator, running = start(plan)
     await at(1)
@@ -78,7 +78,7 @@ async def test_one_orchestrator_cannot_run_one_constellation_twice_at_once() -> 
     assert (await running).state == "completed"
 
 
-async def test_two_constellations_of_one_id_cannot_run_on_one_orchestrator_at_once() -> None:
+async def test_two_plans_of_one_id_cannot_run_on_one_orchestrator_at_once() -> None:
     orchestrator, running = start(independent(Task("a", call=after(5)), id="p"))
     await at(1)
     twin = independent(Task("a", call=after(5)), id="p")
@@ -88,7 +88,7 @@ async def test_two_constellations_of_one_id_cannot_run_on_one_orchestrator_at_on
     assert (await orchestrator.run(twin)).state == "completed"
 
 
-def test_what_is_no_constellation_is_refused() -> None:
+def test_run_refuses_other_types_than_a_plan() -> None:
     with pytest.raises(TypeError, match="run takes a Constellation"):
         run(Orchestrator().run({"tasks": []}))  # type: ignore[arg-type]
 
@@ -125,7 +125,7 @@ def test_a_condition_decides_over_the_result() -> None:
 
 
 @pytest.mark.parametrize("when", ["result.missing > 1", "result + 1 == 2", "unknown == result", "result", "1"])
-def test_a_condition_that_raises_or_says_neither_counts_as_false_and_is_told(when: str) -> None:
+def test_a_condition_that_raises_or_returns_no_boolean_is_false_with_a_reason(when: str) -> None:
     plan = independent(Task("a", call=after(1, {"ok": True})))
     plan.add(Task("b", call=after(1)), after={"a": {"when": when}})
     result = orchestrate(plan)
@@ -134,7 +134,7 @@ def test_a_condition_that_raises_or_says_neither_counts_as_false_and_is_told(whe
     assert result.state == "partially_failed"
 
 
-def test_a_condition_over_a_result_that_is_not_json_counts_as_false_and_says_so() -> None:
+def test_a_condition_over_a_result_that_is_not_json_is_false_with_a_reason() -> None:
     plan = independent(Task("a", call=after(1, object())))
     plan.add(Task("b", call=after(1)), after={"a": {"when": "result == 1"}})
     assert "not JSON" in why_of(orchestrate(plan), "b", "cancelled")
@@ -159,7 +159,7 @@ def test_conditions_of_ones_own_that_raise_do_not_hang_the_plan() -> None:
 # -- failure -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_can_never_run_is_cancelled_with_its_reason() -> None:
+def test_a_task_that_can_never_run_is_cancelled_with_its_reason() -> None:
     plan = chain(Task("a", call=failing(1)), Task("b", call=after(1)), Task("c", call=after(1)))
     plan.add(Task("cleanup", call=after(1)), after={"a": "failure"})
     plan.add(Task("always", call=after(1)), after={"a": "completion"})
@@ -183,7 +183,7 @@ def test_a_task_for_the_case_of_failure_is_not_needed_when_there_is_none() -> No
 # -- pause and resume --------------------------------------------------------------------------------------------------
 
 
-async def test_while_paused_nothing_starts_and_what_runs_goes_on() -> None:
+async def test_while_paused_nothing_starts_and_running_tasks_continue() -> None:
     plan = chain(Task("a", call=after(2)), Task("b", call=after(2)), id="p")
     orchestrator, running = start(plan)
     diary = Diary(orchestrator)
@@ -218,7 +218,7 @@ async def test_pausing_holds_the_next_attempt_too() -> None:
     assert tries == [0, 50]
 
 
-async def test_a_paused_constellation_does_not_hold_another() -> None:
+async def test_a_paused_plan_does_not_hold_another() -> None:
     async def main() -> Any:
         orchestrator, first = start(chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p"))
         await at(0.5)
@@ -231,7 +231,7 @@ async def test_a_paused_constellation_does_not_hold_another() -> None:
     assert second.state == first.state == "completed"
 
 
-async def test_a_paused_constellation_can_be_cancelled() -> None:
+async def test_cancel_ends_a_paused_plan() -> None:
     orchestrator, running = start(chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p"))
     await at(0.5)
     orchestrator.pause("p")
@@ -243,14 +243,14 @@ async def test_a_paused_constellation_can_be_cancelled() -> None:
 @pytest.mark.parametrize(
     "action", [lambda one: one.pause("p"), lambda one: one.resume("p"), lambda one: one.why("a", "p")]
 )
-async def test_steering_what_does_not_run_says_so_and_does_not_speak_of_edits(action: Any) -> None:
+async def test_a_command_for_a_plan_that_does_not_run_is_refused(action: Any) -> None:
     orchestrator = Orchestrator([LocalDevice("d")])
     with pytest.raises(Exception, match="no plan 'p' is running here") as caught:
         action(orchestrator)
     assert "edit was rejected" not in str(caught.value)
 
 
-async def test_a_question_that_does_not_say_which_constellation_is_meant_lists_them() -> None:
+async def test_a_command_without_a_plan_id_lists_the_running_plans() -> None:
     orchestrator, first = start(independent(Task("a", call=after(1)), id="p"))
     second = asyncio.create_task(orchestrator.run(independent(Task("a", call=after(1)), id="q")))
     await at(0.5)
@@ -300,7 +300,7 @@ async def test_cancelling_is_graceful_first_then_hard() -> None:
     assert "did not stop when asked" in why_of(result, "a", "cancelled")
 
 
-async def test_what_completes_although_asked_to_stop_has_completed() -> None:
+async def test_a_task_that_completes_although_asked_to_stop_has_completed() -> None:
     orchestrator, running = start(independent(Task("a", call=stubborn(6, "done")), id="p"), grace=4)
     await at(5)
     await orchestrator.cancel("p")
@@ -354,7 +354,7 @@ async def test_cancelling_ends_a_plan_whose_provisional_task_completes_instead_o
     check_invariants(result.plan)
 
 
-async def test_cancelling_revokes_what_is_provisional() -> None:
+async def test_cancelling_revokes_provisional_tasks() -> None:
     plan = speculative_pair()
     plan.edit([edits.UpdateTask("b", call=after(1))])
     plan.add(Task("c", call=after(50), revocable=True), after="b")
@@ -436,7 +436,7 @@ async def test_cancelling_while_an_editor_thinks_stops_the_editor() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_task_may_cancel_its_own_constellation() -> None:
+async def test_a_task_may_cancel_its_own_plan() -> None:
     orchestrator = Orchestrator([LocalDevice("d")])
 
     async def work() -> None:
@@ -445,7 +445,7 @@ async def test_a_task_may_cancel_its_own_constellation() -> None:
     assert (await orchestrator.run(independent(Task("a", call=work), id="p"))).state == "cancelled"
 
 
-async def test_cancelling_one_constellation_leaves_the_other_alone() -> None:
+async def test_cancelling_one_plan_does_not_affect_another() -> None:
     async def main() -> Any:
         orchestrator, first = start(
             independent(Task("a", call=after(100)), id="p"), devices=[LocalDevice("d", slots=1)]
@@ -554,7 +554,7 @@ async def test_an_edit_may_cancel_a_running_task_and_one_that_waits_for_its_next
     assert result.summary.makespan == pytest.approx(5, abs=1e-4)
 
 
-async def test_an_edit_of_what_has_begun_or_ended_is_rejected_and_changes_nothing() -> None:
+async def test_an_edit_of_a_started_or_ended_task_is_rejected_and_changes_nothing() -> None:
     plan = chain(Task("a", call=after(1)), Task("b", call=after(5)), Task("c"), id="p")
     _, running = start(plan)
     await at(3)
@@ -592,3 +592,36 @@ async def test_an_edit_that_explodes_halfway_leaves_nothing_of_its_batch_behind(
     check_invariants(plan)
     assert "c" not in plan
     assert "c" not in (await running).plan
+
+
+async def test_a_copy_of_a_running_plan_is_refused_and_does_not_hang() -> None:
+    plan = independent(Task("a", call=after(1)), id="p")
+    running = asyncio.ensure_future(Orchestrator([LocalDevice("d")]).run(plan))
+    await asyncio.sleep(0.5)
+    with pytest.raises(PlanError, match="copy of a plan with running tasks"):
+        await Orchestrator([LocalDevice("d")]).run(plan.copy())
+    await running
+
+
+async def test_dependents_of_a_task_that_could_not_be_removed_keep_waiting() -> None:
+    async def editor(view: Any, events: Any) -> Any:
+        if events[0].task_id != "a":
+            return None
+        copy = view.frozen()
+        copy.edit([edits.RemoveTask("b", "bridge"), edits.AddTask(Task("b2", call=after(1)))])
+        copy.edit([edits.AddDependency("b2", "c")])
+        await asyncio.sleep(5)
+        return copy
+
+    plan = Constellation("p")
+    plan.add(Task("a", call=after(1)))
+    plan.add(Task("b", call=lambda: None, device="late"))
+    plan.add(Task("c", call=after(1)), after="b")
+
+    plan.nodes["b"].task = Task("b", call=after(10), device="late")
+    orchestrator = Orchestrator([LocalDevice("d")], editor=editor)
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(2)
+    orchestrator.join(LocalDevice("late", run=None))
+    result = await running
+    assert result["c"].started_at >= result["b"].ended_at

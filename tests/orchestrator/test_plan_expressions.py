@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from asterism import Constellation, EditBatch, LocalDevice, Orchestrator, PlanError, Task, edits
 from asterism.base import expressions
 from asterism.core.errors import EditRejected
+from asterism.testing.virtual_time import run
 from tests.base.cel.cel_bombs import CONSTANT, over
+from tests.orchestrator.orchestrator_scenes import after, chain
 
 BOMBS = over("result")
 
@@ -31,7 +35,7 @@ def test_a_plan_with_a_condition_that_always_costs_too_much_is_refused(bomb: str
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_a_condition_that_costs_too_much_on_its_data_counts_as_false_and_the_rest_goes_on(bomb: str) -> None:
+def test_a_condition_that_costs_too_much_is_false_and_the_plan_continues(bomb: str) -> None:
     result = orchestrator().run_sync(plan_with(bomb))
     assert str(result.state) == "partially_failed"
     assert {task.id: str(task.status) for task in result} == {"a": "completed", "b": "cancelled", "c": "completed"}
@@ -56,7 +60,7 @@ def test_an_edit_with_a_condition_that_always_costs_too_much_is_rejected(bomb: s
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_an_edit_that_adds_a_costly_condition_to_what_has_ended_is_bounded(bomb: str) -> None:
+def test_a_costly_condition_on_an_ended_task_is_bounded(bomb: str) -> None:
     added = [edits.AddTask(Task("e", call=lambda: "v")), edits.AddDependency("a", "e", when=bomb)]
     answers = [EditBatch(added)]
     result = orchestrator(editor=lambda view, events: answers.pop() if answers else None).run_sync(plan_with("true"))
@@ -71,3 +75,14 @@ def test_a_selection_that_costs_too_much_fails_its_task_alone(bomb: str) -> None
     result = orchestrator().run_sync(plan)
     assert {task.id: str(task.status) for task in result} == {**dict.fromkeys("abc", "completed"), "d": "failed"}
     assert "steps" in str(result["d"].error)
+
+
+def test_a_condition_that_makes_the_parser_panic_is_a_violation_like_any_other() -> None:
+    async def editor(view: Any, events: Any) -> Any:
+        return [edits.AddTask(Task("n")), edits.AddDependency("a", "n", when="a" * 70_000 + "+")]
+
+    plan = chain(Task("a", call=after(1)), Task("b", call=after(1)), id="p")
+    result = run(Orchestrator([LocalDevice("d")], editor=editor).run(plan))
+    assert result.state == "completed"
+    assert result.summary.makespan < 10
+    assert {cycle.outcome for cycle in result.cycles} == {"abandoned"}

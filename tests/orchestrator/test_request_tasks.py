@@ -87,7 +87,7 @@ def fetch(http: dict[str, Any], **terms: Any) -> Any:
     return result["a"].value
 
 
-def test_an_answer_that_says_it_is_json_is_parsed(server: Any) -> None:
+def test_a_json_response_is_parsed(server: Any) -> None:
     value = fetch({"url": f"{server.url}/thing"})
     assert (value["method"], value["path"]) == ("GET", "/thing")
 
@@ -138,14 +138,14 @@ def test_upstream_results_fill_the_url_quoted_and_the_rest_of_the_request(server
     assert json.loads(value["body"]) == {"deep": [{"n": 3}]}
 
 
-def test_a_status_that_is_not_expected_fails_the_task_and_is_told(server: Any) -> None:
+def test_an_unexpected_status_fails_the_task_with_the_status(server: Any) -> None:
     with pytest.raises(RequestFailed) as caught:
         fetch({"url": f"{server.url}/status/503"})
     assert str(caught.value) == f"GET {server.url}/status/503 answered 503: status 503"
     assert (caught.value.status, caught.value.body) == (503, "status 503")
 
 
-def test_the_statuses_that_count_as_success_can_be_said(server: Any) -> None:
+def test_the_statuses_that_count_as_success_can_be_set(server: Any) -> None:
     assert fetch({"url": f"{server.url}/status/404", "expect": [200, 404]}) == "status 404"
     with pytest.raises(RequestFailed):
         fetch({"url": f"{server.url}/text", "expect": [404]})
@@ -162,7 +162,7 @@ def test_a_server_that_is_not_there_fails_the_task() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://ann:hunter2@127.0.0.1:1/x?token=hunter2", "htp://ann:hunter2@there/x"])
-def test_a_request_without_an_answer_names_what_was_asked_for_and_no_password(url: str) -> None:
+def test_a_request_without_an_answer_names_the_url_without_password(url: str) -> None:
     with pytest.raises(NoAnswer) as caught:
         fetch({"url": url, "method": "PUT"})
     assert str(caught.value).startswith(f"PUT {masked_url(url)} got no answer: ")
@@ -171,7 +171,7 @@ def test_a_request_without_an_answer_names_what_was_asked_for_and_no_password(ur
 
 
 @pytest.mark.parametrize("http", [{}, {"method": "GET"}], ids=str)
-def test_a_request_without_a_url_fails_in_words_that_help(http: dict[str, Any]) -> None:
+def test_a_request_without_a_url_fails_with_a_helpful_message(http: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=r"url") as caught:
         fetch(http)
     assert type(caught.value) is not KeyError

@@ -278,7 +278,7 @@ def test_an_exception_of_a_thread_is_the_error_of_the_task_itself() -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration("over"), SystemExit(3), asyncio.CancelledError()])
-async def test_a_thread_may_raise_what_event_loops_reserve_for_themselves(error: BaseException) -> None:
+async def test_a_thread_may_raise_exceptions_that_event_loops_reserve(error: BaseException) -> None:
     def broken() -> None:
         raise error
 
@@ -425,7 +425,7 @@ def test_accepted_and_rejected_edits_are_counted() -> None:
         ([], "completed", 0),
     ],
 )
-def test_the_exit_code_says_how_it_ended(tasks: list[Task], state: str, code: int) -> None:
+def test_the_exit_code_reflects_the_final_state(tasks: list[Task], state: str, code: int) -> None:
     result = orchestrate(independent(*tasks))
     assert (result.state, result.exit_code) == (state, code)
 
@@ -451,7 +451,7 @@ def test_a_result_lists_its_tasks_and_names_an_unknown_one() -> None:
     assert issubclass(UnknownTask, AsterismError)
 
 
-def test_the_story_of_a_task_is_told_in_order_with_reasons() -> None:
+def test_the_story_of_a_task_is_in_order_and_has_reasons() -> None:
     result = orchestrate(independent(Task("a", call=failing(1), retries=1, backoff=0)), seed=1)
     steps = [(entry.what, entry.why) for entry in result.story("a")]
     assert steps[0] == ("started", "device")
@@ -459,3 +459,19 @@ def test_the_story_of_a_task_is_told_in_order_with_reasons() -> None:
     assert "RuntimeError: it broke; attempt 2 in" in steps[1][1]
     assert steps[2] == ("started", "device")
     assert steps[3] == ("failed", "RuntimeError: it broke")
+
+
+@pytest.mark.virtual_time
+async def test_the_lower_bound_is_one_even_with_waits_between_attempts_and_devices_that_leave() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("no")
+
+    orchestrator = Orchestrator([LocalDevice("a", slots=1), LocalDevice("b", slots=1)], seed=1)
+    plan = independent(Task("x", call=fail, retries=3, backoff=10), Task("y", call=after(10)), id="p")
+    running = asyncio.ensure_future(orchestrator.run(plan))
+    await asyncio.sleep(5)
+    orchestrator.leave("b")
+    summary = (await running).summary
+    assert summary.lower_bound <= summary.makespan
+    assert summary.parallelism.work == 14

@@ -144,7 +144,7 @@ def test_a_device_that_rests_after_a_refusal_is_not_called_busy() -> None:
     assert "busy" not in str(answer)
 
 
-def test_a_task_no_device_can_take_says_what_it_asks_for_and_who_is_there() -> None:
+def test_a_task_without_a_capable_device_names_its_needs_and_the_devices() -> None:
     answer = ask(independent(Task("a", needs=["gpu", "disk"])), "a", 0.001)
     assert holder(answer)[0] == "no_device"
     assert str(answer) == ("a is pending: no device with 'disk', 'gpu' has joined; the devices are device")
@@ -163,7 +163,7 @@ def test_the_pause_before_the_next_attempt_is_named() -> None:
     assert "attempt 1 failed" in str(answer)
 
 
-def test_a_next_attempt_that_finds_no_device_says_so() -> None:
+def test_a_next_attempt_without_a_device_is_explained() -> None:
     plan = independent(Task("a", call=failing(1), retries=1, backoff=1))
     answer = ask(plan, "a", 0.5, lambda one: one.leave("device"))
     assert answer.status == "running"
@@ -190,13 +190,13 @@ def test_a_running_task_names_its_device_and_since_when() -> None:
     assert str(answer) == "a is running: it runs on 'device' for 4.0 s, attempt 1"
 
 
-def test_a_provisional_task_says_that_it_is_one() -> None:
+def test_a_provisional_task_is_explained_as_provisional() -> None:
     plan = chain(Task("a", call=after(1)), Task("b", call=after(10), revocable=True))
     answer = ask(plan, "b", 2, editor=Script(seconds=10), policy="speculative")
     assert "it runs provisionally on 'device'" in str(answer)
 
 
-def test_a_task_that_is_over_says_how_and_why() -> None:
+def test_an_ended_task_is_explained_with_its_reason() -> None:
     plan = independent(Task("a", call=failing(1)), Task("b", call=after(10)))
     answer = ask(plan, "a", 2)
     assert holder(answer) == ("ended", "failed")

@@ -17,7 +17,7 @@ from asterism.fleet import run_explanation
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.run_explanation import Reason, why
+from asterism.fleet.run_explanation import Reason, explain_run
 from asterism.peers import fleet_extension
 from asterism.store.memory import MemoryStore
 from asterism.testing.virtual_time import run as run_virtually
@@ -48,8 +48,8 @@ def test_a_monitor_runs_the_passes_of_extensions(monkeypatch: pytest.MonkeyPatch
     async def scenario() -> None:
         async with Fleet(MemoryStore()) as fleet:
             monitor = Monitor(fleet, "kitchen")
-            await monitor.watch()
-            await monitor.watch()
+            await monitor.run_pass()
+            await monitor.run_pass()
             assert made == [fleet]
 
     run_virtually(scenario())
@@ -71,6 +71,6 @@ def test_an_extension_explains_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with Fleet(MemoryStore()) as fleet:
             run = await fleet.create(Workflow("build", argv=("true",)))
-            assert (await why(fleet, run.id)).reasons == (reason,)
+            assert (await explain_run(fleet, run.id)).reasons == (reason,)
 
     run_virtually(scenario())

@@ -9,7 +9,7 @@ import pytest
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from asterism.peers import ingest
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
@@ -135,14 +135,14 @@ async def test_a_monitor_leaves_copies_alone_and_adopts_them() -> None:
     monitor = Monitor(kitchen.fleet, "kitchen")
     for _ in range(10):
         await kitchen.beat()
-        await monitor.watch()
+        await monitor.run_pass()
         kitchen.clock.now += 25.0
     assert (await kitchen.run(run.id)).status is PROCESSING
     await kitchen.fleet.configure(peer_timeout=100.0)
     for _ in range(10):
         kitchen.clock.now += 25.0
         await kitchen.beat()
-        await monitor.watch()
+        await monitor.run_pass()
     assert (await kitchen.run(run.id)).device != "laptop"
 
 
@@ -170,14 +170,14 @@ async def test_a_store_without_peers_is_asked_nothing() -> None:
 
 async def test_a_copy_says_why_it_does_not_run() -> None:
     laptop, kitchen, run = await left()
-    told = await why(kitchen.fleet, run.id)
+    told = await explain_run(kitchen.fleet, run.id)
     assert [reason.kind for reason in told.reasons] == ["left"]
-    assert "it is left to peer laptop, which says what becomes of it" in str(told)
+    assert "peer laptop manages it" in str(told)
     await laptop.take(run.id)
     await laptop.meet(kitchen)
-    kinds = [reason.kind for reason in (await why(kitchen.fleet, run.id)).reasons]
+    kinds = [reason.kind for reason in (await explain_run(kitchen.fleet, run.id)).reasons]
     assert kinds == ["running", "left"]
-    assert [reason.kind for reason in (await why(laptop.fleet, run.id)).reasons] == ["running"]
+    assert [reason.kind for reason in (await explain_run(laptop.fleet, run.id)).reasons] == ["running"]
 
 
 async def test_a_series_that_cannot_be_read_keeps_its_runs_from_being_adopted() -> None:

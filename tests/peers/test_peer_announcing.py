@@ -60,7 +60,7 @@ async def test_a_device_of_ours_that_is_off_keeps_its_name() -> None:
     await laptop.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
     await liar.says(devices=[a_device(device="laptop", id="evil-9")])
     assert await abroad(laptop) == []
-    assert "which is a device of this store" in (await laptop.notices("impostor"))[0]
+    assert "which belongs to this store" in (await laptop.notices("impostor"))[0]
     await laptop.fleet.workflows.add(FLOW)
     run = await laptop.fleet.create("transcode", {"secret": 1}, device="laptop")
     assert (run.status, run.session) == (CREATED, None)

@@ -11,7 +11,7 @@ from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, FAILED, REASSIGN
 from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from asterism.peers import remote_devices
 from asterism.peers.registry import Peer, largest_clock_lag
 from asterism.store.protocol import PutRegister, PutRun, PutSession
@@ -26,7 +26,7 @@ async def watches(side: Side, seconds: float, monitor: Monitor | None = None, ev
     for _ in range(int(seconds / every)):
         side.clock.now += every
         await side.beat()
-        await monitor.watch()
+        await monitor.run_pass()
     return monitor
 
 
@@ -57,7 +57,7 @@ async def test_a_run_for_a_device_of_a_peer_that_is_away_waits_for_it() -> None:
     monitor = await watches(laptop, 2000)
     await watches(laptop, 3 * DAY, monitor, every=20.0 * 60)
     assert (await laptop.run(run.id)).status is CREATED
-    assert "it is waited for until that peer is met" in str(await why(laptop.fleet, run.id))
+    assert "the run waits until that peer is met" in str(await explain_run(laptop.fleet, run.id))
     kitchen.clock.now = laptop.clock.now
     await kitchen.beat()
     await laptop.meet(kitchen)

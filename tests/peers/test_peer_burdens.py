@@ -93,7 +93,7 @@ async def test_a_record_that_refers_to_a_great_many_large_things_is_refused() ->
     transport = Offering(fat)
     met = await laptop.exchange.sync("kitchen", transport)
     assert (met.refused, transport.fetched) == (1, [])
-    assert "more than 100 large things" in (await laptop.notices("refused"))[0]
+    assert "more than 100 blobs" in (await laptop.notices("refused"))[0]
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ async def test_what_a_peer_sent_is_forgotten_with_the_last_run_that_needs_it() -
     run = transitions.create("theirs", junk(1), {}, by="liar", now=5.0)
     await liar.says(run, workflows=[junk(1).to_json()])
     mine = await laptop.fleet.workflows.add(junk(2))
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, 0.0, 100)
     assert len(await kept(laptop)) == 2
     await laptop.step("theirs", lambda one: transitions.cancel(one, 6.0, "ann"))
@@ -145,12 +145,12 @@ async def test_what_came_a_moment_ago_is_not_forgotten_since_its_run_is_on_its_w
     await laptop.fleet.workflows.keep(junk(1))
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
-    laptop.clock.now += 0.8 * workflows.AGE
+    laptop.clock.now += 0.8 * workflows.UNUSED_AGE
     await laptop.fleet.workflows.keep(junk(1))  # it is needed again
-    laptop.clock.now += 0.8 * workflows.AGE
+    laptop.clock.now += 0.8 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
-    laptop.clock.now += workflows.AGE
+    laptop.clock.now += workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert await kept(laptop) == []
 
@@ -160,7 +160,7 @@ async def test_what_somebody_here_adds_too_is_ours_and_not_forgotten() -> None:
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(junk(1))
     await laptop.fleet.workflows.add(junk(1))
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert (await Fleet(laptop.store).workflows.latest("junk-1")).version == 1
 
@@ -170,7 +170,7 @@ async def test_a_workflow_with_the_name_of_a_constellation_of_ours_is_left_to_th
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(Workflow("plan:nightly", shell="true", version=1))
     await laptop.store.commit([PutRegister("plan/nightly", {"state": "running"}, None)])
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
     assert len(await kept(laptop)) == 1
 
@@ -182,7 +182,7 @@ async def test_a_run_whose_workflow_was_forgotten_meanwhile_brings_it_again() ->
     await laptop.meet(kitchen)
     await laptop.fleet.workflows.get("transcode", 1)
     await laptop.step(run.id, lambda one: transitions.cancel(one, 6.0, "ann"))
-    laptop.clock.now += 2 * workflows.AGE
+    laptop.clock.now += 2 * workflows.UNUSED_AGE
     while await retention.prune(laptop.store, laptop.store.clock(), 100):
         pass
     assert await kept(laptop) == []
@@ -196,7 +196,7 @@ async def test_a_run_whose_workflow_is_only_remembered_is_not_taken() -> None:
     flow = await laptop.fleet.workflows.add(junk(1))
     del laptop.store._registers["workflow-version/junk-1@1"]
     answer = await liar.says(transitions.create("x", flow, {}, by="liar", now=5.0), workflows=[])
-    assert answer["reasons"] == ["run x: its workflow junk-1@1 did not come with it"]
+    assert answer["reasons"] == ["run x: its workflow junk-1@1 is missing"]
 
 
 async def test_thousands_of_versions_that_a_peer_has_taken_are_passed_over_at_once() -> None:

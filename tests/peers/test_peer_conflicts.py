@@ -93,7 +93,7 @@ async def test_the_user_of_the_loser_can_insist() -> None:
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
     await laptop.meet(kitchen)
     [told] = await kitchen.notices("conflict")
-    assert told.endswith("(it had come to 4/9)")
+    assert told.endswith("(progress: 4/9)")
     mine = await kitchen.fleet.keep_mine(run.id)
     assert (mine.retry_of, mine.pinned, mine.progress, mine.input) == (
         run.id,

@@ -211,7 +211,7 @@ async def test_the_devices_of_a_peer_can_be_given_work_and_take_it() -> None:
     await laptop.meet(kitchen)
     devices = {one.device: one for one in await laptop.fleet.devices()}
     assert (devices["kitchen"].state, devices["kitchen"].host) == (ABROAD, "via kitchen")
-    outlook = await laptop.fleet.outlook(fresh=True)
+    outlook = await laptop.fleet.placer(fresh=True)
     assert set(outlook.sessions) == {"laptop", "kitchen"}
     assert outlook.ranks["kitchen"] == 0.0
     run = await laptop.create(device="kitchen")

@@ -39,7 +39,7 @@ async def test_an_id_that_is_no_text_stops_no_meeting(tmp_path: Path, name: str)
     assert answer["cursor"]["number"] == 1
     assert answer["refused"] == 1
     [told] = await laptop.notices("refused")
-    assert told.startswith("peer kitchen: it is no record of a run")
+    assert told.startswith("peer kitchen: it is not a valid record of a run")
     await store.close()
 
 
@@ -136,7 +136,9 @@ async def test_a_record_that_is_too_large_is_passed_over_with_a_notice_and_the_o
         assert await kitchen.run(run.id) == run
     assert await kitchen.store.run(large.id) is None
     [told] = await laptop.notices("refused")
-    assert told.startswith(f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message")
+    assert told.startswith(
+        f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message"
+    )
     await laptop.take(large.id)
     assert (await laptop.meet(kitchen)).sent == 0
     assert len(await laptop.notices("refused")) == 1
@@ -249,10 +251,10 @@ async def test_a_record_that_was_taken_is_not_among_the_refused_though_it_once_w
     liar = Liar(laptop)
     run = transitions.create("one", FLOW, {}, by="ann", now=laptop.store.clock())
     answer = await liar.says(run, workflows=[])
-    assert answer["reasons"] == ["run one: its workflow transcode@1 did not come with it"]
+    assert answer["reasons"] == ["run one: its workflow transcode@1 is missing"]
     answer = await liar.says(run, ["two"])
     assert answer["refused"] == 1
-    assert answer["reasons"] == ["run two: it is no record of a run: its columns are not those of a run"]
+    assert answer["reasons"] == ["run two: it is not a valid record of a run: it does not have the columns of a run"]
 
 
 # -- a store that only syncs -------------------------------------------------------------------------------------------

@@ -95,19 +95,19 @@ def test_a_port_alone_is_one_of_this_machine(tmp_path: Path) -> None:
     "place", ["", "kitchen", "kitchen:", ":7420", "1:2:3", "0.0.0.0:99999", "https://x:1", "::1:7"]
 )
 def test_what_is_no_place_is_refused(place: str) -> None:
-    with pytest.raises(CannotListen, match=r"is no place to listen: write HOST:PORT, such as 127\.0\.0\.1:7420"):
+    with pytest.raises(CannotListen, match=r"is not a valid HOST:PORT \(examples: 127\.0\.0\.1:7420"):
         open_socket(place)
 
 
 def test_a_place_that_is_taken_is_told() -> None:
     with open_socket("0") as sock:
         port = sock.getsockname()[1]
-        with pytest.raises(CannotListen, match=f"there is no listening on 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             open_socket(f"127.0.0.1:{port}")
 
 
 def test_a_machine_that_is_not_this_one_is_told() -> None:
-    with pytest.raises(CannotListen, match=r"there is no listening on nobody\.invalid:7420: "):
+    with pytest.raises(CannotListen, match=r"cannot listen on nobody\.invalid:7420: "):
         open_socket("nobody.invalid:7420")
 
 
@@ -118,7 +118,7 @@ async def test_what_is_missing_is_said_with_what_to_install(
     monkeypatch.delitem(sys.modules, "asterism.base.http_server", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     name = module.partition(".")[0]
-    with pytest.raises(AsterismError, match=rf"peers are answered with {name}: install the extra 'peers'"):
+    with pytest.raises(AsterismError, match=rf"answering peers needs {name}: install the extra 'peers'"):
         async with serving_peer(tmp_path):
             pass
 

@@ -221,7 +221,7 @@ async def test_a_result_that_the_store_has_forgotten_is_not_believed_and_that_is
     await laptop.meet(kitchen)
     assert (await kitchen.run(lost)).status is COMPLETED
     assert await laptop.store.run(lost) is None
-    assert "laptop is a device of ours, and has not said" in (await laptop.notices("refused"))[0]
+    assert "laptop is a device of this store, and did not report" in (await laptop.notices("refused"))[0]
 
 
 async def test_a_peer_of_an_earlier_version_goes_on_where_it_was() -> None:

@@ -10,7 +10,7 @@ from asterism.core.errors import Fenced
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, PROCESSING, REASSIGNING, Grant, Run
 from asterism.core.run.session import ENDED
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 from asterism.peers.registry import UnknownPeer
 from asterism.peers.removal import held_runs, remove_peer
 from asterism.peers.takeover import Takeover
@@ -47,9 +47,9 @@ async def test_what_waits_in_the_store_of_a_removed_peer_is_held_and_named() -> 
     assert [one.id for one in removed.held] == [run.id]
     assert await offered(kitchen) == []
     assert await held_runs(kitchen.store, [run.id, "another"]) == {run.id: "laptop"}
-    [reason] = (await why(kitchen.fleet, run.id)).reasons
+    [reason] = (await explain_run(kitchen.fleet, run.id)).reasons
     assert (reason.kind, reason.name) == ("removed", "laptop")
-    assert reason.text == "it is held: it was left to peer laptop, which was removed"
+    assert reason.text == "it is held: peer laptop managed it and was removed"
 
 
 async def test_it_is_done_here_only_if_somebody_says_so_at_once_or_later() -> None:

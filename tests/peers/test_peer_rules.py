@@ -60,8 +60,8 @@ async def test_a_bomb_in_a_rule_of_a_peer_is_never_evaluated(
     run = transitions.create("liar-1", FLOW, {}, by="liar", now=victim.store.clock())
     await Liar(victim).says(run, workflows=[replace(FLOW, **{rule: bomb}).to_json()])
     assert (await victim.run("liar-1")).kind == "transcode@1"
-    await Monitor(victim.fleet, "laptop").watch()
-    outlook = await victim.fleet.outlook(fresh=True)
+    await Monitor(victim.fleet, "laptop").run_pass()
+    outlook = await victim.fleet.placer(fresh=True)
     flow = await victim.fleet.workflows.get(FLOW.name, FLOW.version)
     assert outlook.choose(await victim.run("liar-1"), flow).refused == {}
     assert seen == []

@@ -165,7 +165,7 @@ async def test_a_machine_that_is_on_for_less_than_the_timeout_each_day_adopts_wh
         for _ in range(60):
             laptop.clock.now += 10.0
             await laptop.beat()
-            await monitor.watch()
+            await monitor.run_pass()
     assert await laptop.left_to(run.id) is None
 
 
@@ -225,7 +225,7 @@ async def test_what_such_a_device_works_on_is_not_taken_from_it_at_once() -> Non
     monitor = Monitor(laptop.fleet, "laptop")
     for _ in range(20):
         await laptop.beat()
-        await monitor.watch()
+        await monitor.run_pass()
         laptop.clock.now += 10.0
     assert (await laptop.run(run.id)).status is PROCESSING
     [known] = [one for one in await laptop.store.sessions() if one.state == ABROAD]

@@ -14,7 +14,7 @@ from asterism.core.plan import provisional
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.lock import AssignmentLock
-from asterism.orchestrator.edit_cycles import EditCycles, _batch
+from asterism.orchestrator.edit_cycles import EditCycles, batch_of
 from asterism.orchestrator.execution import Execution
 from tests.races.holds import hold
 from tests.races.scenario import race
@@ -119,7 +119,7 @@ def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close the cycle as soon as the answer is there, and check and apply it one tick later."""
 
     def judge(self: EditCycles, cycle: Any, answer: Any, author: str) -> Applied:
-        batch, _ = _batch(answer, self._plan, cycle, author)
+        batch, _ = batch_of(answer, self._plan, cycle, author)
         self._close(cycle, "accepted")
 
         def later() -> None:

@@ -112,7 +112,8 @@ def _claim_each(url: str, name: str, *numbers: str) -> None:
     """Claim for one issue after the other, on one connection; prints what each was told."""
     import asyncio
 
-    from asterism.series.compare_and_swap import Claim, RetryOptions, claim
+    from asterism.series.claims import Claim, claim
+    from asterism.series.compare_and_swap import RetryOptions
     from asterism.series.store_register import StoreRegister
     from asterism.store.url import open_store
 
@@ -122,8 +123,8 @@ def _claim_each(url: str, name: str, *numbers: str) -> None:
         try:
             for number in map(int, numbers):
                 # as many as there are, and no longer pauses than what is asked for takes
-                patience = RetryOptions(tries=0, jitter=(0.005, 0.1))
-                after = (await claim(register, name, Claim(number), patience=patience)).after
+                retry = RetryOptions(tries=0, jitter=(0.005, 0.1))
+                after = (await claim(register, name, Claim(number), retry=retry)).after
                 told.append((number, 0 if after.active == number else 75))
         finally:
             await register.close()

@@ -10,21 +10,17 @@ from typing import Any
 import pytest
 
 from asterism.core.series.machine import Live, Series, UnreadableSeries
+from asterism.series.claims import Claim, Release, claim
 from asterism.series.compare_and_swap import (
-    JITTER,
-    TRIES,
-    Claim,
+    DEFAULT_TRIES,
+    RETRY_PAUSE,
     Contended,
-    UpdateCounts,
     RetryOptions,
-    Release,
     Step,
-    change,
-    claim,
-    expired,
-    mend,
+    UpdateCounts,
+    update,
 )
-from asterism.series.register import RevisionConflict, RateLimited, RegisterBusy, RegisterUnavailable, OutcomeUnknown
+from asterism.series.register import OutcomeUnknown, RateLimited, RegisterBusy, RegisterUnavailable, RevisionConflict
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreBusy
@@ -42,7 +38,7 @@ class Clocked(StoreRegister):
         return 1000.0 + asyncio.get_running_loop().time()
 
 
-def patience(**terms: Any) -> RetryOptions:
+def retry_options(**terms: Any) -> RetryOptions:
     return RetryOptions(chance=random.Random(7), clock=lambda: asyncio.get_running_loop().time(), **terms)
 
 
@@ -72,9 +68,9 @@ async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
 ) -> None:
     faulty.swaps += moved(100)
     counts = UpdateCounts()
-    with pytest.raises(Contended, match="others were first at each of 5 tries") as caught:
-        await claim(faulty, NAME, Claim(1), patience=patience(), counts=counts)
-    assert (TRIES, JITTER) == (5, (0.2, 0.8))
+    with pytest.raises(Contended, match="other writers won all 5 tries") as caught:
+        await claim(faulty, NAME, Claim(1), retry=retry_options(), counts=counts)
+    assert (DEFAULT_TRIES, RETRY_PAUSE) == (5, (0.2, 0.8))
     assert caught.value.tries == 5
     assert 4 * 0.2 <= asyncio.get_running_loop().time() <= 4 * 0.8
     assert (counts.conflicts, counts.retries, counts.swaps) == (5, 4, 0)
@@ -83,14 +79,14 @@ async def test_by_default_it_is_tried_five_times_with_pauses_of_chance_length(
 
 async def test_without_a_limit_it_is_tried_until_it_is_done(faulty: FaultyRegister) -> None:
     faulty.swaps += moved(2000)
-    outcome = await claim(faulty, NAME, Claim(1), patience=patience(tries=0))
+    outcome = await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0))
     assert (outcome.tries, outcome.after.active, outcome.changed) == (2001, 1, True)
 
 
 async def test_a_deadline_ends_it_and_is_never_overstepped(faulty: FaultyRegister) -> None:
     faulty.swaps += moved(10_000)
     with pytest.raises(Contended):
-        await claim(faulty, NAME, Claim(1), patience=patience(tries=0, deadline=60.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0, deadline=60.0))
     assert 40.0 < asyncio.get_running_loop().time() < 60.0
 
 
@@ -100,7 +96,7 @@ async def test_each_try_sees_the_newest_state(faulty: FaultyRegister, register: 
         await claim(register, NAME, Claim(number))
 
     faulty.swaps += [another, another, None]
-    outcome = await claim(faulty, NAME, Claim(1), patience=patience())
+    outcome = await claim(faulty, NAME, Claim(1), retry=retry_options())
     assert (outcome.after.active, outcome.after.queue, outcome.tries) == (10, (11, 1), 3)
 
 
@@ -117,12 +113,12 @@ async def test_who_was_never_forestalled_is_not_told_that_others_were_first(
 ) -> None:
     faulty.reads += [error] * 5
     with pytest.raises(type(error)) as caught:
-        await claim(faulty, NAME, Claim(1), patience=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
     assert caught.value is error
     faulty.reads += [error] * 4
     faulty.swaps += moved(1)
-    with pytest.raises(Contended, match="others were first at 1 of 5 tries"):
-        await claim(faulty, NAME, Claim(1), patience=patience())
+    with pytest.raises(Contended, match="other writers won 1 of 5 tries"):
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_who_finds_it_busy_and_then_changed_by_others_each_time_is_told_that_they_were_first(
@@ -137,8 +133,8 @@ async def test_who_finds_it_busy_and_then_changed_by_others_each_time_is_told_th
         raise RegisterBusy("locked")
 
     register.swap = forestalled  # type: ignore[method-assign]
-    with pytest.raises(Contended, match="others were first at 4 of 5 tries"):
-        await claim(register, NAME, Claim(1), patience=patience())
+    with pytest.raises(Contended, match="other writers won 4 of 5 tries"):
+        await claim(register, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_store_that_is_busy_is_tried_again(register: Clocked) -> None:
@@ -154,7 +150,7 @@ async def test_a_store_that_is_busy_is_tried_again(register: Clocked) -> None:
 
     store.commit = lambda *words: busy("commit", commit, *words)  # type: ignore[method-assign, assignment]
     store.register = lambda *words: busy("read", read, *words)  # type: ignore[method-assign, assignment]
-    outcome = await claim(register, NAME, Claim(1), patience=patience())
+    outcome = await claim(register, NAME, Claim(1), retry=retry_options())
     assert (outcome.after.active, outcome.tries) == (1, 3)
     assert calls == ["read", "read", "commit", "read", "commit"]
 
@@ -169,15 +165,15 @@ async def for_ever() -> None:
 async def test_a_deadline_ends_a_reading_that_hangs(faulty: FaultyRegister) -> None:
     faulty.reads += [for_ever]
     with pytest.raises(RegisterUnavailable, match="did not answer within the deadline of 20 s"):
-        await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0))
     assert asyncio.get_running_loop().time() == 20.0
 
 
 async def test_who_was_writing_when_the_deadline_came_does_not_know(faulty: FaultyRegister) -> None:
     faulty.swaps += [for_ever]
     counts = UpdateCounts()
-    with pytest.raises(OutcomeUnknown, match=r"whether series RFC-093 was changed is not known: .* the deadline of 20 s"):
-        await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0), counts=counts)
+    with pytest.raises(OutcomeUnknown, match=r"unknown whether series RFC-093 was changed: .* deadline of 20 s"):
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0), counts=counts)
     assert (asyncio.get_running_loop().time(), counts.unsure) == (20.0, 1)
 
 
@@ -185,7 +181,7 @@ async def test_a_write_that_was_in_doubt_is_not_forgotten_when_the_deadline_come
     faulty.swaps += ["before"]
     faulty.reads += [None, for_ever]
     with pytest.raises(OutcomeUnknown, match="the reply was lost"):
-        await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0))
 
 
 async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: FaultyRegister) -> None:
@@ -194,14 +190,14 @@ async def test_a_try_that_the_deadline_would_cut_off_is_not_begun(faulty: Faulty
 
     faulty.reads += [slowly] * 9
     faulty.swaps += moved(9)
-    with pytest.raises(Contended, match="at each of 2 tries"):
-        await claim(faulty, NAME, Claim(1), patience=patience(tries=0, deadline=20.0))
+    with pytest.raises(Contended, match="won all 2 tries"):
+        await claim(faulty, NAME, Claim(1), retry=retry_options(tries=0, deadline=20.0))
 
 
 async def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline(faulty: FaultyRegister) -> None:
     faulty.reads += [TimeoutError("its own")]
     with pytest.raises(TimeoutError, match="its own"):
-        await claim(faulty, NAME, Claim(1), patience=patience(deadline=20.0))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=20.0))
 
 
 # -- lost replies ------------------------------------------------------------------------------------------------------
@@ -211,7 +207,7 @@ async def test_a_reply_that_was_lost_at_the_last_try_is_no_contention(faulty: Fa
     """It may still come true, so nobody is told that nothing was written."""
     faulty.swaps += [*moved(4), "before"]
     with pytest.raises(OutcomeUnknown):
-        await claim(faulty, NAME, Claim(1), patience=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_reply_that_was_lost_before_the_register_went_away_is_not_forgotten(
@@ -220,7 +216,7 @@ async def test_a_reply_that_was_lost_before_the_register_went_away_is_not_forgot
     faulty.swaps += ["after"]
     faulty.reads += [None, RegisterUnavailable("out of reach")]
     with pytest.raises(OutcomeUnknown):
-        await claim(faulty, NAME, Claim(1), patience=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
     assert (await state(register)).active == 1, "it did happen"
 
 
@@ -233,21 +229,21 @@ async def test_once_the_state_has_moved_on_a_lost_write_is_no_doubt_any_more(
     faulty.reads += [None, another]
     faulty.swaps += ["before", *moved(4)]
     with pytest.raises(Contended):
-        await claim(faulty, NAME, Claim(1), patience=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_reading_whose_reply_was_lost_is_no_doubt(faulty: FaultyRegister) -> None:
     faulty.reads += [OutcomeUnknown("the reply was lost")] * 5
     with pytest.raises(RegisterUnavailable, match="the reply was lost"):
-        await claim(faulty, NAME, Claim(1), patience=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
     faulty.reads += [OutcomeUnknown("the reply was lost")]
-    assert (await claim(faulty, NAME, Claim(1), patience=patience())).after.active == 1
+    assert (await claim(faulty, NAME, Claim(1), retry=retry_options())).after.active == 1
 
 
 async def test_a_register_that_is_out_of_reach_is_told_at_once(faulty: FaultyRegister) -> None:
     faulty.reads += [RegisterUnavailable("out of reach")]
     with pytest.raises(RegisterUnavailable, match="out of reach"):
-        await claim(faulty, NAME, Claim(1), patience=patience())
+        await claim(faulty, NAME, Claim(1), retry=retry_options())
 
 
 async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of_the_same_issue(
@@ -261,7 +257,7 @@ async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of
     faulty.swaps += ["after"]
     faulty.reads += [None, claimed_anew]
     step = Release(1)
-    await change(faulty, NAME, step, step.told, patience=patience())
+    await update(faulty, NAME, step, step.message, retry=retry_options())
     found = await state(register)
     assert (found.active, found.by) == (1, "bob")
 
@@ -272,7 +268,7 @@ async def test_a_release_whose_reply_was_lost_does_not_release_the_next_claim_of
 async def test_a_register_that_asks_for_patience_gets_it(faulty: FaultyRegister) -> None:
     faulty.reads += [RateLimited("too often", 30.0)]
     counts = UpdateCounts()
-    await claim(faulty, NAME, Claim(1), patience=patience(), counts=counts)
+    await claim(faulty, NAME, Claim(1), retry=retry_options(), counts=counts)
     assert 30.0 < asyncio.get_running_loop().time() < 31.0
     assert counts.rate_limited == 1
 
@@ -283,7 +279,7 @@ async def test_a_wait_beyond_the_deadline_or_all_reason_is_not_waited_for(
 ) -> None:
     faulty.reads += [RateLimited("too often", asked)]
     with pytest.raises(RateLimited):
-        await claim(faulty, NAME, Claim(1), patience=patience(deadline=deadline))
+        await claim(faulty, NAME, Claim(1), retry=retry_options(deadline=deadline))
     assert asyncio.get_running_loop().time() == 0.0
 
 
@@ -327,8 +323,8 @@ async def test_who_is_first_in_the_queue_takes_over_from_a_lease_that_has_run_ou
 
 def test_a_lease_that_has_run_out_can_be_ended_by_anybody_who_looks() -> None:
     series = Series(NAME).claim(1, 10.0, lease=5.0).claim(2, 11.0)
-    assert expired(series, 14.0) is series
-    after = expired(series, 15.0)
+    assert series.expire(14.0) is series
+    after = series.expire(15.0).promote(15.0).as_one_change_of(series)
     assert (after.active, after.revision) == (2, series.revision + 1)
 
 
@@ -347,10 +343,12 @@ async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, registe
     live = [Live(5, 2), Live(4, 1)]
 
     async def another() -> None:
-        await mend(register, NAME, lambda series, now: series.rebuild(live, now), "theirs")
+        await update(register, NAME, lambda series, now: series.rebuild(live, now), "theirs", repair=True)
 
     faulty.swaps += [another]
-    outcome = await mend(faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", patience=patience())
+    outcome = await update(
+        faulty, NAME, lambda series, now: series.rebuild(live, now), "ours", retry=retry_options(), repair=True
+    )
     assert (outcome.changed, outcome.after.queue, outcome.tries) == (False, (4, 5), 2)
     assert [one.message for one in await register.history(NAME, 5)] == ["theirs", "by hand"]
 
@@ -359,7 +357,7 @@ async def test_two_who_mend_at_once_mend_it_once(faulty: FaultyRegister, registe
 async def test_what_is_mended_says_when(register: Clocked, step: Step) -> None:
     await register.swap(NAME, None, '{"active_issue": 1, "revision": 4}', "by hand")
     await asyncio.sleep(5.0)
-    outcome = await mend(register, NAME, step, "mend", patience=patience())
+    outcome = await update(register, NAME, step, "mend", retry=retry_options(), repair=True)
     assert (outcome.changed, outcome.after.updated_at, outcome.after.revision) == (True, 1005.0, 5)
     assert await state(register) == outcome.after
 
@@ -367,7 +365,7 @@ async def test_what_is_mended_says_when(register: Clocked, step: Step) -> None:
 async def test_what_cannot_be_read_is_nobodys_to_change(faulty: FaultyRegister, register: Clocked) -> None:
     await register.swap(NAME, None, "{", "by hand")
     with pytest.raises(UnreadableSeries):
-        await change(faulty, NAME, lambda series, now: series.promote(now), "promote", patience=patience())
+        await update(faulty, NAME, lambda series, now: series.promote(now), "promote", retry=retry_options())
     assert faulty.swapped == 0
 
 

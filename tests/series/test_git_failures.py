@@ -20,9 +20,10 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series import git_register
-from asterism.series.compare_and_swap import Claim, RetryOptions, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import STUCK, GitRegister
-from asterism.series.register import RevisionConflict, RegisterBusy, RegisterUnavailable, Snapshot
+from asterism.series.register import RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import PATIENCE, gone, soon
 from tests.series.register_openers import bare_repository
 
@@ -88,7 +89,7 @@ async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
             await swapping
         assert not locks(remote)
         hook.unlink()
-        assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
+        assert (await claim(register, NAME, Claim(1), retry=EAGER)).after.active == 1
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -162,7 +163,7 @@ async def test_a_ref_that_can_never_be_written_is_told_in_gits_words(remote: Pat
     told(remote, "update-ref", "refs/asterism/series", blob)  # where the folder of the series should be
     async with using(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match="rejects the change of series RFC-093"):
-            await claim(register, NAME, Claim(1), patience=EAGER)
+            await claim(register, NAME, Claim(1), retry=EAGER)
 
 
 async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes_is_not(remote: Path) -> None:
@@ -192,7 +193,7 @@ async def test_a_lock_that_was_left_behind_is_not_called_contention_however_few_
     lock.touch()
     async with using(f"file://{remote}") as register:
         with pytest.raises(RegisterUnavailable, match="rejects the change of series RFC-093"):
-            await claim(register, NAME, Claim(1), patience=replace(EAGER, tries=tries))
+            await claim(register, NAME, Claim(1), retry=replace(EAGER, tries=tries))
 
 
 async def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(remote: Path, tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ async def test_a_repository_that_may_not_be_written_to_is_told_with_the_reason(r
     async with using(f"file://{remote}", environment=environment) as register:
         told = r"\[remote rejected\] \(unpacker error\) \(remote unpack failed: unable to create temporary"
         with pytest.raises(RegisterUnavailable, match=told):
-            await claim(register, NAME, Claim(1), patience=EAGER)
+            await claim(register, NAME, Claim(1), retry=EAGER)
 
 
 # -- the private repository --------------------------------------------------------------------------------------------
@@ -312,8 +313,8 @@ def over_ssh(tmp_path: Path) -> tuple[Path, dict[str, str]]:
 async def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dict[str, str]], form: str) -> None:
     notes, environment = over_ssh
     async with using(form.format(remote), environment=environment) as register:
-        first = await claim(register, NAME, Claim(1), patience=EAGER)
-        second = await claim(register, NAME, Claim(2), patience=EAGER)
+        first = await claim(register, NAME, Claim(1), retry=EAGER)
+        second = await claim(register, NAME, Claim(2), retry=EAGER)
         assert (first.after.active, second.after.active, second.after.queue) == (1, 1, (2,))
         assert await register.names() == [NAME]
         assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]
@@ -332,6 +333,6 @@ async def test_an_ssh_that_is_refused_is_told(remote: Path, tmp_path: Path) -> N
     environment = {**os.environ, "GIT_SSH_COMMAND": str(program), "GIT_SSH_VARIANT": "ssh"}
     async with using(f"git@example.invalid:{remote}", environment=environment) as register:
         with pytest.raises(RegisterUnavailable, match=r"cannot be reached: .*Permission denied \(publickey\)"):
-            await claim(register, NAME, Claim(1), patience=EAGER)
+            await claim(register, NAME, Claim(1), retry=EAGER)
         with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*Permission denied \(publickey\)"):
             await register.swap(NAME, None, "x", "m")

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from asterism.series.compare_and_swap import Claim, RetryOptions, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import GitRegister
-from asterism.series.register import RevisionConflict, RegisterUnavailable, Snapshot
+from asterism.series.register import RegisterUnavailable, RevisionConflict, Snapshot
 from tests.series.register_openers import bare_repository, certificate, over_http
 from tests.series.series_processes import all_at_once
 
@@ -111,7 +112,7 @@ async def test_the_authority_that_the_settings_of_git_name_is_trusted(
     settings = tmp_path / "gitconfig"
     settings.write_text(f'[http "{remote.rpartition("/")[0]}"]\n\tsslCAInfo = {trusted}\n')
     async with using(remote, GIT_CONFIG_GLOBAL=str(settings)) as register:
-        assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
+        assert (await claim(register, NAME, Claim(1), retry=EAGER)).after.active == 1
 
 
 async def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https(tmp_path: Path, trusted: Path) -> None:
@@ -119,7 +120,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https
     with over_http(tmp_path, trusted) as (address, to_come):
         async with using(f"{address}/remote.git", GIT_SSL_CAINFO=str(trusted)) as register:
             to_come.extend(["after", "before"])
-            assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
+            assert (await claim(register, NAME, Claim(1), retry=EAGER)).after.active == 1
             assert len(await register.history(NAME, 9)) == 1
 
 
@@ -166,7 +167,7 @@ async def test_a_push_that_meets_a_certificate_it_does_not_trust_has_not_begun(r
     register.files = (trusted, certificate(trusted.parent))
     try:
         with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*certificate"):
-            await claim(register, NAME, Claim(1), patience=EAGER)
+            await claim(register, NAME, Claim(1), retry=EAGER)
         assert register.reads == 1
     finally:
         await register.close()

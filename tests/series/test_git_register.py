@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from asterism.series import git_register
-from asterism.series.compare_and_swap import Claim, RetryOptions, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import GitRegister
-from asterism.series.private_repo import LITTER
-from asterism.series.register import RevisionConflict, RegisterBusy, RegisterUnavailable, Snapshot, OutcomeUnknown
+from asterism.series.private_repo import DIRECTORY_PREFIX
+from asterism.series.register import OutcomeUnknown, RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository, over_http
 
@@ -93,7 +94,9 @@ async def test_within_a_hook_of_a_checkout_it_is_the_remote_that_is_meant(remote
 
 
 async def test_what_a_killed_process_left_is_swept_after_a_day(remote: Path, temporary: Path) -> None:
-    old, young, foreign = (temporary / name for name in (f"{LITTER}old", f"{LITTER}young", "another"))
+    old, young, foreign = (
+        temporary / name for name in (f"{DIRECTORY_PREFIX}old", f"{DIRECTORY_PREFIX}young", "another")
+    )
     for path in (old, young, foreign):
         (path / "objects").mkdir(parents=True)
         os.utime(path, (0, 0) if path is not young else None)
@@ -201,7 +204,7 @@ async def test_a_swap_from_a_state_that_was_read_elsewhere_works(remote: Path) -
     ],
 )
 def test_the_porcelain_output_is_read(line: str, judged: tuple[str, str]) -> None:
-    assert git_register._judged(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
+    assert git_register._push_result(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
 
 
 class Witness(GitRegister):
@@ -311,11 +314,10 @@ async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, d
 @pytest.mark.parametrize("faults", [["after"], ["before"], ["before", "after"], ["after", "before", "before"]])
 async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
-
-        async def scene(register: GitRegister) -> None:
-            await claim(register, NAME, Claim(1), patience=RetryOptions(tries=0, jitter=(0.0, 0.01)))
+        async with using(f"{address}/remote.git") as register:
+            await claim(register, NAME, Claim(1), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))
             to_come.extend(faults)
-            outcome = await claim(register, NAME, Claim(2), patience=RetryOptions(tries=0, jitter=(0.0, 0.01)))
+            outcome = await claim(register, NAME, Claim(2), retry=RetryOptions(tries=0, jitter=(0.0, 0.01)))
             assert (outcome.after.active, outcome.after.queue, outcome.after.revision) == (1, (2,), 2)
             to_come.clear()
             assert [one.message for one in await register.history(NAME, 9)] == ["queue #2", "claim #1"]

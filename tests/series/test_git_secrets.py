@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from asterism.series import git_register
-from asterism.series.compare_and_swap import Claim, RetryOptions, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import GitRegister
 from asterism.series.git_remote import RemoteAddress, rewritten, split
 from asterism.series.register import RegisterUnavailable
@@ -70,7 +71,7 @@ def claimed(address: str) -> None:
     async def main() -> None:
         register = GitRegister(address)
         try:
-            assert (await claim(register, NAME, Claim(1), patience=EAGER)).after.active == 1
+            assert (await claim(register, NAME, Claim(1), retry=EAGER)).after.active == 1
             assert len(await register.history(NAME, 9)) == 1
         finally:
             await register.close()

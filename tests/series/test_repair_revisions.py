@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from asterism.core.series.machine import Live, Series
-from asterism.series.compare_and_swap import Claim, RetryOptions, change, claim, mend
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions, update
 from asterism.series.git_register import GitRegister
-from asterism.series.register import STATE_FILE, SeriesRegister, ref_of
-from asterism.series.store_register import STATES, StoreRegister
+from asterism.series.register import REF_PREFIX, STATE_FILE, SeriesRegister
+from asterism.series.store_register import STATE_PREFIX, StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister
 from tests.series.github.github_fixtures import SERIES, opened, world_of
@@ -22,7 +23,7 @@ from tests.series.github.github_server import GitHubServer
 from tests.series.register_openers import bare_repository
 
 EAGER = RetryOptions(jitter=(0.0, 0.01))
-REF = ref_of(SERIES)
+REF = REF_PREFIX + SERIES
 Spoil = Callable[[str | None], Awaitable[None]]
 """Puts this text in the place of the state; None takes it away."""
 
@@ -32,7 +33,7 @@ async def in_store(folder: Path) -> AsyncIterator[tuple[SeriesRegister, Spoil]]:
     store = MemoryStore()
 
     async def spoil(text: str | None) -> None:
-        found = await store.register(STATES + SERIES)
+        found = await store.register(STATE_PREFIX + SERIES)
         assert found is not None
         value = None if text is None else {**found.value, "text": text}
         await store.commit([PutRegister(found.key, value, found.revision)])
@@ -90,8 +91,8 @@ def rebuilt(series: Series, now: float) -> Series:
 
 async def used(register: SeriesRegister) -> Series:
     for number in (1, 2, 3):
-        await claim(register, SERIES, Claim(number), patience=EAGER)
-    await change(register, SERIES, lambda series, now: series.release(3, now), "release", patience=EAGER)
+        await claim(register, SERIES, Claim(number), retry=EAGER)
+    await update(register, SERIES, lambda series, now: series.release(3, now), "release", retry=EAGER)
     return Series.from_text((await register.read(SERIES)).text, SERIES)
 
 
@@ -104,7 +105,7 @@ async def test_a_state_that_cannot_be_read_goes_on_where_its_history_ends(
         before = await used(register)
         for text in texts:
             await spoil(text)
-        after = (await mend(register, SERIES, rebuilt, "rebuild", patience=EAGER)).after
+        after = (await update(register, SERIES, rebuilt, "rebuild", retry=EAGER, repair=True)).after
         assert after.revision > before.revision
         assert (after.active, after.queue) == (1, (2,))
         assert after == Series.from_text((await register.read(SERIES)).text, SERIES)
@@ -116,5 +117,5 @@ async def test_of_a_state_that_is_lost_the_history_tells_what_it_can(place: str,
     async with PLACES[place](tmp_path) as (register, spoil):
         before = await used(register)
         await spoil(None)
-        after = (await mend(register, SERIES, rebuilt, "rebuild", patience=EAGER)).after
+        after = (await update(register, SERIES, rebuilt, "rebuild", retry=EAGER, repair=True)).after
         assert after.revision == (before.revision + 1 if place == "store" else 1)

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from asterism.series.series_metrics import MEANINGS, SeriesMetrics, write_whole
+from asterism.series.series_metrics import DESCRIPTIONS, SeriesMetrics, write_atomically
 
 
 def test_the_figures_of_one_process_are_added_to_the_file_once(tmp_path):
@@ -45,7 +45,7 @@ def test_the_seeds_figures_are_there_from_the_beginning(tmp_path):
     file = tmp_path / "m.json"
     SeriesMetrics().write(file)
     figures = json.loads(file.read_text())
-    assert {"promotion_events", "duplicate_prevented", "retries", "conflicts"} <= set(figures) & set(MEANINGS)
+    assert {"promotion_events", "duplicate_prevented", "retries", "conflicts"} <= set(figures) & set(DESCRIPTIONS)
 
 
 def test_the_text_for_prometheus_is_what_prometheus_reads():
@@ -64,14 +64,14 @@ def test_the_text_for_prometheus_is_what_prometheus_reads():
 
 def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     file = tmp_path / "m.json"
-    write_whole(file, "before")
+    write_atomically(file, "before")
 
     def broken(*args: object) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr("asterism.series.series_metrics.os.replace", broken)
     with pytest.raises(OSError, match="disk is full"):
-        write_whole(file, "after")
+        write_atomically(file, "after")
     assert file.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["m.json"]
 
@@ -111,8 +111,8 @@ def test_standard_output_is_written_to_also_if_it_is_a_file(tmp_path, linked):
     (tmp_path / "link").symlink_to("/dev/fd/1")
     name = str(tmp_path / "link") if linked else "/dev/fd/1"
     text = (
-        "import sys\nfrom pathlib import Path\nfrom asterism.series.series_metrics import write_whole\n"
-        f"print('before', flush=True)\nwrite_whole(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
+        "import sys\nfrom pathlib import Path\nfrom asterism.series.series_metrics import write_atomically\n"
+        f"print('before', flush=True)\nwrite_atomically(Path({name!r}), 'figures\\n')\nprint('after', flush=True)\n"
     )
     file = tmp_path / "out.txt"
     with file.open("w") as out:

@@ -17,8 +17,9 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series import compare_and_swap
-from asterism.series.compare_and_swap import Claim, Contended, UpdateCounts, Outcome, RetryOptions, claim
-from asterism.series.register import Change, RevisionConflict, Snapshot, OutcomeUnknown
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import Contended, Outcome, RetryOptions, UpdateCounts
+from asterism.series.register import Change, OutcomeUnknown, RevisionConflict, Snapshot
 from asterism.testing.virtual_time import run
 
 NAME = "RFC-093"
@@ -95,9 +96,9 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
 
     async def main() -> tuple[list[Outcome | BaseException], Series, UpdateCounts]:
         loop, register, counts = asyncio.get_running_loop(), register_of(chance, losing), UpdateCounts()
-        patience = RetryOptions(tries=tries, chance=chance, clock=loop.time)
+        retry = RetryOptions(tries=tries, chance=chance, clock=loop.time)
         claims = [
-            asyncio.ensure_future(claim(register, NAME, Claim(item), patience=patience, counts=counts))
+            asyncio.ensure_future(claim(register, NAME, Claim(item), retry=retry, counts=counts))
             for item in range(1, number + 1)
         ]
         for one in claims:
@@ -108,7 +109,7 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
         return outcomes, Series.from_text(register.text, NAME), counts
 
     outcomes, found, counts = run(main(), seed=seed)
-    told = _judged(outcomes, found)
+    told = _push_result(outcomes, found)
     assert counts.duplicate_prevented == told["queued"]
     told["conflicts"], told["lost"] = counts.conflicts, counts.unsure
     if not tries and not dying:
@@ -116,7 +117,7 @@ def contest(seed: int, register_of: Register = Slow) -> Counter[str]:
     return told
 
 
-def _judged(outcomes: list[Outcome | BaseException], found: Series) -> Counter[str]:
+def _push_result(outcomes: list[Outcome | BaseException], found: Series) -> Counter[str]:
     """What everybody was told, held against what is there."""
     there = {found.active, *found.queue} if found.revision else set()
     assert len(there) == found.revision, "nobody is in it twice, and nobody without a change"
@@ -171,7 +172,7 @@ def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest
     """Who is told that nothing was written, although something may have been, is there in some world."""
 
     def forgets(self: compare_and_swap._Attempts, error: OutcomeUnknown) -> None:
-        self.forestalled(RevisionConflict(NAME))
+        self.lost_race(RevisionConflict(NAME))
 
-    monkeypatch.setattr(compare_and_swap._Attempts, "doubts", forgets)
+    monkeypatch.setattr(compare_and_swap._Attempts, "lost_reply", forgets)
     noticed()

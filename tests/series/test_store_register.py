@@ -9,8 +9,8 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series import store_register
-from asterism.series.compare_and_swap import Claim, claim
-from asterism.series.register import RegisterUnavailable, OutcomeUnknown
+from asterism.series.claims import Claim, claim
+from asterism.series.register import OutcomeUnknown, RegisterUnavailable
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRegister, Register, Write
@@ -48,8 +48,8 @@ async def test_issues_and_runs_of_one_name_are_two_series(register: StoreRegiste
 async def test_old_changes_are_forgotten_and_the_last_ones_kept(
     register: StoreRegister, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_register, "KEPT", 10)
-    monkeypatch.setattr(store_register, "TIDY_EVERY", 5)
+    monkeypatch.setattr(store_register, "KEPT_CHANGES", 10)
+    monkeypatch.setattr(store_register, "TRIM_INTERVAL", 5)
     token = None
     for number in range(1, 43):
         token = await register.swap(NAME, token, str(number), f"change {number}")
@@ -74,7 +74,7 @@ async def test_a_store_that_was_restored_goes_on_counting_changes(register: Stor
 async def test_a_value_that_nobody_here_wrote_is_taken_and_can_be_mended(
     register: StoreRegister, store: MemoryStore
 ) -> None:
-    await store.commit([PutRegister(f"{store_register.STATES}{NAME}", [1, 2], None)])
+    await store.commit([PutRegister(f"{store_register.STATE_PREFIX}{NAME}", [1, 2], None)])
     seen = await register.read(NAME)
     assert seen.text == "[1, 2]"
     await register.swap(NAME, seen.token, "mended", "m")
@@ -133,7 +133,7 @@ async def test_a_change_that_something_else_wrote_is_shown_as_such(
     register: StoreRegister, store: MemoryStore, value: object
 ) -> None:
     await claim(register, NAME, Claim(7))
-    await store.commit([PutRegister(f"{store_register.CHANGES}{NAME}/000000000009-x", value, None)])
+    await store.commit([PutRegister(f"{store_register.HISTORY_PREFIX}{NAME}/000000000009-x", value, None)])
     strange, ours = await register.history(NAME, 9)
-    assert (strange.message, strange.text) == ("written by something else", repr(value))
+    assert (strange.message, strange.text) == ("not written by Asterism", repr(value))
     assert ours.message == "claim #7"

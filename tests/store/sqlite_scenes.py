@@ -71,7 +71,7 @@ class Doing(Job):
 
 
 async def in_the_writer(store: SqliteStore, action: Callable[[sqlite3.Cursor], Result]) -> Result:
-    result: Result = await store._writer.do(Doing(store._writer.future(), action))
+    result: Result = await store._writer.submit(Doing(store._writer.future(), action))
     return result
 
 

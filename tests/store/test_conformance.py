@@ -142,7 +142,7 @@ async def test_memory_refuses_a_change_of_what_is_written_once() -> None:
     run = create("r1", Workflow("transcode", argv=("true",)), {"x": 1}, by="tester", now=1.0)
     await store.commit([PutRun(run, None)])
     for change in ({"priority": 1}, {"key": "k"}, {"pinned": "kitchen"}, {"series": "s"}, {"timeout": 1.0}):
-        with pytest.raises(ValueError, match="cannot change any more"):
+        with pytest.raises(ValueError, match="cannot change after its creation"):
             await store.commit([PutRun(run.changed(revision=2, **change), 1)])
     await store.commit([PutRun(run.changed(revision=2, input={"x": 2}), 1)])
     found = await store.run("r1")
@@ -166,7 +166,7 @@ async def test_memory_notices_what_contradicts_itself() -> None:
     run = create("r1", Workflow("transcode", argv=("true",)), {"$blob": "0" * 64, "size": 1}, by="x", now=1.0)
     await store.commit([PutRun(run.changed(session="nobody-1"), None)])
     found = await store.check()
-    for words in ("is created, owned by nobody-1", "which is not known", "which is not kept any more"):
+    for words in ("is created, owned by nobody-1", "which does not exist", "refers to blob"):
         assert any(words in problem for problem in found), found
 
 

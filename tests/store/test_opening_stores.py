@@ -88,7 +88,7 @@ def test_each_system_has_its_own_place_for_data(platform: str, environment: dict
 async def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(os.open(tmp_path / "file", os.O_CREAT))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
-    with pytest.raises(StoreMissing, match=rf"file/asterism for the store cannot be made.*{VARIABLE}"):
+    with pytest.raises(StoreMissing, match=rf"cannot create the directory .*file/asterism for the store.*{VARIABLE}"):
         await open_store(None)
 
 
@@ -103,14 +103,14 @@ async def test_a_file_may_be_named_as_it_is(named: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("fleet", r"'fleet' names no store.*a file of this name is sqlite:///fleet"),
-        ("", "names no store"),
-        ("sqlite:fleet.db", r"too few slashes: a file beside you is sqlite:///fleet\.db"),
-        ("sqlite://fleet.db", r"too few slashes: a file beside you is sqlite:///fleet\.db"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:///:memory:", "a store in memory is memory:"),
+        ("fleet", r"'fleet' is not the address of a store.*for a file of this name write sqlite:///fleet"),
+        ("", "is not the address of a store"),
+        ("sqlite:fleet.db", r"too few slashes: for a file in this directory write sqlite:///fleet\.db"),
+        ("sqlite://fleet.db", r"too few slashes: for a file in this directory write sqlite:///fleet\.db"),
+        ("sqlite:///", "does not name a file"),
+        ("sqlite:///:memory:", "for a store in memory write memory:"),
         ("memory:fleet", "a store in memory has no name"),
-        ("mysql://ann:secret@host/fleet", "stores of the kind 'mysql' are not known: a store is sqlite:///"),
+        ("mysql://ann:secret@host/fleet", "unknown kind of store 'mysql': valid addresses are sqlite:///"),
     ],
 )
 async def test_a_url_that_names_no_store_is_refused_with_what_was_meant(url: str, words: str) -> None:

@@ -35,9 +35,9 @@ async def test_a_store_is_not_opened_on_a_standby(pair: tuple[Server, Server]) -
     primary, standby = pair
     async with opened(_url(primary)) as store:
         await added(store, a_run(1))
-    with pytest.raises(StoreReadOnly, match="it is a standby"):
+    with pytest.raises(StoreReadOnly, match="the server is a standby"):
         await PostgresStore.open(_url(standby))
-    with pytest.raises(StoreReadOnly, match="it is a standby"):
+    with pytest.raises(StoreReadOnly, match="the server is a standby"):
         await PostgresStore.open(_url(standby) + "&target_session_attrs=any")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from asterism.core.run.session import ENDED
 from asterism.fleet import retention
-from asterism.fleet.workflows import AGE, OF_PEERS, VERSIONS
+from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.postgres.connection_pool import ConnectionFactory
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import ChangeFeed, Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
@@ -76,16 +76,16 @@ async def test_a_dump_can_be_loaded_into_another_schema(postgres_url: str, postg
 DAMAGE = [
     ("UPDATE runs SET state = '{' WHERE id = 'r0001'", "run r0001 cannot be read"),
     ("UPDATE runs SET status = 'lost' WHERE id = 'r0001'", "run r0001 cannot be read"),
-    ("UPDATE runs SET session = NULL WHERE id = 'r0002'", "run r0002 is claimed, but its owner is nobody"),
-    ("UPDATE runs SET session = 'who' WHERE id = 'r0002'", "run r0002 belongs to session who, which is not known"),
-    ("UPDATE runs SET offered = 1 WHERE id = 'r0002'", "run r0002 is listed wrongly"),
-    ("UPDATE runs SET ended_at = NULL WHERE id = 'r0003'", "run r0003 is completed, but has no time"),
-    ("UPDATE runs SET ended_at = 5 WHERE id = 'r0001'", "run r0001 is created, but has a time"),
-    ("UPDATE sessions SET terms = '[]'", "the session kitchen-1 cannot be read"),
+    ("UPDATE runs SET session = NULL WHERE id = 'r0002'", "run r0002 is claimed, but its owner is missing"),
+    ("UPDATE runs SET session = 'who' WHERE id = 'r0002'", "run r0002 belongs to session who, which does not exist"),
+    ("UPDATE runs SET offered = 1 WHERE id = 'r0002'", "run r0002 is offered, but should not be"),
+    ("UPDATE runs SET ended_at = NULL WHERE id = 'r0003'", "run r0003 is completed, but has no end time"),
+    ("UPDATE runs SET ended_at = 5 WHERE id = 'r0001'", "run r0001 is created, but has an end time"),
+    ("UPDATE sessions SET terms = '[]'", "session kitchen-1 cannot be read"),
     ("UPDATE registers SET value = '{'", "register a cannot be read"),
     ("UPDATE notices SET notice = '{}'", "notice 1 cannot be read"),
-    ("UPDATE blobs SET data = 'other'", "is not what its name says"),
-    ("DELETE FROM blobs", "run r0001 refers to a large value that is missing"),
+    ("UPDATE blobs SET data = 'other'", "does not match its name"),
+    ("DELETE FROM blobs", "run r0001 refers to blob "),
 ]
 
 
@@ -202,7 +202,7 @@ async def test_what_peers_sent_to_a_sqlite_store_that_was_restored_here_is_forgo
 ) -> None:
     async with opened(postgres_url) as store:
         needed = a_run(1)
-        old = {"at": store.clock() - 2 * AGE}
+        old = {"at": store.clock() - 2 * UNUSED_AGE}
         await store.commit(
             [
                 PutRun(needed, None),

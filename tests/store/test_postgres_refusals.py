@@ -54,7 +54,7 @@ async def _with_trouble(url: str, body: str) -> None:
 @pytest.mark.parametrize(
     ("state", "kind", "words"),
     [
-        ("53100", StoreFull, "disk is full"),
+        ("53100", StoreFull, "disk of the server is full"),
         ("53200", StoreUnavailable, "no memory"),
         ("57P01", StoreUnavailable, "shutting down"),
         ("58030", StoreUnavailable, "input"),
@@ -102,7 +102,7 @@ async def test_a_server_set_to_read_only_is_waited_for_and_not_opened(fragile: S
         fragile.sql("ALTER SYSTEM SET default_transaction_read_only = on")
         await _reloaded(fragile, store, "on")
         try:
-            with pytest.raises(StoreUnavailable, match="takes no writes just now"):
+            with pytest.raises(StoreUnavailable, match="the server refuses writes"):
                 await store.commit([PutRun(a_run(2), None)])
             with pytest.raises(StoreUnavailable, match="needs a server that takes writes"):
                 await store.commit([PutRun(a_run(2), None)])  # over a new connection, which was refused
@@ -138,7 +138,7 @@ async def test_a_user_who_may_only_read_is_told_so(postgres_server: Server) -> N
     )
     async with opened(url.replace("postgres@", "reader@")) as store:
         assert await store.find(Query()) == []
-        with pytest.raises(StoreReadOnly, match="may not do this"):
+        with pytest.raises(StoreReadOnly, match="lacks a privilege"):
             await store.commit([PutRun(a_run(1), None)])
     postgres_server.sql("DROP OWNED BY reader; DROP ROLE reader")
 
@@ -177,7 +177,7 @@ async def test_a_server_with_too_many_connections_says_so_and_is_used_again_late
 
 
 async def test_a_database_that_is_not_there_is_missing(postgres_server: Server) -> None:
-    with pytest.raises(StoreMissing, match="no such database"):
+    with pytest.raises(StoreMissing, match="database does not exist"):
         await PostgresStore.open(postgres_server.url("nothing_here"))
 
 
@@ -192,7 +192,7 @@ async def test_a_host_that_nobody_knows_is_unavailable(monkeypatch: pytest.Monke
 
 async def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "OLDEST_SERVER", 99)
-    with pytest.raises(StoreMissing, match="PostgreSQL 99 or later is needed, and the server is 1"):
+    with pytest.raises(StoreMissing, match="needs PostgreSQL 99 or later, the server has 1"):
         await PostgresStore.open(postgres_url)
 
 

@@ -142,7 +142,7 @@ async def test_more_than_a_page_can_be_taken_in_one_call(postgres_url: str, monk
 
 
 async def test_looking_through_a_queue_comes_to_an_end(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SEEN", 100)
+    monkeypatch.setattr(module, "MOST_RUNS_JUDGED", 100)
     async with opened(postgres_url) as store:
         await joined(store, KITCHEN)
         await added(store, *(a_run(number) for number in range(400)))
@@ -283,6 +283,6 @@ async def test_who_waits_for_a_lock_gives_up_in_time(postgres_url: str, monkeypa
         await added(store, run)
         async with other.transaction():
             await other.fetch("SELECT 1 FROM runs WHERE id = 'r0001' FOR UPDATE")
-            with pytest.raises(StoreBusy, match="locked by another process"):
+            with pytest.raises(StoreBusy, match="another process locked"):
                 await store.commit([PutRun(started(run), run.revision)])
         await store.commit([PutRun(started(run), run.revision)])

@@ -134,7 +134,7 @@ async def test_a_message_of_somebody_else_on_the_channel_is_ignored(
             await other.execute("SELECT pg_notify($1, $2)", channel, nonsense)
         await other.execute("SELECT pg_notify($1, $2)", channel, json.dumps(["somebody", OFFERED]))
         assert await watch.wait(PATIENCE)
-        assert "is not ours" in caplog.text
+        assert "ignored an unknown message on channel" in caplog.text
 
 
 async def test_telling_is_not_part_of_the_commit(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -142,7 +142,7 @@ async def test_telling_is_not_part_of_the_commit(postgres_url: str, caplog: pyte
         store._sender._channel = "x" * 100  # the server refuses it
         await store.commit([PutRun(a_run(1), None)])
         await store._sender.close()
-        assert "others were not told" in caplog.text
+        assert "other processes were not notified" in caplog.text
         assert await store.run("r0001") is not None
 
 
@@ -155,7 +155,7 @@ async def test_what_happens_in_quick_succession_is_told_together(
         async def noted(query: str, channel: str, payload: str) -> None:
             told.append(json.loads(payload)[1:])
 
-        monkeypatch.setattr(notifications, "GAP", 3600.0)
+        monkeypatch.setattr(notifications, "NOTIFY_INTERVAL", 3600.0)
         monkeypatch.setattr(store._sender, "_connections", type("", (), {"fetchrow": staticmethod(noted)})())
         store._committed({"a"})
         await asyncio.sleep(0)

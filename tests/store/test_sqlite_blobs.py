@@ -69,7 +69,7 @@ def test_one_appears_whole_or_not_at_all(blobs: Blobs, folder: Path, monkeypatch
     blobs.keep(b"another")  # so that the folders are there
     os.unlink(folder / files(folder)[0])
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StoreFull, match=r"no room left for .*fleet\.db\.blobs"):
+    with pytest.raises(StoreFull, match=r"no space left for .*fleet\.db\.blobs"):
         blobs.keep(b"another")
     assert files(folder) == []
 

@@ -61,24 +61,24 @@ WRONG = {
     "UPDATE runs SET status = 'odd' WHERE id = 'run-00001'": "run run-00001 cannot be read: KeyError('odd')",
     "UPDATE runs SET session = NULL WHERE id = 'run-00001'": "run run-00001 is claimed, owned by None",
     "UPDATE runs SET ended_at = 5.0 WHERE id = 'run-00001'": "is claimed, owned by kitchen-1 and ended at 5",
-    "UPDATE runs SET session = 'x' WHERE id = 'run-00001'": "is owned by session x, which is not known",
-    "UPDATE runs SET offered = 1 WHERE id = 'run-00001'": "run run-00001 is offered, and not to be",
-    "UPDATE runs SET offered = 0 WHERE id = 'run-00004'": "run run-00004 is not offered, and to be",
+    "UPDATE runs SET session = 'x' WHERE id = 'run-00001'": "is owned by session x, which does not exist",
+    "UPDATE runs SET offered = 1 WHERE id = 'run-00001'": "run run-00001 is offered, but should not be",
+    "UPDATE runs SET offered = 0 WHERE id = 'run-00004'": "run run-00004 is not offered, but should be",
     "UPDATE runs SET urgency = 3 WHERE id = 'run-00004'": "run run-00004 has priority 0 and urgency 3",
     "UPDATE sessions SET terms = '{}'": "session kitchen-1 cannot be read",
-    "UPDATE sessions SET state = 'odd'": "session kitchen-1 is odd, which no session can be",
+    "UPDATE sessions SET state = 'odd'": "session kitchen-1 is odd, which is not a state of sessions",
     "UPDATE registers SET value = '{' WHERE key = 'note'": "register note cannot be read",
     "UPDATE notices SET said = '[1]'": "a notice cannot be read",
     "UPDATE reports SET said = '1'": "the report on run run-00001 cannot be read",
     IN_SERIES.format("'{'"): "series RFC-093: register series/RFC-093 cannot be read",
     IN_SERIES.format("'{}'"): "series RFC-093: this is version None of a series",
-    IN_SERIES.format("replace(value, 'RFC-093', 'X')"): "series RFC-093: its state is that of series X",
-    IN_SERIES.format("""replace(value, '["run-00003"]', '[]')"""): "run-00003 is neither active nor queued, and held",
-    "DELETE FROM registers WHERE key = 'series/RFC-093'": "run run-00002 is in it, and the series has no state",
-    "DELETE FROM runs WHERE id = 'run-00003'": "RFC-093: run run-00003 is queued, and has ended or is none of its runs",
-    "DELETE FROM runs WHERE id = 'run-00002'": "RFC-093: run run-00002 is active, and has ended or is none of its runs",
+    IN_SERIES.format("replace(value, 'RFC-093', 'X')"): "series RFC-093: its register holds the state of series X",
+    IN_SERIES.format("""replace(value, '["run-00003"]', '[]')"""): "run-00003 is neither active nor queued, but held",
+    "DELETE FROM registers WHERE key = 'series/RFC-093'": "run run-00002 belongs to it, but the series has no state",
+    "DELETE FROM runs WHERE id = 'run-00003'": "run run-00003 is queued, but has ended or is not one of its runs",
+    "DELETE FROM runs WHERE id = 'run-00002'": "run run-00002 is active, but has ended or is not one of its runs",
     """UPDATE runs SET state = replace(state, '"held":true', '"held":false'), offered = 1 WHERE id = 'run-00003'""": (
-        "series RFC-093: run run-00003 is queued, and not held"
+        "series RFC-093: run run-00003 is queued, but not held"
     ),
 }
 
@@ -100,9 +100,9 @@ async def test_blobs_are_looked_at_too(file: Path) -> None:
         path = f"{file}.blobs/{name[:2]}/{name}"
         os.truncate(path, 2)
         [problem] = await store.check()
-        assert re.search(rf"run run-00004 refers to {name}, which cannot be read: .* is damaged", problem)
+        assert re.search(rf"run run-00004 refers to blob {name}, which cannot be read: .* is damaged", problem)
         os.unlink(path)
-        assert await store.check() == [f"run run-00004 refers to {name}, which is not kept any more"]
+        assert await store.check() == [f"run run-00004 refers to blob {name}, which does not exist"]
 
 
 async def test_an_index_that_disagrees_with_its_table_is_named(file: Path) -> None:

@@ -74,7 +74,7 @@ async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_
 
 
 async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "MOST", 10)
+    monkeypatch.setattr(group_commit, "MOST_JOBS", 10)
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
@@ -153,7 +153,7 @@ async def test_what_sqlite_cannot_hold_is_refused_and_hurts_nobody_else(tmp_path
 
 async def test_what_is_not_json_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
-        with pytest.raises(TypeError, match="a set is not JSON"):
+        with pytest.raises(TypeError, match="a set cannot be stored as JSON"):
             await store.commit([PutRegister("a", {"set"}, None)])
         with pytest.raises(ValueError, match="JSON compliant"):
             await store.commit([PutRun(run(1).changed(output=float("nan")), None)])
@@ -229,7 +229,7 @@ async def test_calls_after_the_end_are_refused(tmp_path: Path) -> None:
     await store.close()
     await store.close()
     for call in CALLS:
-        with pytest.raises(StoreUnavailable, match=r"fleet\.db was closed"):
+        with pytest.raises(StoreUnavailable, match=r"fleet\.db is closed"):
             await call(store)
 
 

@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 
 async def test_a_store_needs_a_folder_and_is_a_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreMissing, match=r"there is no directory .*nowhere for the store fleet\.db; make it first"):
+    with pytest.raises(StoreMissing, match=r"there is no directory .*nowhere for the store fleet\.db; create it first"):
         await SqliteStore.open(tmp_path / "nowhere" / "fleet.db")
     with pytest.raises(StoreMissing, match="is a directory; a store is a file"):
         await SqliteStore.open(tmp_path)
@@ -36,7 +36,7 @@ async def test_a_file_that_was_moved_away_is_missed_until_it_is_back(file: Path)
     async with opened(file) as store:
         await store.commit([PutRun(run(0), None)])
         os.rename(file, file.with_name("elsewhere.db"))
-        with pytest.raises(StoreUnavailable, match=r"fleet\.db was removed or replaced.*put it back"):
+        with pytest.raises(StoreUnavailable, match=r"fleet\.db was removed or replaced.*restore the file"):
             await store.commit([PutRun(run(1), None)])
         with pytest.raises(StoreUnavailable, match=r"fleet\.db was removed or replaced"):
             await store.run("run-00000")
@@ -61,7 +61,7 @@ async def test_an_empty_file_in_its_place_is_not_taken_for_a_new_store(file: Pat
         os.rename(file, file.with_name("elsewhere.db"))
         os.close(os.open(file, os.O_CREAT))
         for _ in range(2):
-            with pytest.raises(StoreUnavailable, match=r"fleet\.db is empty; put it back"):
+            with pytest.raises(StoreUnavailable, match=r"fleet\.db is empty; restore the file"):
                 await store.commit([PutRun(run(1), None)])
         assert os.stat(file).st_size == 0
         os.replace(file.with_name("elsewhere.db"), file)
@@ -116,7 +116,7 @@ async def test_a_log_that_belongs_to_the_old_file_is_never_read_with_the_new_one
             await store.commit([PutRun(run(1300), None)])
             os.rename(file, file.with_name("old.db"))
             os.rename(backup, file)
-            with pytest.raises(StoreUnavailable, match=r"fleet\.db-wal beside it belongs to the old one"):
+            with pytest.raises(StoreUnavailable, match=r"fleet\.db-wal beside it belongs to the old file"):
                 await store.commit([PutRun(run(50), None)])
             reader.execute("ROLLBACK")
         with pytest.raises(StoreUnavailable, match="was removed or replaced"):

@@ -122,7 +122,7 @@ async def test_a_later_version_that_changes_the_tables_meanwhile_is_noticed(file
     async with opened(file) as store:
         await store.commit([PutRun(run(1), None)])
         sql(file, "PRAGMA user_version = 99")
-        store._writer._looked_at = 0.0  # a moment ago
+        store._writer._polled_at = 0.0  # a moment ago
         for _ in range(2):
             with pytest.raises(UnknownSchema, match="version 99"):
                 await store.commit([PutRun(run(2), None)])
@@ -167,9 +167,9 @@ def test_a_script_is_taken_apart_at_the_ends_of_its_statements() -> None:
 
 
 def test_where_there_can_be_no_log_there_can_be_no_store(file: Path) -> None:
-    told = pytest.raises(StoreError, match=r"cannot keep a write-ahead log \(memory\); choose a local disk")
+    told = pytest.raises(StoreError, match=r"cannot use a write-ahead log for .* \(mode memory\); choose a local disk")
     with contextlib.closing(sqlite3.connect(":memory:")) as connection, told:
-        schema._keep_a_log(connection, file, 0.0)
+        schema._enable_wal(connection, file, 0.0)
 
 
 def test_the_log_is_begun_as_soon_as_nobody_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,15 +181,15 @@ def test_the_log_is_begun_as_soon_as_nobody_reads(file: Path, monkeypatch: pytes
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM a").fetchone()
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            schema._keep_a_log(connection, file, 0.0)
+            schema._enable_wal(connection, file, 0.0)
         monkeypatch.setattr(schema.time, "sleep", lambda seconds: reader.execute("ROLLBACK"))
-        schema._keep_a_log(connection, file, 60.0)
+        schema._enable_wal(connection, file, 60.0)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_an_old_sqlite_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 23, 1))
-    with pytest.raises(StoreMissing, match=r"SQLite 3\.24 or later is needed, and this Python comes with"):
+    with pytest.raises(StoreMissing, match=r"Asterism needs SQLite 3\.24 or later, and this Python comes with"):
         asyncio.run(filled(file, 0))
 
 
@@ -252,7 +252,7 @@ async def test_nobody_is_woken_by_what_was_committed_here_for_others(file: Path)
     async with opened(file) as store:
         watch = store.watch(frozenset({OFFERED}))
         await store.commit([PutRun(run(1).changed(paused="by ann"), None)])
-        store._writer.look()  # another connection would have been noticed now
+        store._writer.poll()  # another connection would have been noticed now
         await in_the_writer(store, lambda cursor: None)
         assert not await watch.wait(0.0)
         await store.commit([PutRun(run(2), None)])

@@ -1,4 +1,4 @@
-"""Taking runs from among many offers: in short looks, each offer judged once, and never for ever."""
+"""Taking runs from among many offers: in short pages, each offer judged once, and never for ever."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def take(found: Run) -> Run:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[queue.Look]:
-    """Every look that is made."""
-    made: list[queue.Look] = []
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[queue.Page]:
+    """Every page that is read."""
+    made: list[queue.Page] = []
     perform = queue.TakeJob.perform
 
     def noted(self: queue.TakeJob, cursor: Any, alone: bool) -> None:
-        made.append(self.look)
+        made.append(self.page)
         perform(self, cursor, alone)
 
     monkeypatch.setattr(queue.TakeJob, "perform", noted)
@@ -40,15 +40,15 @@ async def offering(store: SqliteStore, *runs: Run) -> None:
     await store.commit([PutSession(KITCHEN, None), *(PutRun(one, None) for one in runs)])
 
 
-async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, looks: list[queue.Look]) -> None:
+async def test_what_is_near_is_found_at_first_sight(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(3000)))
         taken = await store.take(TakeRequest("kitchen", ANY, 10_000.0, 500), take)
         assert [one.id for one in taken] == [f"run-{one:05}" for one in range(500)]
-        assert len(looks) == 1
+        assert len(pages) == 1
 
 
-async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: Path, looks: list[queue.Look]) -> None:
+async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         rare = {3000: -1, 6000: -1, 8999: 1}
         flows = {one: "rare" if one in rare else "transcode" for one in range(9000)}
@@ -57,11 +57,11 @@ async def test_a_device_that_can_do_little_finds_it_behind_thousands(tmp_path: P
         )
         taken = await store.take(TakeRequest("kitchen", frozenset({"transcode@1"}), 10_000.0, 5), take)
         assert [one.id for one in taken] == ["run-08999", "run-03000", "run-06000"]
-        assert 3 <= len(looks) <= 9
-        assert max(look.over for look in looks) == queue.MOST.over
+        assert 3 <= len(pages) <= 9
+        assert max(page.size for page in pages) == queue.LARGEST_PAGE.size
 
 
-async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[queue.Look]) -> None:
+async def test_each_offer_is_judged_once(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one).changed(created_at=100.0 + one // 50) for one in range(2500)))
         judged: list[str] = []
@@ -72,10 +72,10 @@ async def test_each_offer_is_judged_once(tmp_path: Path, looks: list[queue.Look]
 
         assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 3), refuse) == []
         assert judged == [f"run-{one:05}" for one in range(2500)]
-        assert len(looks) > 2
+        assert len(pages) > 2
 
 
-async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list[queue.Look]) -> None:
+async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one).changed(priority=one // 300) for one in range(900)))
         judged: list[int] = []
@@ -84,12 +84,12 @@ async def test_only_what_is_more_urgent_is_looked_at(tmp_path: Path, looks: list
             == []
         )
         assert sorted(judged) == [1] * 300 + [2] * 300
-        looks.clear()
+        pages.clear()
         assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 1, above=2), take) == []
-        assert len(looks) == 1
+        assert len(pages) == 1
 
 
-async def test_others_write_between_two_looks(tmp_path: Path, looks: list[queue.Look]) -> None:
+async def test_others_write_between_two_looks(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(2500)))
         written: list[int] = []
@@ -98,7 +98,7 @@ async def test_others_write_between_two_looks(tmp_path: Path, looks: list[queue.
 
         def commit() -> None:
             task = asyncio.create_task(store.commit([PutRun(run(9000), None)]))
-            task.add_done_callback(lambda done: written.append(len(looks)))
+            task.add_done_callback(lambda done: written.append(len(pages)))
             commits.append(task)
 
         def refuse(found: Run) -> Run | None:
@@ -108,7 +108,7 @@ async def test_others_write_between_two_looks(tmp_path: Path, looks: list[queue.
 
         await store.take(TakeRequest("kitchen", ANY, 10_000.0, 1), refuse)
         await asyncio.gather(*commits)
-        assert written[0] < len(looks)
+        assert written[0] < len(pages)
 
 
 async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
@@ -116,15 +116,15 @@ async def test_what_was_taken_before_the_store_was_lost_is_not_forgotten(
 ) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, *(run(one) for one in range(500)))
-        do = store._writer.do
+        do = store._writer.submit
         lost: list[bool] = []
 
         async def lost_later(job: Any) -> Any:
-            if lost or job.look.after != queue.FIRST:
+            if lost or job.page.after != queue.FIRST:
                 raise StoreUnavailable("gone")
             return await do(job)
 
-        monkeypatch.setattr(store._writer, "do", lost_later)
+        monkeypatch.setattr(store._writer, "submit", lost_later)
         taken = await store.take(
             TakeRequest("kitchen", ANY, 10_000.0, 3), lambda one: take(one) if one.id == "run-00001" else None
         )
@@ -143,8 +143,8 @@ async def test_two_who_take_at_once_share_a_transaction_and_nothing_else(tmp_pat
         assert sorted(taken) == [f"run-{one:05}" for one in range(20)]
 
 
-async def test_who_wants_nothing_is_given_nothing(tmp_path: Path, looks: list[queue.Look]) -> None:
+async def test_who_wants_nothing_is_given_nothing(tmp_path: Path, pages: list[queue.Page]) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await offering(store, run(1))
         assert await store.take(TakeRequest("kitchen", ANY, 10_000.0, 0), take) == []
-        assert not looks
+        assert not pages

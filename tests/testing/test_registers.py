@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from asterism.series.git_register import GitRegister
-from asterism.series.register import Change, RevisionConflict, SeriesRegister, Snapshot, encoded
+from asterism.series.register import Change, RevisionConflict, SeriesRegister, Snapshot, encode_name
 from asterism.series.store_register import StoreRegister
 from asterism.store.memory import MemoryStore
 from asterism.store.url import open_store
@@ -108,7 +108,7 @@ class Plain:
         return 1.0
 
     def key(self, name: str) -> str:
-        encoded(name)
+        encode_name(name)
         return name
 
     def token(self, name: str, text: str) -> str:
@@ -169,7 +169,7 @@ class UpToDate(Plain):
 
 class AnyCase(Plain):
     def key(self, name: str) -> str:
-        encoded(name)
+        encode_name(name)
         return name.replace("/", "-").replace("%2F", "-")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from asterism.durable.fleet_device import FleetDevice
-from asterism.durable.journal_writer import Journal
+from asterism.durable.fleet_device import FleetDevice, PlanRuns
+from asterism.durable.journal_writer import JournalWriter
 from asterism.peers import ingest
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
@@ -57,13 +57,13 @@ def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Edits are not recorded."""
-    record: Callable[..., Any] = Journal.record
+    record: Callable[..., Any] = JournalWriter.record
 
-    def all_but_edits(self: Journal, step: Sequence[Any]) -> None:
+    def all_but_edits(self: JournalWriter, step: Sequence[Any]) -> None:
         if step[0] != "edit":
             record(self, step)
 
-    monkeypatch.setattr(Journal, "record", all_but_edits)
+    monkeypatch.setattr(JournalWriter, "record", all_but_edits)
 
 
 @pytest.mark.usefixtures("forgetful")
@@ -77,9 +77,9 @@ def test_the_line_of_an_orchestrator_that_dies_at_a_commit_replays_it(
 ) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, journal: Journal) -> Any:
-        work.epoch += 1000 if (work.task.id, work.epoch) in journal.taken_up else 0
-        return await run_of(self, work, journal)
+    async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
+        work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
+        return await run_of(self, work, plan)
 
     monkeypatch.setattr(FleetDevice, "_run_of", anew)
     said = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))
@@ -170,7 +170,7 @@ def test_every_world_has_the_name_by_which_it_is_found() -> None:
 
 def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     line = replay_line(1, PeerWorld, {"make_exchange": print, "runs": 2})
-    assert line.endswith("  # without make_exchange, which only a program can give")
+    assert line.endswith("  # without make_exchange, which only a program can pass")
     assert words_of(line) == ["--seed", "1", "--world", "peers", "--terms", '{"runs": 2}']
 
 
@@ -178,9 +178,9 @@ def test_what_a_shell_cannot_give_is_named_behind_the_line() -> None:
     ("words", "said"),
     [
         (["--world", "moon"], "there is no world 'moon'"),
-        (["--world", "asterism.testing.simulator:simulate"], "is no class of worlds"),
-        (["--world", "no.such.module:FleetWorld"], "there are fleet, batteries, wall-clocks, plans"),
-        (["--terms", "[]"], "--terms is a JSON object"),
+        (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
+        (["--world", "no.such.module:FleetWorld"], "use fleet, batteries, wall-clocks, plans"),
+        (["--terms", "[]"], "--terms must be a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],
 )

@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PLAYED = """
 import hashlib, logging
 from asterism.testing.simulator import FleetWorld, simulate
 from asterism.testing.simulator.peer_world import PeerWorld
 from asterism.testing.simulator.plan_world import PlanWorld
 logging.getLogger("asterism").setLevel(logging.CRITICAL)
-for kind, seeds in ((FleetWorld, 12), (PlanWorld, 8), (PeerWorld, 3)):
+for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld, {few})):
     for seed in range(seeds):
         world = simulate(seed, world=kind)
         log = getattr(world, "log", world.witness.log)  # of a plan: until all is over and those left are sent home
@@ -21,10 +23,11 @@ for kind, seeds in ((FleetWorld, 12), (PlanWorld, 8), (PeerWorld, 3)):
 """
 
 
-def test_a_seed_is_the_same_world_whatever_the_order_of_sets_is_in_a_process() -> None:
+@pytest.mark.parametrize("few", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_a_seed_is_the_same_world_whatever_the_order_of_sets_is_in_a_process(few: int) -> None:
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PLAYED],
+            [sys.executable, "-c", PLAYED.replace("{few}", str(few))],
             env={**os.environ, "PYTHONHASHSEED": str(order)},
             stdout=subprocess.PIPE,
             text=True,

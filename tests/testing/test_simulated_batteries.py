@@ -13,18 +13,18 @@ from asterism.core.run.session import Session
 from asterism.testing.simulator import Violation, simulate
 from asterism.testing.simulator.fleet_world import BatteryWorld
 
-WORLDS = 60
 ABLATED = 60
 """In how many worlds a missing safeguard has to show."""
 
 
-def hunt(worlds: int) -> None:
-    for seed in range(worlds):
+def hunt(seeds: range) -> None:
+    for seed in seeds:
         simulate(seed, world=BatteryWorld)
 
 
-def test_no_run_fails_because_devices_rest() -> None:
-    hunt(WORLDS)
+@pytest.mark.hunt(few=8, many=60)
+def test_no_run_fails_because_devices_rest(seeds: range) -> None:
+    hunt(seeds)
 
 
 def declines_that_count(patch: pytest.MonkeyPatch) -> None:
@@ -45,4 +45,4 @@ def test_a_missing_safeguard_is_noticed(
 ) -> None:
     ablation(monkeypatch)
     with pytest.raises(Violation, match=r"rounds|given up"):
-        hunt(ABLATED)
+        hunt(range(ABLATED))

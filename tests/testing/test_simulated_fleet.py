@@ -65,13 +65,13 @@ def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
 
 def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
     """It would act on the store's clock alone."""
-    left, holds = monitor.Monitor._left, monitor.Monitor._holds
+    left, is_held = monitor.Monitor._time_left, monitor.Monitor._is_held
 
-    async def never_holds(self: monitor.Monitor, *args: Any, tells: bool = True) -> bool:
-        return await holds(self, *args, tells=tells) and tells
+    async def never_held(self: monitor.Monitor, *args: Any, notify: bool = True) -> bool:
+        return await is_held(self, *args, notify=notify) and notify
 
-    patch.setattr(monitor.Monitor, "_left", lambda self, *args: 0.0 if args[-1] else left(self, *args))
-    patch.setattr(monitor.Monitor, "_holds", never_holds)
+    patch.setattr(monitor.Monitor, "_time_left", lambda self, *args: 0.0 if args[-1] else left(self, *args))
+    patch.setattr(monitor.Monitor, "_is_held", never_held)
 
 
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
@@ -195,6 +195,6 @@ def test_a_mistake_that_a_device_survives_is_no_line_in_a_log_but_the_end_of_the
     async def mistaken(watching: monitor.Monitor) -> None:
         raise AttributeError("a slip of the pen")
 
-    monkeypatch.setattr(monitor.Monitor, "watch", mistaken)
+    monkeypatch.setattr(monitor.Monitor, "run_pass", mistaken)
     with pytest.raises(Violation, match="a slip of the pen"):
         simulate(0)

@@ -11,8 +11,8 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.durable import compaction, journal_store
-from asterism.durable.fleet_device import FleetDevice
-from asterism.durable.journal_writer import Journal
+from asterism.durable.fleet_device import FleetDevice, PlanRuns
+from asterism.durable.journal_writer import JournalWriter
 from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
 
@@ -58,11 +58,11 @@ def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
 
 @pytest.mark.hunt(few=3, many=25)
 def test_journals_that_begin_anew_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
-    monkeypatch.setattr(compaction, "LONG", 8)
-    monkeypatch.setattr(compaction, "PER_TASK", 0)
-    monkeypatch.setattr(compaction, "TAKEN", 1)
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    monkeypatch.setattr(compaction, "TASKS_PER_PIECE", 1)
     monkeypatch.setattr(plan_codec, "TASKS_PER_CHUNK", 1)
-    monkeypatch.setattr(journal_store, "PART", 1000)
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 1000)
     for number, after in boundaries()[:: 75 // len(seeds)]:
         small(number, after)
     for seed in seeds:
@@ -88,9 +88,9 @@ def noticed(*, when_small: bool = True) -> None:
 def test_without_looking_for_the_run_that_is_there_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, journal: Journal) -> Any:
-        work.epoch += 1000 if (work.task.id, work.epoch) in journal.taken_up else 0
-        return await run_of(self, work, journal)
+    async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
+        work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
+        return await run_of(self, work, plan)
 
     monkeypatch.setattr(FleetDevice, "_run_of", anew)
     noticed()
@@ -98,9 +98,9 @@ def test_without_looking_for_the_run_that_is_there_a_task_is_done_twice(monkeypa
 
 def test_without_the_run_in_the_same_commit_what_was_started_may_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run first and the step later: who goes on does not know the run, and starts another."""
-    commit = Journal.commit
+    commit = JournalWriter.commit
 
-    async def apart(self: Journal, *writes: Write) -> None:
+    async def apart(self: JournalWriter, *writes: Write) -> None:
         runs = [write for write in writes if isinstance(write, PutRun)]
         others = [write for write in writes if not isinstance(write, PutRun)]
         if runs:
@@ -108,28 +108,28 @@ def test_without_the_run_in_the_same_commit_what_was_started_may_be_unknown(monk
             others = []
         await commit(self, *others)
 
-    monkeypatch.setattr(Journal, "commit", apart)
+    monkeypatch.setattr(JournalWriter, "commit", apart)
     noticed()
 
 
 def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a conflict were taken for success, steps of ours would be missing from the store."""
 
-    async def there(self: Journal, number: int) -> bool:
+    async def there(self: JournalWriter, number: int) -> bool:
         return True
 
-    monkeypatch.setattr(Journal, "_is_there", there)
+    monkeypatch.setattr(JournalWriter, "_is_written", there)
     noticed(when_small=False)  # there is only one at a time in the small plan
 
 
 def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    record: Callable[..., Any] = Journal.record
+    record: Callable[..., Any] = JournalWriter.record
 
-    def forgetful(self: Journal, step: Sequence[Any]) -> None:
+    def forgetful(self: JournalWriter, step: Sequence[Any]) -> None:
         if step[0] != "edit":
             record(self, step)
 
-    monkeypatch.setattr(Journal, "record", forgetful)
+    monkeypatch.setattr(JournalWriter, "record", forgetful)
     noticed()
 
 

@@ -11,7 +11,8 @@ from typing import Any
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package. ``modules`` maps each module to the names it defines::
+    """Return ``__getattr__`` and ``__dir__`` for a package. ``modules`` maps each module to the names it defines, and
+    each package to those of its modules that are public themselves::
 
     if TYPE_CHECKING:
         from asterism.store.memory import MemoryStore
@@ -24,7 +25,8 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(places[name]), name)
+        module = import_module(places[name])
+        value = getattr(module, name) if hasattr(module, name) else import_module(f"{places[name]}.{name}")
         setattr(sys.modules[package], name, value)
         return value
 

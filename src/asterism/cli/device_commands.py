@@ -114,7 +114,7 @@ def list_(store: str | None, as_json: bool) -> None:
         from asterism.cli.fleet_tables import devices_table
         from asterism.cli.screen import print_lines
 
-        outlook, coordinator = await fleet.outlook(fresh=True), await fleet.coordinator()
+        outlook, coordinator = await fleet.placer(fresh=True), await fleet.coordinator()
         found, now, ranks = await fleet.devices(), fleet.store.clock(), outlook.ranks
         if as_json:
             print_json([device_json(one, now, ranks.get(one.device, 0.0), coordinator) for one in found])
@@ -137,7 +137,7 @@ def drain(name: str, store: str | None, as_json: bool) -> None:
 
         asked, now = await fleet.drain(name), fleet.store.clock()
         if as_json:
-            ranks = (await fleet.outlook(fresh=True)).ranks
+            ranks = (await fleet.placer(fresh=True)).ranks
             print_json(device_json(asked, now, ranks.get(name, 0.0), await fleet.coordinator()))
         elif state_of(asked, now) == "silent":
             click.echo(f"{name} has sent no heartbeat for {now - asked.beat_at:.0f} s; it leaves when it comes back.")

@@ -48,7 +48,7 @@ class DeviceScore:
 async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
     """The devices for a run, or for a new run of the workflow: candidates first, the best at the top."""
     sample = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
-    outlook = await fleet.outlook(fresh=True)
+    outlook = await fleet.placer(fresh=True)
     choice = outlook.choose(sample, workflow)
     chosen = choice.owner.device if choice.owner is not None else None
     found = []

@@ -17,7 +17,7 @@ from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Se
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Why
+from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
 
@@ -36,8 +36,8 @@ _ATTRIBUTES = {"wish": "stop_request", "wished_by": "stop_requested_by"}
 def run_json(
     run: Run, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport], mask: Mask
 ) -> dict[str, Any]:
-    """``sessions`` are the sessions of the store by id, ``reports`` the progress reports by run, and ``mask`` the mask of
-    the run from ``masks_of``."""
+    """``sessions`` are the sessions of the store by id, ``reports`` the progress reports by run, and ``mask`` the
+    mask of the run from ``masks_of``."""
     owner = sessions.get(run.session) if run.session is not None else None
     return {
         **{name: getattr(run, _ATTRIBUTES.get(name, name)) for name in _PLAIN_FIELDS},
@@ -171,6 +171,6 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
     }
 
 
-def why_json(why: Why) -> dict[str, Any]:
+def why_json(why: RunExplanation) -> dict[str, Any]:
     reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
     return {"run": why.run_id, "status": why.status, "reasons": reasons}

@@ -1,8 +1,8 @@
-"""A remote of the checkout one stands in, by its name: its address, and the settings of the checkout that belong to it.
+"""A remote of the current checkout by its name: its address, and the settings of the checkout that apply to it.
 
-Git works elsewhere for a series, so it would not see them: the credentials that a workflow left in the checkout, the
-proxy, the command for ssh, the addresses that are written otherwise; and what the user has set for the directory that
-the checkout is in (``includeIf``).
+For a series git runs in another directory, so it would not see the settings of the checkout: credentials that a
+workflow left there, proxies, the ssh command, rewritten addresses, and what the user has set for the directory of the
+checkout (``includeIf``).
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from pathlib import Path
 
 import click
 
-_HANDED_ON = r"^(http\.|credential\.|url\.|ssh\.|core\.sshcommand$)"
-_LISTED = re.compile(r"\.(helper|extraheader)$")
-"""SyncSettings that are lists, of which every value counts; of all others it is the last."""
-_ELSEWHERE = re.compile(r"\w[\w+.-]*://|[^/]*:|/")
-"""How an address begins that is no path from here: with a scheme, with a machine, or at the root."""
+_PASSED_SETTINGS = r"^(http\.|credential\.|url\.|ssh\.|core\.sshcommand$)"
+_LIST_SETTINGS = re.compile(r"\.(helper|extraheader)$")
+"""Settings with a list of values; of all others the last value counts."""
+_NOT_RELATIVE = re.compile(r"\w[\w+.-]*://|[^/]*:|/")
+"""The beginning of an address that is not a relative path: a scheme, a host, or the root."""
 
 
-def remote_named(remote: str) -> tuple[str, Mapping[str, str] | None]:
-    """The address, and the environment for git; None for the one that is here. Raises UsageError."""
+def resolve_remote(remote: str) -> tuple[str, Mapping[str, str] | None]:
+    """The address of a remote, and the environment for git; None for the present one. Raises UsageError."""
     if ":" in remote or "/" in remote or os.path.isdir(remote) or remote.startswith("-"):
         return remote, None
     if not remote.strip():
-        raise click.UsageError("--remote is empty: it takes an address, or the name of a remote of this checkout.")
-    address = _said("remote", "get-url", "--", remote)
+        raise click.UsageError("--remote is empty: give an address, or the name of a remote of this checkout.")
+    address = _git("remote", "get-url", "--", remote)
     if address is None:
-        raise click.UsageError(f"there is no directory {remote}, and no remote of that name in this checkout.")
-    written = _said("config", "--get-all", f"remote.{remote}.url") or address
+        raise click.UsageError(f"{remote!r} is neither a directory nor a remote of this checkout.")
+    written = _git("config", "--get-all", f"remote.{remote}.url") or address
     return _absolute(address, written.split("\n")[0]), _with_settings(os.environ)
 
 
 def _absolute(address: str, written: str) -> str:
-    """A path is meant from where the checkout begins, wherever in it one stands. Anything else stays as it is
-    ``written`` there: what git makes of it by ``insteadOf`` it makes of it once more, and that has to be once only."""
-    if _ELSEWHERE.match(address):
+    """A path is relative to the top of the checkout. Any other address stays as it is ``written`` in the settings: git
+    applies ``insteadOf`` later, and it must be applied only once."""
+    if _NOT_RELATIVE.match(address):
         return written
-    top = _said("rev-parse", "--show-toplevel") or _said("rev-parse", "--absolute-git-dir") or "."
+    top = _git("rev-parse", "--show-toplevel") or _git("rev-parse", "--absolute-git-dir") or "."
     return str((Path(top) / address).resolve())
 
 
 def _with_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, in which git sees elsewhere what it sees here. What the environment itself says of settings
-    comes last, as it does here."""
+    """An environment that gives git the settings of this checkout in any directory. The settings of the environment
+    itself come last, as they do here."""
     plain = {
         name: environment[name] for name in environment if name not in ("GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS")
     }
@@ -62,28 +62,28 @@ def _with_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, list[str]]:
-    """What git sees, by name and in order: of the machine, of the user, also what the user has for this directory alone
-    (``includeIf``), and of the checkout if the environment does not lead elsewhere."""
-    listed = _said("config", "--includes", "-z", "--get-regexp", _HANDED_ON, environment=environment) or ""
+    """The settings that git sees, by name and in order: of the machine, of the user (also by ``includeIf``), and of the
+    checkout unless the environment names another repository."""
+    listed = _git("config", "--includes", "-z", "--get-regexp", _PASSED_SETTINGS, environment=environment) or ""
     found: dict[str, list[str]] = {}
     for setting in filter(None, listed.split("\0")):
         name, line, value = setting.partition("\n")
-        found.setdefault(name, []).append(value if line else "true")  # a name alone is a yes
+        found.setdefault(name, []).append(value if line else "true")  # a name without a value means true
     return found
 
 
 def _missing(name: str, here: list[str], elsewhere: list[str]) -> list[str]:
-    """What has to be added to what is known elsewhere. A header must not be sent twice, so a list that is not simply
-    longer here begins anew, as one does with an empty value."""
+    """The values to add to those that git sees elsewhere. A header must not be sent twice, so a list that does not
+    simply continue starts again, with an empty value."""
     if here[: len(elsewhere)] == elsewhere:
         return here[len(elsewhere) :]
-    return ["", *here] if _LISTED.search(name) else here
+    return ["", *here] if _LIST_SETTINGS.search(name) else here
 
 
-def _said(*words: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """What git says here; None if it has nothing to say."""
+def _git(*words: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """The output of a git command in the current directory; None if it fails."""
     try:
-        asked = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=environment)
+        result = subprocess.run(["git", *words], capture_output=True, text=True, check=False, env=environment)
     except FileNotFoundError:
-        raise click.UsageError("there is no program git: a series on a git remote needs it.") from None
-    return asked.stdout.removesuffix("\n") if asked.returncode == 0 else None
+        raise click.UsageError("git is not installed: a series on a git remote needs it.") from None
+    return result.stdout.removesuffix("\n") if result.returncode == 0 else None

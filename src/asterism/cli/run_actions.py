@@ -21,7 +21,7 @@ from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.host import devices_here
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import why
+from asterism.fleet.run_explanation import explain_run
 
 
 async def create_run(
@@ -125,7 +125,7 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
         here = ", on this machine" if run.device in near else ""
         note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}{here}.")
     else:
-        answer = await why(fleet, run.id)
+        answer = await explain_run(fleet, run.id)
         note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")
         for hint in await hints(fleet, run, answer):
             note(hint)

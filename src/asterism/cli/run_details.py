@@ -31,7 +31,7 @@ from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_blobs import blob_of
-from asterism.fleet.run_explanation import Why, why
+from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Notice, ProgressReport
 
@@ -48,7 +48,7 @@ class Details:
     sessions: Mapping[str, Session]
     report: ProgressReport | None
     notices: Sequence[Notice]
-    why: Why
+    why: RunExplanation
     mask: Mask = field(default_factory=Mask)
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ async def details(fleet: Fleet, run: Run) -> Details:
     report = (await store.reports([run.id])).get(run.id)
     notices = [notice for _, notice in await store.notices(run=run.id)]
     mask = (await masks_of(fleet, [run]))[run.id]
-    return Details(run, store.clock(), sessions, report, notices, await why(fleet, run.id), mask)
+    return Details(run, store.clock(), sessions, report, notices, await explain_run(fleet, run.id), mask)
 
 
 def lines(found: Details, width: int | None) -> Iterator[Text]:

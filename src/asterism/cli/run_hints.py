@@ -11,11 +11,11 @@ from asterism.cli.cli_context import short
 from asterism.cli.screen import wrapped
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import Why
+from asterism.fleet.run_explanation import RunExplanation
 from asterism.peers.registry import PeerRegistry
 
 
-async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
+async def hints(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
     """A sentence with a command for each reason that has one."""
     kinds = {reason.kind for reason in why.reasons}
     lines = []
@@ -43,7 +43,7 @@ async def hints(fleet: Fleet, run: Run, why: Why) -> list[str]:
     return lines
 
 
-def explanation_lines(why: Why, hints: Sequence[str], width: int | None) -> Iterator[Text]:
+def explanation_lines(why: RunExplanation, hints: Sequence[str], width: int | None) -> Iterator[Text]:
     """Why a run does not run, and the hints."""
     yield Text(f"Run {why.run_id} is {why.status}:")
     for reason in why.reasons:

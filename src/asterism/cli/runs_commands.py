@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.safe_text import echo_data
+from asterism.base.clean_streams import echo_data
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,
@@ -181,10 +181,10 @@ def why(run: str, store: str | None, as_json: bool) -> None:
         from asterism.cli.fleet_json import why_json
         from asterism.cli.run_hints import explanation_lines, hints
         from asterism.cli.screen import print_lines
-        from asterism.fleet.run_explanation import why as reasons_of
+        from asterism.fleet.run_explanation import explain_run
 
         found = await find_run(fleet, run)
-        answer = await reasons_of(fleet, found.id)
+        answer = await explain_run(fleet, found.id)
         if as_json:
             print_json(why_json(answer))
             return

@@ -1,46 +1,46 @@
-"""``asterism series``: at most one active issue in each series, whoever assigns."""
+"""``asterism series``: the commands that claim, show, change and repair series."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import note, print_json
+from asterism.base.text import clean
+from asterism.cli.cli_context import CommandGroup, note, print_json
 from asterism.cli.option_types import duration
 from asterism.cli.series_context import (
-    QUEUED,
-    UNREADABLE,
-    Terms,
+    EXIT_QUEUED,
+    EXIT_UNREADABLE,
+    SeriesOptions,
+    active_now,
+    change_of,
     change_options,
-    fit_to_print,
     issue_number,
-    legible,
     login,
-    place_options,
-    taken_from,
+    no_such_series,
+    print_outcome,
+    register_options,
+    run_change,
+    utf8_text,
     with_register,
 )
-from asterism.cli.series_context import attempt, make_change, now_active, nowhere, tell_outcome, would
-from asterism.cli.series_sync_commands import serve
-from asterism.cli.series_sync_commands import sync
+from asterism.cli.series_sync_commands import serve, sync
 
 if TYPE_CHECKING:
-    from asterism.cli.series_views import Looked
+    from asterism.cli.series_views import SeriesView
     from asterism.core.series.machine import Live, Series
     from asterism.series.compare_and_swap import Outcome
-    from asterism.series.github.observed_state import Departure
     from asterism.series.register import SeriesRegister, Snapshot
 
 
 name_argument = click.argument("name", metavar="SERIES")
 issue_option = click.option(
-    "--issue", type=issue_number, required=True, metavar="NUMBER", help="The issue that is meant."
+    "--issue", type=issue_number, required=True, metavar="NUMBER", help="The number of the issue."
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def series() -> None:
     """One active issue per series: claim, status, release and more."""
 
@@ -48,258 +48,264 @@ def series() -> None:
 @series.command()
 @name_argument
 @issue_option
-@click.option("--lease", type=duration, metavar="DURATION", help="It is free again after that, unless it is renewed.")
-@click.option("--renew", is_flag=True, help="If it is active already, its lease begins anew.")
+@click.option("--lease", type=duration, metavar="DURATION", help="Release it after this time, unless it is renewed.")
+@click.option("--renew", is_flag=True, help="If the issue is already active, start its lease again.")
 @change_options
-def claim(name: str, issue: int, lease: float | None, renew: bool, **said: Any) -> int:
+def claim(name: str, issue: int, lease: float | None, renew: bool, **given: Any) -> int:
     """Make an issue the active one of its series, or queue it.
 
-    With --github the issue is looked at, and so is the active one: if that is closed, transferred or deleted it leaves,
-    and nobody waits behind it.
+    With --github the command reads the issue and the active one. If the active one is closed, transferred or deleted,
+    it leaves the series, so that no issue waits behind it.
 
-    Exits with 0 if it is active, also if it was before; with 75 if it waits for its turn; with 76 if others were first
-    at every try, and nothing was written; with --github also with 64 if there is no such issue, or it is closed, and
-    nothing was written."""
+    Exits with 0 if the issue is active, even if it was before; with 75 if it waits in the queue; with 76 if other
+    writers won every try, and nothing was written; with --github also with 64 if the issue does not exist or is closed,
+    and nothing was written."""
     from asterism.core.series.machine import LONGEST_LEASE, SHORTEST_LEASE
-    from asterism.series.compare_and_swap import Claim
-    from asterism.series.compare_and_swap import claim as claimed
+    from asterism.series.claims import Claim
+    from asterism.series.claims import claim as claim_series
 
     if lease is not None and lease < SHORTEST_LEASE:
-        raise click.UsageError("A lease is longer than nothing.")
+        raise click.UsageError(f"A lease takes at least {SHORTEST_LEASE:g} s.")
     if lease is not None and lease > LONGEST_LEASE:
-        raise click.UsageError(f"A lease is {LONGEST_LEASE / 86_400:g} days at most; without --lease it has no end.")
+        raise click.UsageError(
+            f"A lease takes at most {LONGEST_LEASE / 86_400:g} days; without --lease the claim has no end."
+        )
     if renew and lease is None:
-        raise click.UsageError("--renew takes --lease: for how long?")
-    given = taken_from(said)
-    terms = given.terms
-    wanted = Claim(issue, terms.by, lease, renew)
+        raise click.UsageError("--renew needs --lease, the time until the lease ends.")
+    options = SeriesOptions.of(given)
+    wanted = Claim(issue, options.by, lease, renew)
 
     async def use(register: SeriesRegister) -> int:
-        make, left = _claims(register) if given.place.github is not None else (claimed, {})
-        outcome = await attempt(register, terms, make, name, wanted)
+        claim_it, left = (claim_series, {}) if options.github is None else _issue_claims(register)
+        with change_of(register, options) as (target, counts):
+            outcome = await claim_it(target, name, wanted, retry=options.retry, counts=counts)
         active = outcome.after.active == issue
-        gone = {str(number): str(fate) for number, fate in left.items()}
-        if given.as_json:
+        gone = {str(number): str(reason) for number, reason in left.items()}
+        if options.as_json:
             status = "claimed" if active else "queued"
             place = outcome.after.position(issue)
-            tell_outcome(outcome, terms, status=status, issue=issue, position=place, left=gone)
-            return 0 if active else QUEUED
-        for number, fate in gone.items():
-            click.echo(f"#{number} {would(terms, 'has left', 'leave')} {name}: it is {fate}")
+            print_outcome(outcome, options, status=status, issue=issue, position=place, left=gone)
+            return 0 if active else EXIT_QUEUED
+        for number, reason in gone.items():
+            click.echo(f"#{number} {options.verb('left', 'leave')} {name}: {reason}")
         if active:
-            click.echo(fit_to_print(_claimed(outcome, issue, terms)))
+            click.echo(clean(_claimed(outcome, issue, options)))
         else:
-            click.echo(fit_to_print(_queued(outcome, issue, terms, register.clock())))
-        return 0 if active else QUEUED
+            click.echo(clean(_queued(outcome, issue, options, register.clock())))
+        return 0 if active else EXIT_QUEUED
 
-    return with_register(given, use, create=True)
+    return with_register(options, use, create=True)
 
 
-def _claims(register: Any) -> tuple[Callable[..., Awaitable[Outcome]], dict[int, Departure]]:
-    """How to claim in a repository on GitHub, and where it is noted who has left."""
+def _issue_claims(register: Any) -> tuple[Any, Any]:
+    """The claim function for a repository on GitHub, and its mapping of the issues that leave."""
     from asterism.series.github.issue_claims import IssueClaims
 
     claims = IssueClaims(register.client)
     return claims.claim, claims.left
 
 
-def _claimed(outcome: Outcome, issue: int, terms: Terms) -> str:
+def _claimed(outcome: Outcome, issue: int, options: SeriesOptions) -> str:
     after = outcome.after
     if not outcome.changed:
-        return f"{after.name} is #{issue}'s already (revision {after.revision})"
+        return f"#{issue} already holds {after.name} (revision {after.revision})"
     if outcome.before.active == issue and outcome.before.since == after.since:
-        what = would(terms, "set", "set") if outcome.before.lease_until is None else would(terms, "renewed", "renew")
-        return f"{what} the lease of #{issue} on {after.name} (revision {after.revision})"
-    return f"{would(terms, 'claimed', 'claim')} {after.name} for #{issue} (revision {after.revision})"
+        new = outcome.before.lease_until is None
+        verb = options.verb("set", "set") if new else options.verb("renewed", "renew")
+        return f"{verb} the lease of #{issue} on {after.name} (revision {after.revision})"
+    return f"{options.verb('claimed', 'claim')} {after.name} for #{issue} (revision {after.revision})"
 
 
-def _queued(outcome: Outcome, issue: int, terms: Terms, now: float) -> str:
-    from asterism.cli.series_views import holder
+def _queued(outcome: Outcome, issue: int, options: SeriesOptions, now: float) -> str:
+    from asterism.cli.series_views import describe_active
 
     after = outcome.after
     place = after.queue.index(issue) + 1
-    ahead = f"behind {holder(after, now)}" if after.active is not None else "with nobody active"
-    waits = f" (paused {after.paused})" if after.paused is not None else ""
-    what = would(terms, "queued", "queue") if outcome.changed else "waits:"
-    return f"{what} #{issue} in {after.name} {ahead}; it is number {place} of {len(after.queue)} in the queue{waits}"
+    ahead = f"behind {describe_active(after, now)}" if after.active is not None else "with no active issue"
+    paused = f" (paused {after.paused})" if after.paused is not None else ""
+    verb = options.verb("queued", "queue") if outcome.changed else "waiting:"
+    return f"{verb} #{issue} in {after.name} {ahead}; it is number {place} of {len(after.queue)} in the queue{paused}"
 
 
 @series.command()
 @click.argument("name", metavar="[SERIES]", required=False)
-@place_options
-def status(name: str | None, **said: Any) -> int:
-    """Show who is active, who waits, since when and why.
+@register_options
+def status(name: str | None, **given: Any) -> int:
+    """Show the active issue, the queue, and since when.
 
-    Without the name of a series: all of them, in a table. Exits with 65 if the series that is named cannot be read;
-    one that is not there is free."""
-    given = taken_from(said)
+    Without a name it shows all series in a table. Exits with 65 if the named series cannot be read; a series that does
+    not exist is free."""
+    options = SeriesOptions.of(given)
 
     async def use(register: SeriesRegister) -> int:
         from asterism.cli.screen import print_lines
         from asterism.cli.series_views import status_json, status_lines, status_table
         from asterism.series.register import read_all
 
+        named = name is not None
         seen = {name: await register.read(name)} if name is not None else await read_all(register)
-        found = [_looked(one, snapshot) for one, snapshot in seen.items()]
+        missing = name is not None and seen[name].token is None
+        views = [_view(each, snapshot) for each, snapshot in seen.items()]
         now = register.clock()
-        if given.as_json:
-            told = [status_json(one, now) for one in found]
-            print_json({"series": told} if name is None else {**told[0], "exists": seen[name].token is not None})
-        elif name is not None and seen[name].token is None:
-            note(f"There is no series {name} in {register.url} yet: the first claim makes it.")
-        elif name is not None:
-            print_lines(lambda width: status_lines(found[0], now))
-        elif found:
-            print_lines(lambda width: status_table(found, now, width))
+        if options.as_json:
+            documents = [status_json(view, now) for view in views]
+            print_json({**documents[0], "exists": not missing} if named else {"series": documents})
+        elif missing:
+            note(f"Series {name} does not exist in {register.url} yet: the first claim creates it.")
+        elif named:
+            print_lines(lambda width: status_lines(views[0], now))
+        elif views:
+            print_lines(lambda width: status_table(views, now, width))
         else:
-            note(f"There is no series in {register.url} yet: the first claim makes one.")
-        return UNREADABLE if name is not None and found[0].series is None else 0
+            note(f"There is no series in {register.url} yet: the first claim creates one.")
+        return EXIT_UNREADABLE if named and views[0].series is None else 0
 
-    return with_register(given, use, create=False)
+    return with_register(options, use, create=False)
 
 
-def _looked(name: str, seen: Snapshot) -> Looked:
-    from asterism.cli.series_views import Looked
+def _view(name: str, seen: Snapshot) -> SeriesView:
+    from asterism.cli.series_views import SeriesView
     from asterism.core.series.machine import Series, UnreadableSeries
 
     try:
-        return Looked(name, Series.from_text(seen.text, name))
+        return SeriesView(name, Series.from_text(seen.text, name))
     except UnreadableSeries as error:
-        return Looked(name, None, str(error))
+        return SeriesView(name, None, str(error))
 
 
-@series.command(short_help="Take an issue out of its series; the next one has its turn.")
+@series.command(short_help="Take an issue out of its series, and promote the next one.")
 @name_argument
 @issue_option
-@click.option("--no-promote", is_flag=True, help="Leave the series without an active issue, even if others wait.")
+@click.option("--no-promote", is_flag=True, help="Leave the series without an active issue, even if issues wait.")
 @change_options
-def release(name: str, issue: int, no_promote: bool, **said: Any) -> int:
-    """Take an issue out of its series; the next one in the queue is active then.
+def release(name: str, issue: int, no_promote: bool, **given: Any) -> int:
+    """Take an issue out of its series, and make the next one of the queue active.
 
-    An issue that is not in the series is out of it already."""
-    from asterism.series.compare_and_swap import Release, change
+    An issue that is not in the series changes nothing."""
+    from asterism.series.claims import Release
+    from asterism.series.claims import release as release_issue
 
-    given = taken_from(said)
-    terms = given.terms
-    step = Release(issue, terms.by, not no_promote)
+    options = SeriesOptions.of(given)
 
     async def use(register: SeriesRegister) -> int:
-        outcome = await attempt(register, terms, change, name, step, step.told)
-        if given.as_json:
-            tell_outcome(outcome, terms, status="released" if outcome.changed else "unchanged", issue=issue)
+        with change_of(register, options) as (target, counts):
+            wanted = Release(issue, options.by, not no_promote)
+            outcome = await release_issue(target, name, wanted, retry=options.retry, counts=counts)
+        if options.as_json:
+            print_outcome(outcome, options, status="released" if outcome.changed else "unchanged", issue=issue)
         elif outcome.token is None:
-            click.echo(fit_to_print(nowhere(name, register)))
+            click.echo(clean(no_such_series(name, register)))
         elif not outcome.changed:
-            click.echo(f"#{issue} is not in {name}")
+            click.echo(clean(f"#{issue} is not in {name}"))
         else:
-            what = would(terms, "released", "release")
-            click.echo(f"{what} {name} from #{issue}; {now_active(outcome, terms)}")
+            verb = options.verb("released", "release")
+            click.echo(clean(f"{verb} #{issue} from {name}; {active_now(outcome, options)}"))
         return 0
 
-    return with_register(given, use, create=False)
+    return with_register(options, use, create=False)
 
 
 @series.command()
 @name_argument
 @change_options
-def promote(name: str, **said: Any) -> int:
-    """Let the first of the queue have its turn, if nobody is active.
+def promote(name: str, **given: Any) -> int:
+    """Make the first issue of the queue active, if no issue is.
 
-    A lease that has run out is ended by this. A series that is paused stays without an active issue."""
-    given = taken_from(said)
+    This also ends an expired lease. A paused series stays without an active issue."""
+    options = SeriesOptions.of(given)
 
     def step(before: Series, now: float) -> Series:
-        return before.expire(now).promote(now, by=given.terms.by).as_one_change_of(before)
+        return before.expire(now).promote(now, by=options.by).as_one_change_of(before)
 
-    def told(outcome: Outcome, terms: Terms) -> str:
+    def describe(outcome: Outcome) -> str:
         after = outcome.after
         if outcome.changed and outcome.promoted is not None:
-            return f"{would(terms, 'promoted', 'promote')} #{outcome.promoted} in {name} (revision {after.revision})"
+            return f"{options.verb('promoted', 'promote')} #{outcome.promoted} in {name} (revision {after.revision})"
         if outcome.changed:
-            return f"{would(terms, 'ended', 'end')} the lease of #{outcome.before.active} on {name}; nobody waits"
+            return f"{options.verb('ended', 'end')} the lease of #{outcome.before.active} on {name}; the queue is empty"
         if after.active is not None:
             return f"nothing to promote: #{after.active} is active in {name}"
         return f"nothing to promote: {name} is {f'paused {after.paused}' if after.paused else 'empty'}"
 
-    return make_change(name, given, step, "promote", told)
+    return run_change(name, options, step, "promote", describe)
 
 
 @series.command()
 @name_argument
-@click.option("--reason", type=legible, default="", metavar="TEXT", help="Why, for those who look.")
+@click.option("--reason", type=utf8_text, default="", metavar="TEXT", help="The reason, which status shows.")
 @change_options
-def pause(name: str, reason: str, **said: Any) -> int:
-    """Let nobody become active in a series until it is resumed.
+def pause(name: str, reason: str, **given: Any) -> int:
+    """Promote no issue of a series until it is resumed.
 
-    Who is active stays so, and claims are queued."""
-    given = taken_from(said)
+    The active issue stays active, and claims are queued."""
+    options = SeriesOptions.of(given)
 
     def step(before: Series, now: float) -> Series:
-        return before.pause(now, given.terms.by, reason)
+        return before.pause(now, options.by, reason)
 
-    def told(outcome: Outcome, terms: Terms) -> str:
+    def describe(outcome: Outcome) -> str:
         if not outcome.changed:
-            return f"{name} is paused already, {outcome.after.paused}"
+            return f"{name} is already paused {outcome.after.paused}"
         active = outcome.after.active
         stays = f"; #{active} stays active" if active is not None else ""
-        return f"{would(terms, 'paused', 'pause')} {name}{stays} (revision {outcome.after.revision})"
+        return f"{options.verb('paused', 'pause')} {name}{stays} (revision {outcome.after.revision})"
 
-    return make_change(name, given, step, f"pause ({reason})" if reason else "pause", told)
+    return run_change(name, options, step, f"pause ({reason})" if reason else "pause", describe)
 
 
-@series.command(short_help="End a pause, and let the first of the queue have its turn.")
+@series.command(short_help="End a pause, and promote the first issue of the queue.")
 @name_argument
 @change_options
-def resume(name: str, **said: Any) -> int:
-    """End a pause, and let the first of the queue have its turn if nobody is active."""
-    given = taken_from(said)
+def resume(name: str, **given: Any) -> int:
+    """End a pause, and make the first issue of the queue active if no issue is."""
+    options = SeriesOptions.of(given)
 
     def step(before: Series, now: float) -> Series:
         if before.paused is None:
             return before
-        return before.resume(now).expire(now).promote(now, by=given.terms.by).as_one_change_of(before)
+        return before.resume(now).expire(now).promote(now, by=options.by).as_one_change_of(before)
 
-    def told(outcome: Outcome, terms: Terms) -> str:
+    def describe(outcome: Outcome) -> str:
         if not outcome.changed:
             return f"{name} is not paused"
-        return f"{would(terms, 'resumed', 'resume')} {name}; {now_active(outcome, terms)}"
+        return f"{options.verb('resumed', 'resume')} {name}; {active_now(outcome, options)}"
 
-    return make_change(name, given, step, "resume", told)
+    return run_change(name, options, step, "resume", describe)
 
 
 @series.command()
 @name_argument
 @issue_option
 @change_options
-def front(name: str, issue: int, **said: Any) -> int:
-    """Put an issue that waits at the head of the queue.
+def front(name: str, issue: int, **given: Any) -> int:
+    """Move a waiting issue to the head of the queue.
 
-    Exits with 64 if it is not in the queue."""
-    given = taken_from(said)
+    Exits with 64 if the issue is not in the queue."""
+    options = SeriesOptions.of(given)
 
     def step(before: Series, now: float) -> Series:
         if before.position(issue) is None:
             raise click.ClickException(f"#{issue} is not in the queue of {name}: claim it first.")
         return before.front(issue, now)
 
-    def told(outcome: Outcome, terms: Terms) -> str:
+    def describe(outcome: Outcome) -> str:
         if outcome.changed:
-            where = f"to the head of the queue of {name} (revision {outcome.after.revision})"
-            return f"{would(terms, 'moved', 'move')} #{issue} {where}"
+            verb = options.verb("moved", "move")
+            return f"{verb} #{issue} to the head of the queue of {name} (revision {outcome.after.revision})"
         return f"#{issue} is {'active in' if outcome.after.active == issue else 'at the head of the queue of'} {name}"
 
-    return make_change(name, given, step, f"front #{issue}", told)
+    return run_change(name, options, step, f"front #{issue}", describe)
 
 
 @series.command()
 @name_argument
 @click.option(
-    "--issue", "issues", type=issue_number, multiple=True, metavar="NUMBER", help="One that lives; in their order."
+    "--issue", "issues", type=issue_number, multiple=True, metavar="NUMBER", help="An open issue; repeat it, in order."
 )
-@click.option("--active", type=issue_number, metavar="NUMBER", help="The one that is being worked on.")
-@click.option("--empty", is_flag=True, help="None lives.")
-@click.option("--pattern", metavar="REGEX", help="With --github: how titles name their series, as for sync.")
-@click.option("--label-pattern", metavar="REGEX", help="The same for labels.")
+@click.option("--active", type=issue_number, metavar="NUMBER", help="The issue that is being worked on.")
+@click.option("--empty", is_flag=True, help="No issue is open.")
+@click.option("--pattern", metavar="REGEX", help="With --github: the title pattern, as for sync.")
+@click.option("--label-pattern", metavar="REGEX", help="With --github: the label pattern, as for sync.")
 @click.option("--label", metavar="NAME", help="Only issues with this label belong to series.")
 @click.option(
     "--assign",
@@ -307,7 +313,7 @@ def front(name: str, issue: int, **said: Any) -> int:
     type=login,
     metavar="LOGIN",
     envvar="ASTERISM_SERIES_ASSIGNEE",
-    help="Whom series assign.",
+    help="The login that series assign.",
 )
 @change_options
 def rebuild(
@@ -319,34 +325,35 @@ def rebuild(
     label_pattern: str | None,
     label: str | None,
     assignee: str | None,
-    **said: Any,
+    **given: Any,
 ) -> int:
-    """Write a series anew from the issues that live.
+    """Write the state of a series again from its open issues.
 
-    They are asked from GitHub with --github, and named in their order with --issue elsewhere. The active one stays
-    active if it lives. This is the way out of a state that cannot be read."""
+    With --github the command reads them from GitHub; otherwise name them in order with --issue. The active issue stays
+    active if it is open. Use this to repair a state that cannot be read."""
+    from asterism.cli.series_views import describe_issue, describe_queue
     from asterism.core.series.machine import Live
 
-    given = taken_from(said)
+    options = SeriesOptions.of(given)
     named = bool(issues or active is not None or empty)
-    if given.place.github is None and not named:
-        raise click.UsageError("Which issues live? Name them with --issue, in their order, or say --empty.")
+    if options.github is None and not named:
+        raise click.UsageError("Name the open issues in order with --issue, or give --empty.")
     live = [Live(number, place, number == active) for place, number in enumerate(dict.fromkeys(issues))]
     if active is not None and active not in issues:
         live.append(Live(active, -1, True))
+    revisions = [0]
 
-    known = [0]
-
-    async def look(register: SeriesRegister) -> None:
+    async def prepare(register: SeriesRegister) -> None:
         if not named:
             live.extend(await _open_issues(register, name, pattern, label_pattern, label, assignee))
-        if given.place.github is not None:
-            known.append(await _revision_known(register, name))
+        if options.github is not None:
+            revisions.append(await _recorded_revision(register, name))
 
     def step(before: Series, now: float) -> Series:
-        base = before.counted_from(max(known)) if before.updated_at == 0.0 else before  # lost, or not to be read
+        unreadable = before.updated_at == 0.0  # or lost
+        base = before.counted_from(max(revisions)) if unreadable else before
         if active not in (None, before.active) and before.paused is not None:
-            raise click.ClickException(f"{name} is paused {before.paused}: nobody becomes active before it is resumed.")
+            raise click.ClickException(f"{name} is paused {before.paused}: resume it before an issue becomes active.")
         replaced = active is not None and before.active not in (None, active)
         kept = base.release(before.active or 0, now) if replaced else base
         after = kept.rebuild(live, now).as_one_change_of(base)
@@ -354,59 +361,58 @@ def rebuild(
             return after
         return before if base is before or before.revision == 0 else base.stamped(now)
 
-    def told(outcome: Outcome, terms: Terms) -> str:
-        from asterism.cli.series_views import issue, line_of_queue
-
+    def describe(outcome: Outcome) -> str:
         after = outcome.after
-        what = would(terms, "rebuilt", "rebuild") if outcome.changed else "nothing to rebuild in"
-        queue = f"the queue is {line_of_queue(after.queue)}" if after.queue else "nobody waits"
-        return f"{what} {name}: {issue(after.active)} is active, {queue} (revision {after.revision})"
+        verb = options.verb("rebuilt", "rebuild") if outcome.changed else "nothing to rebuild in"
+        queue = f"queue {describe_queue(after.queue)}" if after.queue else "the queue is empty"
+        return f"{verb} {name}: {describe_issue(after.active)} is active, {queue} (revision {after.revision})"
 
-    return make_change(name, given, step, "rebuild", told, mending=look)
+    return run_change(name, options, step, "rebuild", describe, prepare_repair=prepare)
 
 
 async def _open_issues(
     register: Any, name: str, pattern: str | None, label_pattern: str | None, label: str | None, assignee: str | None
 ) -> list[Live]:
-    """The issues of a series that are open on GitHub. Raises CannotRebuild."""
+    """The open issues of a series on GitHub. Raises CannotRebuild."""
     from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN, Assignee, SeriesMatcher
     from asterism.series.github.observed_state import IssueObserver
 
-    who = Assignee(assignee) if assignee else None
-    finder = SeriesMatcher(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, who, label)
-    return await IssueObserver(register.client, finder).live(name, who is not None)
+    known = Assignee(assignee) if assignee else None
+    matcher = SeriesMatcher(pattern or TITLE_PATTERN, label_pattern or LABEL_PATTERN, known, label)
+    return await IssueObserver(register.client, matcher).live_issues(name, known is not None)
 
 
-async def _revision_known(register: Any, name: str) -> int:
-    """What the ref beside the state on GitHub tells of its revision."""
-    from asterism.series.github.tracking_record import remains_of
+async def _recorded_revision(register: Any, name: str) -> int:
+    """The last revision that the tracking record on GitHub knows."""
     from asterism.series.github.github_register import GitHubRegister
+    from asterism.series.github.tracking_record import LastKnown, TrackingRecord
 
-    return remains_of((await GitHubRegister(register.client, "tracking").read(name)).text, name).revision
+    seen = await GitHubRegister(register.client, "tracking").read(name)
+    return LastKnown.of(TrackingRecord.parse(seen.text, name)).revision
 
 
 @series.command()
 @name_argument
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many changes.")
-@place_options
-def history(name: str, limit: int, **said: Any) -> int:
-    """Show the last changes of a series, the newest first."""
-    given = taken_from(said)
+@register_options
+def history(name: str, limit: int, **given: Any) -> int:
+    """Show the last changes of a series, newest first."""
+    options = SeriesOptions.of(given)
 
     async def use(register: SeriesRegister) -> int:
         from asterism.cli.screen import print_lines
         from asterism.cli.series_views import history_json, history_table
 
         changes = await register.history(name, limit)
-        if given.as_json:
+        if options.as_json:
             print_json(history_json(name, changes))
         elif changes:
             print_lines(lambda width: history_table(name, changes, width))
         else:
-            note(f"Nothing has happened in {name} yet.")
+            note(f"Series {name} has no changes yet.")
         return 0
 
-    return with_register(given, use, create=False)
+    return with_register(options, use, create=False)
 
 
 series.add_command(sync)

@@ -1,50 +1,58 @@
-"""``asterism series sync``: what the open issues of a repository say becomes the state, and the state is assigned."""
+"""``asterism series sync`` and ``serve``: sync the series of a repository on GitHub, once or on webhook deliveries."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.cli.cli_context import json_option, options, run_command, tell_json, whoami
+from asterism.base.extras import install_hint
+from asterism.base.text import clean
+from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
+from asterism.cli.option_types import duration, positive_duration
 from asterism.cli.series_context import (
-    CONTENDED,
-    OUT_OF_REACH,
-    QUEUED,
-    UNREADABLE,
-    UNUSABLE,
+    EXIT_CONTENDED,
+    EXIT_QUEUED,
+    EXIT_UNAVAILABLE,
+    EXIT_UNREADABLE,
+    EXIT_UNUSABLE,
     dry_run_option,
-    fit_to_print,
-    github_register,
     issue_number,
     login,
-    trying_options,
+    open_github_register,
+    retry_options,
 )
 
 if TYPE_CHECKING:
-    from asterism.series.github.sync import SyncService, SyncSettings
+    from asterism.series.github.sync import SyncService
     from asterism.series.github.sync_report import SyncReport
+    from asterism.series.github.sync_settings import SyncSettings
 
-CODES = {
-    "unmatched": UNUSABLE,
-    "unassignable": UNUSABLE,
-    "unreadable": UNREADABLE,
-    "unavailable": OUT_OF_REACH,
-    "contended": CONTENDED,
+EXIT_CODES = {
+    "unmatched": EXIT_UNUSABLE,
+    "unassignable": EXIT_UNUSABLE,
+    "unreadable": EXIT_UNREADABLE,
+    "unavailable": EXIT_UNAVAILABLE,
+    "contended": EXIT_CONTENDED,
 }
-"""The worst comes first."""
+"""The exit code of each problem, the worst first."""
+
+MIN_SECRET = 16
+"""Characters of the webhook's secret."""
 
 
-_WHAT = options(
+_target_options = options(
     click.option(
         "--github",
         "repository",
         metavar="ORG/REPO",
         envvar="GITHUB_REPOSITORY",
         required=True,
-        help="The repository; $GITHUB_REPOSITORY if left out.",
+        help="The repository; default: $GITHUB_REPOSITORY.",
     ),
     click.option(
         "--assign",
@@ -53,242 +61,322 @@ _WHAT = options(
         metavar="LOGIN",
         envvar="ASTERISM_SERIES_ASSIGNEE",
         required=True,
-        help="Whom the active issue is assigned to, such as copilot-swe-agent; $ASTERISM_SERIES_ASSIGNEE.",
+        help="The login that active issues are assigned to, such as copilot-swe-agent; $ASTERISM_SERIES_ASSIGNEE.",
     ),
     click.option(
         "--mode",
         type=click.Choice(["observe", "enforce", "announce"]),
         default="enforce",
         show_default=True,
-        help="Only write the tracking issues; assign too; comment on promotions too.",
+        help="Only write tracking issues; also assign; also comment on promotions.",
     ),
 )
-"""Which repository, whom to assign, and how far to go."""
 
-_SERIES = options(
-    click.option("--series", "names", multiple=True, metavar="NAME", help="Only this series; may be repeated."),
-    click.option("--pattern", metavar="REGEX", help="How titles name series, with (?P<series>…) and (?P<micro>…)."),
-    click.option("--label-pattern", metavar="REGEX", help="How labels name series."),
+_discovery_options = options(
+    click.option("--series", "names", multiple=True, metavar="NAME", help="Only this series; can be repeated."),
+    click.option("--pattern", metavar="REGEX", help="The title pattern, with (?P<series>…) and (?P<micro>…)."),
+    click.option("--label-pattern", metavar="REGEX", help="The label pattern, with the same groups."),
     click.option("--label", metavar="NAME", help="Only issues with this label belong to series."),
     click.option(
         "--assign-with",
-        "way",
         type=click.Choice(["auto", "rest", "graphql"]),
         default="auto",
         show_default=True,
-        help="How to assign: bots by GraphQL and people by REST, or as said.",
+        help="The API that assigns; auto: GraphQL for bots, REST for people.",
     ),
 )
-"""Which series, and how they are found."""
 
-_ON_ISSUES = options(
+_issue_options = options(
     click.option(
         "--active-label",
         is_flag=False,
         flag_value="series-active",
         metavar="[NAME]",
-        help="Put this label on active issues, series-active if no name is given.",
+        help="Label active issues; default name: series-active.",
     ),
     click.option(
         "--queued-label",
         is_flag=False,
         flag_value="series-queued",
         metavar="[NAME]",
-        help="Put this label on issues that wait, series-queued if no name is given.",
+        help="Label waiting issues; default name: series-queued.",
     ),
     click.option(
         "--respect-unassign",
         is_flag=True,
-        help="Pause a series whose active issue a person unassigns. Otherwise it is assigned again.",
+        help="Pause a series whose active issue a person unassigns, instead of assigning it again.",
     ),
 )
-"""What stands on the issues themselves, and what people say there."""
 
-_TERMS = options(
-    click.option("--no-view", is_flag=True, help="Keep no tracking issues."),
+_output_options = options(
+    click.option("--no-view", is_flag=True, help="Maintain no tracking issues."),
     click.option(
         "--metrics",
         type=click.Path(dir_okay=False, path_type=Path),
         is_flag=False,
         flag_value=Path("assignment_mutex_metrics.json"),
         metavar="[FILE]",
-        help="Write the figures as JSON, to assignment_mutex_metrics.json if no file is named.",
+        help="Write metrics as JSON; default file: assignment_mutex_metrics.json.",
     ),
     click.option(
         "--prometheus",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Write them as text for Prometheus too.",
+        help="Also write the metrics as text for Prometheus.",
     ),
     click.option(
         "--cache",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Keep what is known in this file: what has not changed is then free.",
+        help="Cache responses in this file: unchanged ones are free.",
     ),
-    trying_options,
+    retry_options,
 )
-"""What is written beside, and how long to try."""
 
-service_options = options(_WHAT, _SERIES, _ON_ISSUES, _TERMS)
-"""What ``sync`` and ``serve`` take."""
+service_options = options(_target_options, _discovery_options, _issue_options, _output_options)
+"""The options of ``sync`` and ``serve``."""
 
 
-@click.command(short_help="Bring the series of a repository on GitHub in step.")
+# -- sync --------------------------------------------------------------------------------------------------------------
+
+
+@click.command(short_help="Sync the series of a repository on GitHub with its issues.")
 @service_options
 @click.option(
-    "--issue", type=issue_number, metavar="NUMBER", help="Only the series of this issue, and how it stands there."
+    "--issue", type=issue_number, metavar="NUMBER", help="Only the series of this issue, and its place there."
 )
 @dry_run_option
 @json_option
-def sync(issue: int | None, dry_run: bool, as_json: bool, **said: Any) -> int:
-    """Bring the series of a repository on GitHub in step with its issues.
+def sync(issue: int | None, dry_run: bool, as_json: bool, **given: Any) -> int:
+    """Sync the series of a repository on GitHub with its issues.
 
-    Who is closed leaves, who is new is queued, the next one is promoted, assigned and read back, and the tracking
-    issues show it. It may be run as often as you like, and by many at once.
+    Closed issues leave, new ones are queued, and the next one is promoted, assigned and verified. The tracking issues
+    show the result. The command can run as often as you like, and in many processes at once.
 
-    Exits with 0 if all is in step. With --issue: with 0 if it is the active one, of no series, or closed, with 75 if it
-    waits or if this only observes, which claims nothing. With 76 if others were first at every try, 64 if the assignee
-    cannot be assigned or these patterns and labels find nothing where others keep series, 65 if a state is of a later
-    version, 69 if GitHub is out of reach or, where the tracking issues are all there is to do, they could not be
-    written."""
-    return run_interruptible(_synced(said, issue, dry_run, as_json))
+    Exits with 0 if all series are in step. With --issue: with 0 if it is active, closed, or of no series; with 75 if it
+    waits, or if the command only observes, which claims nothing. Exits with 76 if other processes won every try; 64 if
+    the assignee cannot be assigned, or these patterns and labels find no issue while others maintain series; 65 if a
+    state is of a later version; 69 if GitHub is not available, or, with --mode observe, the tracking issues could not
+    be written."""
+    return run_interruptible(_sync(given, issue, dry_run, as_json))
 
 
-async def _synced(said: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
-    from asterism.series.register import RegisterUnavailable, OutcomeUnknown
+async def _sync(given: dict[str, Any], issue: int | None, dry_run: bool, as_json: bool) -> int:
+    from asterism.series.register import OutcomeUnknown, RegisterUnavailable
 
-    service = opened(said, dry_run=dry_run)
+    service = open_service(given, dry_run=dry_run)
     try:
-        only = await _only(service, issue)
+        only = await _series_of_issue(service, issue)
         report = await service.sync(only)
         observed = not service.settings.acts
     except (RegisterUnavailable, OutcomeUnknown) as error:
         if as_json:
             print_json({"status": "unavailable", "error": str(error)})
         click.echo(f"Error: {error}", err=True)
-        return OUT_OF_REACH
+        return EXIT_UNAVAILABLE
     finally:
         await service.register.close()
-    standing = _standing(report, issue, only, observed) if issue is not None else None
-    _tell(report, standing or ({"status": "observed"} if observed else {}), said["names"], as_json)
+    place = _place_of_issue(report, issue, only, observed) if issue is not None else None
+    _print_report(report, place or ({"status": "observed"} if observed else {}), given["names"], as_json)
     if not dry_run:
-        write_figures(service, said)
-    return _code(report, standing)
+        write_metrics(service, given)
+    return _exit_code(report, place)
 
 
-def write_figures(service: SyncService, said: dict[str, Any]) -> None:
-    """If they cannot be written that is told, and nothing else: what was done is done, and is not to be made again."""
+def write_metrics(service: SyncService, given: dict[str, Any]) -> None:
+    """A failure is only reported: the sync was done, and must not be repeated."""
     try:
-        service.metrics.write(said["metrics"], said["prometheus"])
+        service.metrics.write(given["metrics"], given["prometheus"])
     except OSError as error:
-        click.echo(f"the figures cannot be written: {error}", err=True)
+        click.echo(f"cannot write the metrics: {error}", err=True)
 
 
-def opened(said: dict[str, Any], *, dry_run: bool = False, waits: bool = True) -> SyncService:
-    """The service that the options describe; one that ``waits`` does so while others assign."""
-    register = github_register(said["repository"], said["deadline"], said["cache"], keep=not dry_run)
+def open_service(given: dict[str, Any], *, dry_run: bool = False, wait_for_locks: bool = True) -> SyncService:
+    """The service that the options describe."""
+    register = open_github_register(given["repository"], given["deadline"], given["cache"], read_only_cache=dry_run)
     from asterism.series.github.sync import SyncService
 
-    service = SyncService(register, _settings_of(said, dry_run, waits))
-    if said["metrics"] is not None:
-        service.metrics.recall(said["metrics"])
+    service = SyncService(register, _settings(given, dry_run, wait_for_locks))
+    if given["metrics"] is not None:
+        service.metrics.load_observed(given["metrics"])
     return service
 
 
-def _settings_of(said: dict[str, Any], dry_run: bool, waits: bool) -> SyncSettings:
+def _settings(given: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> SyncSettings:
     from asterism.series.compare_and_swap import RetryOptions
     from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN
-    from asterism.series.github.sync import LOCK_DEADLINE, SyncSettings
+    from asterism.series.github.sync_settings import LOCK_DEADLINE, SyncSettings
 
     return SyncSettings(
-        said["assignee"],
-        said["mode"],
-        said["pattern"] or TITLE_PATTERN,
-        said["label_pattern"] or LABEL_PATTERN,
-        said["label"],
-        said["way"],
-        frozenset(said["names"]) or None,
-        said["by"] or current_user(),
-        not said["no_view"],
+        given["assignee"],
+        given["mode"],
+        given["pattern"] or TITLE_PATTERN,
+        given["label_pattern"] or LABEL_PATTERN,
+        given["label"],
+        given["assign_with"],
+        frozenset(given["names"]) or None,
+        given["by"] or current_user(),
+        not given["no_view"],
         dry_run,
-        lock_deadline=(said["deadline"] or LOCK_DEADLINE) if waits else 0.0,
-        deadline=said["deadline"],
-        patience=RetryOptions(tries=said["tries"], deadline=said["deadline"]),
-        active_label=said["active_label"],
-        queued_label=said["queued_label"],
-        respect_unassign=said["respect_unassign"],
+        lock_deadline=(given["deadline"] or LOCK_DEADLINE) if wait_for_locks else 0.0,
+        deadline=given["deadline"],
+        retry=RetryOptions(tries=given["tries"], deadline=given["deadline"]),
+        active_label=given["active_label"],
+        queued_label=given["queued_label"],
+        respect_unassign=given["respect_unassign"],
     )
 
 
-async def _only(service: SyncService, issue: int | None) -> frozenset[str] | None:
-    """All if no issue is named, none if the one that is belongs to none of those that are meant."""
+async def _series_of_issue(service: SyncService, issue: int | None) -> frozenset[str] | None:
+    """The series to sync: None for all if no issue is named; empty if the issue belongs to no selected series."""
     from asterism.series.github.github_client import RequestRejected
 
     if issue is None:
         return None
     try:
         name = await service.series_of(issue)
-    except RequestRejected as refused:
-        raise click.ClickException(f"issue #{issue} cannot be read: {refused}") from None
-    meant = service.settings.only
-    return frozenset({name}) if name is not None and (meant is None or name in meant) else frozenset()
+    except RequestRejected as error:
+        raise click.ClickException(f"cannot read issue #{issue}: {error}") from None
+    selected = service.settings.only
+    return frozenset({name}) if name is not None and (selected is None or name in selected) else frozenset()
 
 
-def _standing(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
-    """How one issue stands: claimed, queued, not in the series (any more), for it is closed, or in none that is meant.
-    Who only observes gives nobody anything, so then it is none of these."""
-    one = report.series[0] if report.series else None
-    position = one.state.position(issue) if one else None
+def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
+    """The place of an issue: claimed, queued, left (it is closed), or none (it belongs to no selected series).
+
+    A sync that only observes claims nothing, so its status is none of these."""
+    series = report.series[0] if report.series else None
+    position = series.state.position(issue) if series else None
     status = "left" if position is None else "claimed" if position == 0 else "queued"
     if observed:
         status = "observed"
-    if one is not None and one.status in CODES:
-        status = one.status
-    if not only or (one is not None and one.left_alone is not None):
+    if series is not None and series.status in EXIT_CODES:
+        status = series.status
+    if not only or (series is not None and series.left_alone is not None):
         status = "none"
     return {
         "status": status,
         "issue": issue,
         "series": next(iter(only or ()), None),
-        "active": one.state.active if one else None,
+        "active": series.state.active if series else None,
         "position": position,
     }
 
 
-def _tell(report: SyncReport, standing: dict[str, Any], meant: Sequence[str], as_json: bool) -> None:
-    """What is wrong goes to standard error alone. ``meant`` are the series that were named, if any were."""
-    for one in report.series:
-        if one.problem:
-            click.echo(fit_to_print(f"series {one.name}: {one.problem}"), err=True)
+def _print_report(report: SyncReport, place: dict[str, Any], selected: Sequence[str], as_json: bool) -> None:
+    """Problems go to standard error. ``selected`` are the series that were named."""
+    for series in report.series:
+        if series.problem:
+            click.echo(clean(f"series {series.name}: {series.problem}"), err=True)
     if as_json:
-        print_json({**standing, "sync": report.to_json()})
+        print_json({**place, "sync": report.to_json()})
         return
-    status, issue = standing.get("status"), standing.get("issue")
+    status, issue = place.get("status"), place.get("issue")
     if status == "none":
-        click.echo(f"#{issue} belongs to no series that is meant here: neither its title nor a label names one")
+        click.echo(f"#{issue} belongs to no selected series: neither its title nor a label names one")
         return
-    for one in report.series:
-        for line in one.lines(problem=False):
-            click.echo(fit_to_print(line))
+    for series in report.series:
+        for line in series.lines(problem=False):
+            click.echo(clean(line))
     for line in report.observations():
-        click.echo(fit_to_print(line))
+        click.echo(clean(line))
     if not report.series:
-        click.echo(fit_to_print(f"no open issue belongs to {' or '.join(meant) or 'a series'}"))
+        click.echo(clean(f"no open issue belongs to {' or '.join(selected) or 'a series'}"))
     if status in ("claimed", "queued"):
-        place = "" if status == "claimed" else f", number {standing['position']} in the queue"
-        click.echo(f"#{issue} is {status} in {standing['series']}{place}")
+        position = "" if status == "claimed" else f", number {place['position']} in the queue"
+        click.echo(clean(f"#{issue} is {status} in {place['series']}{position}"))
     elif status == "left":
-        click.echo(f"#{issue} is closed: it is not in {standing['series']} any more")
+        click.echo(clean(f"#{issue} is closed: it is no longer in {place['series']}"))
     elif status == "observed":
-        click.echo("nothing was claimed or assigned: this is only what would be")
+        click.echo("nothing was claimed or assigned: this is what a sync would do")
 
 
-def _code(report: SyncReport, standing: dict[str, Any] | None) -> int:
-    found = {one.status for one in report.series}
-    for status, code in CODES.items():
+def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
+    found = {series.status for series in report.series}
+    for status, code in EXIT_CODES.items():
         if status in found:
             return code
-    if report.mode == "observe" and "no view" in found:  # the view is all that there was to do
-        return OUT_OF_REACH
-    return QUEUED if standing is not None and standing["status"] in ("queued", "observed") else 0
+    if report.mode == "observe" and "no view" in found:  # the view was all there was to do
+        return EXIT_UNAVAILABLE
+    return EXIT_QUEUED if place is not None and place["status"] in ("queued", "observed") else 0
+
+
+# -- serve -------------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@service_options
+@click.option(
+    "--listen",
+    default="127.0.0.1:8974",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The address to listen on; port 0 for a free one.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the webhook's secret; default: $GITHUB_WEBHOOK_SECRET.",
+)
+@click.option(
+    "--every",
+    type=duration,
+    callback=positive_duration,
+    default="10m",
+    show_default=True,
+    help="The interval of syncs of all series.",
+)
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The TLS certificate, with its chain.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The key of the certificate.")
+@click.option("--behind-proxy", is_flag=True, help="A proxy does TLS: allow other machines to connect without it.")
+def serve(listen: str, secret_file: Path | None, every: float, **given: Any) -> int:
+    """Sync within a second after an event on GitHub.
+
+    Set up a webhook of the repository that sends issues and pull requests to /webhook, signed with the secret."""
+    tls = (given.pop("tls_cert"), given.pop("tls_key"), given.pop("behind_proxy"))
+    secret = _secret(secret_file)
+    try:
+        asyncio.run(_serve(listen, tls, secret, every, given))
+    except ImportError as error:
+        raise click.ClickException(f"a package is missing ({error}): {install_hint('github')}") from None
+    return 0
+
+
+def _secret(file: Path | None) -> bytes:
+    text = file.read_text("utf-8") if file is not None else os.environ.get("GITHUB_WEBHOOK_SECRET", "")
+    secret = text.strip().encode()
+    if len(secret) < MIN_SECRET:
+        raise click.UsageError(
+            f"The webhook needs a secret of at least {MIN_SECRET} characters: set $GITHUB_WEBHOOK_SECRET, or give "
+            "--secret-file."
+        )
+    return secret
+
+
+async def _serve(
+    listen: str, tls: tuple[str | None, str | None, bool], secret: bytes, every: float, given: dict[str, Any]
+) -> None:
+    from asterism.series.github import webhook_server
+    from asterism.series.github.sync_worker import SyncWorker
+
+    address = webhook_server.parse_listen_address(listen, *tls)
+    service = open_service(given, wait_for_locks=False)  # a locked series must not delay the others
+    printed: dict[str, list[str]] = {}
+
+    def after(report: SyncReport) -> None:
+        for series in report.series:
+            lines = series.lines()
+            if (series.changed or series.repaired or series.problem) and printed.get(series.name) != lines:
+                for line in lines:
+                    click.echo(clean(line))
+            printed[series.name] = lines
+        write_metrics(service, given)
+
+    worker = SyncWorker(service, every, after)
+    endpoint = webhook_server.WebhookEndpoint(
+        worker, given["repository"], service.matcher, secret, metrics=address.is_loopback, limits=address.limits
+    )
+    try:
+        await webhook_server.serve(endpoint.app, worker, address, lambda url: click.echo(f"listening on {url}"))
+    finally:
+        await service.register.close()

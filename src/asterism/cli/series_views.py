@@ -1,4 +1,4 @@
-"""What is shown of a series: sentences and tables for people, JSON for programs."""
+"""Views of series: lines and tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,53 +12,54 @@ if TYPE_CHECKING:
 
     from asterism.series.register import Change
 
-MOST_SHOWN = 8
-"""How many of a queue are named in a line."""
+MAX_QUEUE_SHOWN = 8
+"""Issues of a queue that one line shows."""
 
 
-class Looked:
-    """One series as it was found: ``series`` is None if it could not be read, and ``problem`` says why."""
+class SeriesView:
+    """One series as it was read; ``series`` is None if the state is unreadable, and ``problem`` is the reason."""
 
     def __init__(self, name: str, series: Series | None, problem: str | None = None) -> None:
         self.name, self.series, self.problem = name, series, problem
 
 
-def issue(item: Item | None) -> str:
-    return "nobody" if item is None else f"#{item}"
+def describe_issue(item: Item | None) -> str:
+    return "no issue" if item is None else f"#{item}"
 
 
 def heading(name: str) -> str:
-    """The name where it begins a line: a runner of GitHub Actions takes one that begins with ``::`` for a command."""
+    """The name at the beginning of a line. A runner of GitHub Actions takes a line that begins with ``::`` for a
+    command."""
     return f"series {name}" if name.startswith("::") else name
 
 
 def why_not_promoted(series: Series, now: float) -> str | None:
-    """Why the head of the queue is not active; None if nobody waits, or somebody is active as it should be."""
+    """Why the head of the queue is not active; None if no issue waits, or the active one has a right to be."""
     if series.active is not None:
         if series.lease_until is not None and series.lease_until <= now:
-            return f"the lease of {issue(series.active)} has run out: the next claim or promotion ends it"
+            return f"the lease of {describe_issue(series.active)} has expired: the next claim or promotion ends it"
         return None
     if not series.queue:
         return None
     if series.paused is not None:
         return f"paused {series.paused}"
-    return f"nobody promoted it: `asterism series promote {series.name}` does, and so does its own claim"
+    return f"not promoted yet: run `asterism series promote {series.name}`, or claim it"
 
 
-def line_of_queue(queue: Sequence[Item]) -> str:
-    shown = ", ".join(issue(item) for item in queue[:MOST_SHOWN])
-    return shown + (f" and {len(queue) - MOST_SHOWN} more" if len(queue) > MOST_SHOWN else "")
+def describe_queue(queue: Sequence[Item]) -> str:
+    shown = ", ".join(describe_issue(item) for item in queue[:MAX_QUEUE_SHOWN])
+    return shown + (f" and {len(queue) - MAX_QUEUE_SHOWN} more" if len(queue) > MAX_QUEUE_SHOWN else "")
 
 
-def holder(series: Series, now: float) -> str:
+def describe_active(series: Series, now: float) -> str:
     """``#120, active for 2 h, by ann``."""
     from asterism.base.durations import format_age
 
     since = "" if series.since is None else f", active for {format_age(now - series.since)}"
-    return f"{issue(series.active)}{since}" + (f", by {series.by}" if series.by else "")
+    return f"{describe_issue(series.active)}{since}" + (f", by {series.by}" if series.by else "")
 
 
-def status_json(found: Looked, now: float) -> dict[str, Any]:
+def status_json(found: SeriesView, now: float) -> dict[str, Any]:
     series = found.series
     if series is None:
         return {"series": found.name, "status": "unreadable", "error": found.problem}
@@ -71,37 +72,37 @@ def status_json(found: Looked, now: float) -> dict[str, Any]:
     }
 
 
-def status_lines(found: Looked, now: float) -> list[Text]:
-    """Everything about one series."""
+def status_lines(found: SeriesView, now: float) -> list[Text]:
+    """All about one series, a line for each fact."""
     from rich.text import Text
 
     from asterism.base.durations import format_age
     from asterism.base.text import clean
-    from asterism.cli.series_context import MENDED
-    from asterism.cli.short_spans import moment
+    from asterism.cli.formats import format_time
+    from asterism.cli.series_context import UNREADABLE_HINT
     from asterism.report.status_style import BOLD, DIM, tone
 
     series = found.series
     if series is None:
         problem = Text.assemble((clean(heading(found.name)), BOLD), "  ", (clean(found.problem or ""), tone("failed")))
-        return [problem, Text(f"  {MENDED}", DIM)]
-    told = [("active", holder(series, now) if series.active is not None else "nobody")]
+        return [problem, Text(f"  {UNREADABLE_HINT}", DIM)]
+    rows = [("active", describe_active(series, now) if series.active is not None else "none")]
     if series.lease_until is not None:
         left = series.lease_until - now
-        told.append(("lease", f"{format_age(left)} left" if left > 0 else f"ran out {format_age(-left)} ago"))
-    told.append(("queue", line_of_queue(series.queue) or "empty"))
+        rows.append(("lease", f"{format_age(left)} left" if left > 0 else f"expired {format_age(-left)} ago"))
+    rows.append(("queue", describe_queue(series.queue) or "empty"))
     if series.paused is not None:
-        told.append(("paused", series.paused))
+        rows.append(("paused", series.paused))
     why = why_not_promoted(series, now)
     if why is not None and series.paused is None:
-        told.append(("waits", why))
+        rows.append(("waits", why))
     changed = f"{format_time(series.updated_at)}, revision {series.revision}" if series.revision else "never"
-    told.append(("changed", changed))
+    rows.append(("changed", changed))
     head = Text(clean(heading(series.name)), BOLD)
-    return [head, *(Text(f"  {name:<8} ", DIM).append(clean(text), "") for name, text in told)]
+    return [head, *(Text(f"  {name:<8} ", DIM).append(clean(text), "") for name, text in rows)]
 
 
-def status_table(found: Sequence[Looked], now: float, width: int | None) -> list[Text]:
+def status_table(found: Sequence[SeriesView], now: float, width: int | None) -> list[Text]:
     """A line for each series."""
     from rich.text import Text
 
@@ -120,22 +121,22 @@ def status_table(found: Sequence[Looked], now: float, width: int | None) -> list
         Column("NOTE", least=10, needed=False),
     )
     rows: list[list[Cell]] = []
-    for one in found:
-        series = one.series
+    for view in found:
+        series = view.series
         if series is None:
             rows.append(
-                [heading(one.name), Text("?", tone("failed")), "", "", "", "", Text("unreadable", tone("failed"))]
+                [heading(view.name), Text("?", tone("failed")), "", "", "", "", Text("unreadable", tone("failed"))]
             )
             continue
         left = None if series.lease_until is None else series.lease_until - now
         rows.append(
             [
                 heading(series.name),
-                Text("-", DIM) if series.active is None else issue(series.active),
+                Text("-", DIM) if series.active is None else describe_issue(series.active),
                 "" if series.since is None else format_age(now - series.since),
                 series.by or "",
-                "" if left is None else format_age(left) if left > 0 else Text("ran out", tone("failed")),
-                line_of_queue(series.queue),
+                "" if left is None else format_age(left) if left > 0 else Text("expired", tone("failed")),
+                describe_queue(series.queue),
                 Text(clean(_note(series)), DIM),
             ]
         )
@@ -152,7 +153,8 @@ def history_json(name: str, changes: Sequence[Change]) -> dict[str, Any]:
     return {
         "series": name,
         "changes": [
-            {"at": one.at, "message": one.message, "token": one.token, "state": _state(name, one)} for one in changes
+            {"at": change.at, "message": change.message, "token": change.token, "state": _state(name, change)}
+            for change in changes
         ],
     }
 
@@ -172,13 +174,15 @@ def history_table(name: str, changes: Sequence[Change], width: int | None) -> li
         Column("QUEUE", least=8, needed=False),
     )
     rows: list[list[Cell]] = []
-    for one in changes:
-        series = _series(name, one)
+    for change in changes:
+        series = _series(name, change)
         if series is None:
-            rows.append([format_time(one.at), "?", one.message, "?", Text("cannot be read", DIM)])
+            rows.append([format_time(change.at), "?", change.message, "?", Text("unreadable", DIM)])
             continue
-        active = "-" if series.active is None else issue(series.active)
-        rows.append([format_time(one.at), str(series.revision), one.message, active, line_of_queue(series.queue)])
+        active = "-" if series.active is None else describe_issue(series.active)
+        rows.append(
+            [format_time(change.at), str(series.revision), change.message, active, describe_queue(series.queue)]
+        )
     return table(columns, rows, width)
 
 

@@ -48,7 +48,7 @@ async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
         return TaskExplanation(name, task, str(node.status), [_ended(node, PlanMask(plan), now)])
     run = await _run_of(fleet, name, node)
     if run is not None:
-        answer = await run_explanation.why(fleet, run.id)
+        answer = await run_explanation.explain_run(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
     told = why(plan, stored.kept.lock, node, _plan_holder(stored), now)
     mask = PlanMask(plan)

@@ -102,7 +102,11 @@ class Violation:
 
 
 class InvalidWorkflow(AsterismError, ValueError):
-    """A workflow contradicts itself."""
+    """A workflow contradicts itself. ``problems`` has a sentence for each contradiction, if there are several."""
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
 
 
 class RunRefused(AsterismError):

@@ -1,1 +1,78 @@
-"""Constellations that outlive every process: their steps are kept in a store, and their tasks are runs of a fleet."""
+"""Durable plans: plans in a store that survive the process that runs them; each task is a run of a fleet.
+
+::
+
+    from asterism.durable import DurableOrchestrator
+
+    async with await Fleet.open("sqlite:///fleet.db") as fleet:
+        result = await DurableOrchestrator(fleet, local=4).run(plan)       # or run_stored("nightly"), after a crash
+
+========================  ==============================================================================================
+``durable_orchestrator``  ``DurableOrchestrator``: run, run_stored, standby, and commands that are durable on return
+``ownership``             ``Ownership``: one plan while this process owns it: take over, run, reload, leave
+``fleet_device``          the fleet as the only device of the orchestrator: one run for each execution of a task
+``journal_store``         where a plan is in the store: head, journal, snapshot; insert and load
+``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
+``compaction``            replaces a long journal by a snapshot while the plan runs
+``admin``                 edit, pause and cancel a stored plan from any process; find its owner
+========================  ==============================================================================================
+
+How they work together: ``DurableOrchestrator`` uses the scheduler and the execution of ``asterism.orchestrator``, with
+``FleetDevice`` as the only device and the clock of the store as the clock. ``JournalWriter`` is the journal that the
+execution asks before it publishes an event or calls an editor. For each plan there is one ``Ownership``.
+
+The end of a durable task, if this process executes it::
+
+    Worker                   the function returned; the end of the run is not written yet
+      FleetDevice.consume    the execution of the task gets the result, and the end waits for the commit
+        Execution            records the end and starts the next tasks, whose runs wait for the commit too
+          JournalWriter      one commit: the record with all these steps, the end of the run, the new runs
+
+Invariants:
+
+- A step is durable before anything outside this process can see it: an event, a call of the editor, a run.
+- A record has the next number and is written once, and its commit expects the record before it. So at most one process
+  continues a plan, whatever the clocks say; the other one gets ``OwnershipLost``, and nothing of its commit happened.
+- A started task has exactly one run, whose key names the plan, the task and the epoch.
+- If another process changed a run that was about to end, ``ReloadRequired``: the owner loads the plan again.
+- Replaying the journal gives the plan that its owner had, to the byte.
+- A request to cancel is final; a request to pause can be withdrawn. The owner obeys within ``REQUEST_INTERVAL``.
+
+To add a step of a plan, add it to ``asterism.core.plan.journal``. To add a field of the head, give it a default, so
+that older stores can be read. To add a request to a running plan, follow ``pause`` in ``admin`` and ``ownership``.
+"""
+
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.durable.durable_orchestrator import DurableOrchestrator
+    from asterism.durable.journal_store import (
+        ConstellationExists,
+        OwnershipLost,
+        ReloadRequired,
+        StoredConstellation,
+        UnknownConstellation,
+        insert_plan,
+        load,
+    )
+
+__all__ = [
+    "ConstellationExists",
+    "DurableOrchestrator",
+    "OwnershipLost",
+    "ReloadRequired",
+    "StoredConstellation",
+    "UnknownConstellation",
+    "insert_plan",
+    "load",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
+        "asterism.durable.journal_store": [name for name in __all__ if name != "DurableOrchestrator"],
+    },
+)

@@ -26,7 +26,7 @@ from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Lane
 from asterism.core.plan.status import RUNNING
-from asterism.core.plan.task import Task
+from asterism.core.plan.task import NOTHING, Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
@@ -37,7 +37,7 @@ from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.retention import PREFIX
-from asterism.fleet.run_blobs import blob_of, is_small
+from asterism.fleet.run_blobs import blob_of
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Member, Roster
@@ -275,11 +275,10 @@ class FleetDevice:
         while True:
             try:
                 if run is None:
-                    if not is_small(given):
-                        given = await self.fleet.blobs.keep(given, what)
+                    kept = await self.fleet.blobs.keep(given, what)
                     now = self.fleet.store.clock()
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
-                    run = transitions.create(run_id, flow, given, by=by, now=now, key=key, device=device)
+                    run = transitions.create(run_id, flow, kept, by=by, now=now, key=key, device=device)
                 return await self.fleet.place(run, flow, add)
             except StoreUnavailable:
                 await self.fleet.clock.sleep(STORE_RETRY)
@@ -324,8 +323,7 @@ def _given(work: Work) -> dict[str, Any]:
     function, variables or request name. Secrets stay references, which the device resolves. A result that looks like a
     reference to a secret is marked as a literal."""
     task, results = work.task, work.results
-    select = Selections()
-    filled = {name: _filled(name, value, results, select) for name, value in task.inputs.items()}
+    filled = _filled(task.inputs, results) if task.inputs else NOTHING
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
     placed = {_input_name(name, filled): literal(value) for name, value in wanted.items()}
     given = {**placed, **filled}
@@ -349,12 +347,18 @@ def _referring_to_inputs(value: Any, taken: Mapping[str, Any]) -> Any:
     return [_referring_to_inputs(item, taken) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _filled(name: str, value: Any, results: Mapping[str, Any], select: Selections) -> Any:
-    if type(value) in CONSTANTS or is_secret(value):
-        return value
-    if not task_inputs.is_reference(value):
-        return literal(value)
-    return literal(task_inputs.resolve_inputs({name: value}, {}, results, task_inputs.NO_SECRETS, select).inputs[name])
+def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs with the results that they refer to."""
+    select = Selections()
+    filled = {}
+    for name, value in inputs.items():
+        if type(value) not in CONSTANTS and not is_secret(value):
+            if task_inputs.is_reference(value):
+                resolved = task_inputs.resolve_inputs({name: value}, {}, results, task_inputs.NO_SECRETS, select)
+                value = resolved.inputs[name]
+            value = literal(value)
+        filled[name] = value
+    return filled
 
 
 def _named(task: Task) -> set[str]:

@@ -113,7 +113,9 @@ class Ownership:
                     return result
                 except ReloadRequired as reason:
                     log.info("plan %s is reloaded: %s", name, reason)
-                    stored = await self._patiently(lambda: load(self._fleet.store, name, self._options.conditions))
+                    stored = await until_available(
+                        self._fleet.clock, lambda: load(self._fleet.store, name, self._options.conditions)
+                    )
                     if stored.head.owner != self._member.agent.session.id:
                         raise OwnershipLost(f"{stored.head.device} continues plan {name!r}") from None
         finally:
@@ -123,10 +125,11 @@ class Ownership:
 
     async def _run_loaded(self, stored: StoredConstellation, owner: object) -> Result:
         agent, name = self._member.agent, stored.plan.id
+        store, clock = self._fleet.store, self._fleet.clock
         lost: asyncio.Future[OwnershipLost] = asyncio.get_running_loop().create_future()
         journal = JournalWriter(
-            self._fleet.store,
-            self._fleet.clock,
+            store,
+            clock,
             self._fleet.chance,
             stored,
             lambda error: None if lost.done() else lost.set_result(error),
@@ -140,8 +143,8 @@ class Ownership:
             stored.plan.note(self._scheduler.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
             await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
             plan = await self._device.attach(journal)
-            pause = await self._patiently(lambda: pause_reason(self._fleet.store, name)) is not None
-            cancel = await self._patiently(lambda: cancel_reason(self._fleet.store, name))
+            pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
+            cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
             self._journal = journal
             execution = self._start(stored, journal, owner)
@@ -262,9 +265,6 @@ class Ownership:
                     (execution.pause if pause else execution.resume)()
                     paused = pause
             await self._fleet.clock.sleep(REQUEST_INTERVAL)
-
-    async def _patiently(self, ask: Callable[[], Any]) -> Any:
-        return await until_available(self._fleet.clock, ask)
 
 
 async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool] = lambda task, epoch: True) -> None:

@@ -1,4 +1,8 @@
-"""What a device does for the others: it is the coordinator, its deputy, or stands for election."""
+"""The coordinator: an elected device that monitors the others and delivers notices; and its deputy.
+
+Every device stands for election (election.py). The coordinator runs the passes of the monitor (monitor.py) and delivers
+notices to people (notifier.py); the deputy observes, so that it can act for a coordinator that dies.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ JITTER = 0.2
 
 
 class Coordinator:
-    """``every`` is how many seconds are between two passes, about. ``lease`` is how long an office lasts without being
-    renewed, that of the fleet's settings if it is None, and three passes at least. ``policy`` says which command may
-    tell people."""
+    """``every`` is the interval between two passes. ``lease`` is how long an office lasts without being renewed: that
+    of the fleet's settings if it is None, and three passes at least. All in seconds. ``policy`` is the device policy,
+    which says which command and which address may get notices."""
 
     def __init__(
         self, fleet: Fleet, name: str, session: str, policy: DevicePolicy, *, every: float, lease: float | None
@@ -36,29 +40,31 @@ class Coordinator:
         return self.office.elected
 
     async def coordinate(self) -> None:
+        """Stand for election and run passes, until it is cancelled."""
         trouble = RecurringError(log, "cannot watch", "watches again", self.fleet.clock.time)
         while True:
-            self.monitor.due_in = float("inf")  # what an earlier pass has seen coming is none of a later one's
+            self.monitor.due_in = float("inf")  # an earlier pass says nothing about the next one
             try:
-                await self._watch()
+                await self._run_pass()
                 trouble.recovered()
-            except Exception as error:  # whatever it is, it must not end the work that is done here
+            except Exception as error:  # no error of the coordinator may end the work of this device
                 trouble.occurred(error)
             pause = self._every * self.fleet.chance.uniform(1.0 - JITTER, 1.0 + JITTER)
             await self.fleet.clock.sleep(min(pause, self.monitor.due_in))
 
-    async def _watch(self) -> None:
+    async def _run_pass(self) -> None:
         lease = self._lease if self._lease is not None else (await self.fleet.settings()).lease
         self.office.lease = self.deputy.lease = max(lease, 3 * self._every)
         if await self.office.campaign():
             if self.deputy.elected:
                 await self.deputy.resign()
-            await self.monitor.watch()
+            await self.monitor.run_pass()
         elif await self.deputy.campaign():
-            await self.monitor.stand_by(self.office.holder)
+            await self.monitor.run_deputy_pass(self.office.holder)
 
     async def deliver_notices(self) -> None:
-        """Beside the watch, since whoever is told may take long to listen."""
+        """Deliver notices while this device is the coordinator, until it is cancelled. A delivery may take long, so it
+        runs beside the passes."""
         trouble = RecurringError(log, "cannot tell", "tells again", self.fleet.clock.time)
         while True:
             try:
@@ -70,7 +76,7 @@ class Coordinator:
             await self.fleet.clock.sleep(self._every)
 
     async def resign(self) -> None:
-        """Let somebody else do it now."""
+        """Give up both offices, so that others can take them now."""
         await self.office.resign()
         await self.deputy.resign()
 

@@ -1,19 +1,17 @@
-"""Which device watches over the others: a lease in the store, with an epoch that grows with each new holder.
+"""Election of the coordinator and its deputy: a lease in the store, with an epoch that grows with each new holder.
 
-Nothing that the coordinator does depends on being the only one; the lease saves work. A holder that cannot renew stops
+Correctness does not depend on there being only one coordinator; the lease saves work. A holder that cannot renew stops
 a little before the lease runs out, by its own clock.
 
-There are two offices, and one device has one of them at most. The *deputy* observes what the coordinator observes, so
-that it can act for a coordinator that is gone (monitor.py).
+There are two offices, and a device has at most one of them. The *deputy* observes what the coordinator observes, so
+that it can act for a coordinator that dies (monitor.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-
 from asterism.base.clock import Clock
+from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store
-from asterism.store.store_errors import Conflict
 
 COORDINATOR = "coordinator"
 DEPUTY = "deputy"
@@ -21,11 +19,12 @@ OFFICES = (COORDINATOR, DEPUTY)
 """The registers of the leases."""
 
 LEASE = 15.0
+"""How long an office lasts by default without being renewed, in seconds."""
 
 
 class Election:
     """``lease`` is how long the office lasts without being renewed, in seconds. ``holder`` is the session that had the
-    office when we asked last."""
+    office at the last look."""
 
     def __init__(
         self,
@@ -48,12 +47,12 @@ class Election:
         return self._clock.time() < self._until
 
     async def campaign(self) -> bool:
-        """Renew the lease, or take it if nobody has it. Whether we have it now."""
+        """Renew the lease, or take it if it is free. Returns whether this session has the office now."""
         sent = self._clock.time()
         found = await self._store.register(self._office)
         now = self._store.clock()
         ours = found is not None and found.value["session"] == self._session
-        # a lease that ends later than it could was written before the store's clock was set back
+        # a lease that ends later than possible was written before the store's clock was set back
         free = found is None or not now <= found.value["until"] <= now + 2 * found.value.get("lease", self.lease)
         self.holder = None if found is None else found.value["session"]
         if not ours and not free:
@@ -62,9 +61,7 @@ class Election:
         epoch = found.value["epoch"] + (not ours) if found is not None else 1
         value = {"device": self._device, "session": self._session, "epoch": epoch}
         value |= {"until": now + self.lease, "lease": self.lease}
-        try:
-            await self._store.commit([PutRegister(self._office, value, found and found.revision)])
-        except Conflict:
+        if not await try_commit(self._store, [PutRegister(self._office, value, found and found.revision)]):
             self._until = 0.0
             return False
         self.holder = self._session
@@ -72,9 +69,8 @@ class Election:
         return True
 
     async def resign(self) -> None:
-        """Let somebody else have it now."""
+        """Give up the office, so that another device can take it now."""
         found = await self._store.register(self._office)
         if found is not None and found.value["session"] == self._session:
-            with contextlib.suppress(Conflict):
-                await self._store.commit([PutRegister(self._office, {**found.value, "until": 0.0}, found.revision)])
+            await try_commit(self._store, [PutRegister(self._office, {**found.value, "until": 0.0}, found.revision)])
         self._until = 0.0

@@ -38,8 +38,8 @@ from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutSession, Query, Store
 from asterism.store.url import open_store
 
-OUTLOOK_AGE = 1.0
-"""How long an outlook on the devices is used, in seconds. Assignments of this process are counted meanwhile."""
+PLACER_AGE = 1.0
+"""How long a placer is used, in seconds. Assignments of this process are counted meanwhile."""
 
 SETTINGS_AGE = 5.0
 """How long settings that were read are used, in seconds."""
@@ -96,7 +96,7 @@ class Fleet:
         self.ledger = Ledger(store, self.clock, self.workflows, self.chance, self.waiters.ended)
         self.blobs = RunBlobs(store, self.settings)
         self.local: InProcessDevice | None = None
-        self._outlook: tuple[float, Placer] | None = None
+        self._placer: tuple[float, Placer] | None = None
         self._settings: tuple[float, Settings] | None = None
 
     @classmethod
@@ -181,13 +181,13 @@ class Fleet:
                 return added
             finally:
                 local.unreserve(run)
-        outlook, settings = await self.outlook(), await self.settings()
+        placer, settings = await self.placer(), await self.settings()
 
         def assign(offered: Run) -> Run:
-            choice = outlook.choose(offered, flow, near=near)
+            choice = placer.choose(offered, flow, near=near)
             if choice.owner is None:
                 return offered
-            outlook.record_assignment(choice.owner.device)
+            placer.record_assignment(choice.owner.device)
             return transitions.assign(
                 offered,
                 choice.owner,
@@ -195,7 +195,7 @@ class Fleet:
                 by=self.by,
                 now=self.store.clock(),
                 scores=choice.scores,
-                within=time_to_answer(outlook, choice.owner, settings),
+                within=time_to_answer(placer, choice.owner, settings),
                 why=NEAR if choice.owner.device in near else "",
             )
 
@@ -314,17 +314,17 @@ class Fleet:
         found = await self.store.register(COORDINATOR)
         return found.value["device"] if found is not None and found.value["until"] > self.store.clock() else None
 
-    async def outlook(self, *, fresh: bool = False) -> Placer:
-        """The devices as placement sees them, at most ``OUTLOOK_AGE`` old."""
+    async def placer(self, *, fresh: bool = False) -> Placer:
+        """The devices as placement sees them, at most ``PLACER_AGE`` old."""
         now = self.clock.time()
-        if fresh or self._outlook is None or now - self._outlook[0] > OUTLOOK_AGE:
-            given = self._outlook[1].given if self._outlook is not None else None
+        if fresh or self._placer is None or now - self._placer[0] > PLACER_AGE:
+            given = self._placer[1].given if self._placer is not None else None
             sessions = [one for one in await self.store.sessions() if one.state in REACHABLE_STATES]
             weights = (await self.settings()).weights
             coordinator = await self.coordinator()
             at = self.store.clock()
-            self._outlook = (now, Placer(sessions, at, holds, coordinator=coordinator, weights=weights, given=given))
-        return self._outlook[1]
+            self._placer = (now, Placer(sessions, at, holds, coordinator=coordinator, weights=weights, given=given))
+        return self._placer[1]
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -350,9 +350,9 @@ class Fleet:
         return await fleet_settings.write(self.store, changes)
 
 
-def time_to_answer(outlook: Placer, owner: Owner, settings: Settings) -> float | None:
+def time_to_answer(placer: Placer, owner: Owner, settings: Settings) -> float | None:
     """How long a device of a peer has to answer: its answer comes when the stores meet. None for all others."""
-    return settings.peer_timeout if outlook.sessions[owner.device].state == ABROAD else None
+    return settings.peer_timeout if placer.sessions[owner.device].state == ABROAD else None
 
 
 def _check_terms(key: str | None, series: str | None, device: str | None, priority: int | None, keep: str) -> None:

@@ -1,22 +1,22 @@
-"""The monitor: takes away what has run out, hands out what waits, and gives up what nobody can do.
+"""The monitor: takes runs from lost devices, assigns runs that wait, and gives up runs that no device can execute.
 
-It runs on the elected coordinator. Two at once are wasteful and never wrong: all it does is committed against the
-revision it has seen, and a run is taken from a silent device only if no heartbeat came in meanwhile.
+It runs on the elected coordinator. Two monitors at once are wasteful and never wrong: every write of a monitor expects
+the revision that it has seen, and a run is taken from a silent device only if no heartbeat arrived meanwhile.
 
-While it cannot be sure that silence means anything, nothing is taken away: when it is new in office, when the store's
-clock has jumped, and when most of the fleet fell silent at once.
+Nothing is taken away while silence may have another reason: when the monitor is new in office, when the store's clock
+has jumped, and when most of the fleet fell silent at once.
 
 A coordinator that dies cannot take away its own runs, and its successor would have to observe its silence for the whole
-timeout first. So there is a deputy, which observes the same sessions and clocks without being elected (``stand_by``).
-It takes away the runs of a coordinator as soon as their time is up, and those of other devices if they are still there
-when the coordinator would have taken them. That is safe for the reason why two monitors are: whoever takes a run away
-has itself observed, by its own clock, that no heartbeat of the owner came in for the run's whole timeout; the store's
-clock says the same; and the commit fails if the owner was heard of since. An owner stops work a margin before that
-(heart.py). None of this depends on who is in office. A deputy that is elected is not new in office, since it knows
-how the clocks went.
+timeout first. Therefore a deputy observes the same sessions and clocks without being elected (``run_deputy_pass``). It
+takes away the runs of a dead coordinator as soon as their timeout has passed, and those of other devices if they are
+still there when the coordinator would have taken them. That is safe for the same reason as two monitors: a monitor that
+takes a run away has itself observed, by its own clock, that no heartbeat of the owner arrived for the whole timeout of
+the run; the store's clock says the same; and the commit fails if the owner was heard of since. An owner stops work a
+margin before that (device/lease.py). None of this depends on who is in office. A deputy that is elected is not new in
+office, since it has observed the clocks.
 
-So the runs of a device that dies, be it the coordinator or not, are free after their timeout and one pass, unless
-coordinator and deputy die together: then they are after the lease, the timeout and two passes.
+So the runs of a device that dies, be it the coordinator or not, are free after their timeout and one pass. If
+coordinator and deputy die together, they are free after the lease, the timeout and two passes.
 """
 
 from __future__ import annotations
@@ -38,33 +38,32 @@ from asterism.fleet import retention
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet, time_to_answer
 from asterism.fleet.workflows import UnknownWorkflow
+from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
-from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.monitor")
 
-AT_ONCE = 500
+RUNS_PER_PASS = 500
 """How many runs one pass deals with, of each sort."""
 
-JUMP = 2.0
-"""By how many seconds the store's clock may differ from what has passed here before it is said to have jumped."""
+CLOCK_JUMP = 2.0
+"""By how many seconds the store's clock may differ from the time that has passed here before it counts as a jump."""
 
 LONGEST_GAP = 30.0
 """After how many seconds without a pass a monitor knows no more than a new one."""
 
-FORGOTTEN = 3600.0
-"""How long a device that fell silent is shown as one of the fleet, in seconds."""
+SILENT_SHOWN = 3600.0
+"""How long a silent device without runs stays a member of the fleet, in seconds."""
 
-SOON = 0.01
-"""How many seconds after something runs out the pass begins that takes it away."""
+EXPIRY_DELAY = 0.01
+"""How many seconds after a run expires the pass begins that takes it away."""
 
-PRUNE_EVERY = 600.0
-PRUNED_AT_ONCE = 10
-"""How often ``AT_ONCE`` runs are forgotten in one pass: there is other work to do."""
-
+PRUNE_INTERVAL = 600.0
+PRUNES_PER_PASS = 10
+"""How often one pass removes ``RUNS_PER_PASS`` runs at most: there is other work to do."""
 
 _Kind = tuple[Any, ...]
-"""What is the same for all devices (workflow, version, the device it is for), and what one's own rule may look at."""
+"""What is equal for all devices (workflow, version, pinned device), then what the own rule of a device may look at."""
 
 
 def _kind(run: Run) -> _Kind:
@@ -72,62 +71,63 @@ def _kind(run: Run) -> _Kind:
 
 
 class Monitor:
-    """``every`` is how many seconds are between two passes, about."""
+    """``every`` is the interval between two passes, in seconds."""
 
     def __init__(self, fleet: Fleet, name: str, *, every: float = 5.0) -> None:
         self.fleet, self.store, self.name = fleet, fleet.store, name
         self._every = every
         self._longest_gap = max(LONGEST_GAP, 3 * every)
-        self._coordinators: set[str] = set()  # the sessions that were in office while we stood by
-        self.due_in = float("inf")  # in how many seconds more may run out, since the last pass
+        self._coordinators: set[str] = set()  # the sessions that were in office while we were deputy
+        self.due_in = float("inf")
+        """In how many seconds after the last pass the next run may expire."""
         self._seen: tuple[float, float] | None = None  # the store's clock and ours, at the last pass
-        self._hold_until: float | None = None  # by our clock: nothing runs out before
-        self._heard: dict[str, tuple[int, float]] = {}  # the last we saw of each session, and when, by our clock
-        self._braked = False
-        self._nobody_since: dict[_Kind, float] = {}  # by our clock
-        self._offered_up_to: str | None = None  # how far the last pass came with what was declined
-        self._handed_up_to: str | None = None  # and with what waits for devices of peers
-        self._set_back = True  # whether the store's clock may have been
-        self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments that would last too long
+        self._hold_until: float | None = None  # by our clock: nothing is taken away before
+        self._heard: dict[str, tuple[int, float]] = {}  # the last revision of each session, and when it came, by ours
+        self._mass_loss = False  # whether a notice of it was left
+        self._no_device_since: dict[_Kind, float] = {}  # by our clock
+        self._offered_up_to: str | None = None  # where the last pass stopped among declined runs
+        self._assigned_up_to: str | None = None  # and among runs that wait for devices of peers
+        self._clock_set_back = True  # whether the store's clock may have been set back
+        self._due_later: dict[Grant | None, float] = {}  # by our clock: assignments with too late a deadline
         self._pruned_at: float | None = None
         self._extra_passes = [extension.monitor_pass(fleet) for extension in extensions()]
         self._abroad: dict[str, Session] = {}  # the devices of peers, by session
-        self._missing: set[tuple[str, int]] = set()  # workflows of which was said that they are
+        self._missing: set[tuple[str, int]] = set()  # unreadable workflows that were logged
 
-    async def watch(self) -> None:
-        """One pass."""
+    async def run_pass(self) -> None:
+        """One pass of the coordinator."""
         now, own = self.store.clock(), self.fleet.clock.time()
         sessions = await self.store.sessions()
-        self._abroad = {one.id: one for one in sessions if one.state == ABROAD}
+        self._abroad = {session.id: session for session in sessions if session.state == ABROAD}
         self._hear(sessions)
-        held = await self._holds(sessions, now, own)
-        await self._take_from_the_silent(now, own, held)
+        held = await self._is_held(sessions, now, own)
+        await self._take_from_silent(now, own, held)
         await self._look_ahead(now, own)
         if not held:
-            await self._take_what_is_overdue(now)
-            if self._set_back:
-                await self._take_what_is_due_in_the_future(now, own)
-            await self._end_what_is_gone(sessions, now, own)
-        await self._date_anew(sessions, now)
-        outlook = await self.fleet.outlook(fresh=True)
-        await self.hand_out(outlook)
-        await self._offer_again(outlook)
-        await self._give_up_what_nobody_can_do(outlook)
+            await self._take_overdue(now)
+            if self._clock_set_back:
+                await self._take_overdue_by_own_clock(now, own)
+            await self._end_silent_sessions(sessions, now, own)
+        await self._correct_future_heartbeats(sessions, now)
+        placer = await self.fleet.placer(fresh=True)
+        await self.assign_waiting(placer)
+        await self._start_next_rounds(placer)
+        await self._give_up_unplaceable(placer)
         if not held:
             for extra_pass in self._extra_passes:
                 await extra_pass(sessions)
             await self._prune(now)
 
-    async def stand_by(self, coordinator: str | None) -> None:
+    async def run_deputy_pass(self, coordinator: str | None) -> None:
         """One pass of the deputy. ``coordinator`` is the session that is in office."""
         now, own = self.store.clock(), self.fleet.clock.time()
         sessions = await self.store.sessions()
-        known = {one.id for one in sessions}
+        known = {session.id for session in sessions}
         self._coordinators = {one for one in (*self._coordinators, coordinator) if one in known}
-        self._abroad = {one.id: one for one in sessions if one.state == ABROAD}
+        self._abroad = {session.id: session for session in sessions if session.state == ABROAD}
         self._hear(sessions)
-        held = await self._holds(sessions, now, own, tells=False)
-        await self._take_from_the_silent(now, own, held, deputy=True)
+        held = await self._is_held(sessions, now, own, notify=False)
+        await self._take_from_silent(now, own, held, deputy=True)
         await self._look_ahead(now, own, deputy=True)
 
     # -- when nothing is taken away ----------------------------------------------------------------------------------
@@ -141,65 +141,66 @@ class Monitor:
             self._heard[session.id] = seen if seen is not None and unchanged else (session.revision, own)
 
     def _silent_for(self, session: Session, own: float) -> float:
-        """For how long it was certainly not heard of: every heartbeat makes another revision, and the store's clock
-        may have jumped there and back."""
+        """For how long we have certainly observed no heartbeat. Every heartbeat changes the revision, and the store's
+        clock may have jumped back and forth."""
         revision, since = self._heard.get(session.id, (0, own))
         return own - since if revision == session.revision else 0.0
 
-    async def _holds(self, sessions: Sequence[Session], now: float, own: float, *, tells: bool = True) -> bool:
-        """Whether expiry waits, because the clock jumped or most of the fleet vanished at once. Whoever is in office
-        ``tells`` people of it."""
+    async def _is_held(self, sessions: Sequence[Session], now: float, own: float, *, notify: bool = True) -> bool:
+        """Whether nothing may be taken away now, because the clock jumped or most of the fleet vanished at once. The
+        coordinator leaves a notice (``notify``)."""
         hold = (await self.fleet.settings()).hold
-        # in which everybody who is alive is heard of
-        chance = min(hold, max((one.timeout for one in sessions if one.used and one.state != ABROAD), default=0.0) / 2)
+        # every living device sends a heartbeat within this time
+        longest = max((one.timeout for one in sessions if one.used and one.state != ABROAD), default=0.0)
+        heartbeat_time = min(hold, longest / 2)
         if self._seen is None or own - self._seen[1] > self._longest_gap:
-            # new in office: whether the clock has jumped since anybody was heard of cannot be known, so all get a
-            # chance to be heard of first
-            self._hold_until = own + chance
-            self._set_back = True
+            # new in office: the clock may have jumped since the last heartbeats, so wait for new ones first
+            self._hold_until = own + heartbeat_time
+            self._clock_set_back = True
         else:
-            words = self._notice_a_jump((now - self._seen[0]) - (own - self._seen[1]), own, max(hold, chance))
-            if words is not None and tells:
-                await self._tell("clock", words)
+            jump = (now - self._seen[0]) - (own - self._seen[1])
+            message = self._note_clock_jump(jump, own, max(hold, heartbeat_time))
+            if message is not None and notify:
+                await self._leave_notice("clock", message)
         self._seen = (now, own)
         if self._hold_until is not None and own < self._hold_until:
             return True
         until = mass_loss_hold_until(sessions, now, hold)
-        braked = until is not None and now < until
-        if braked and not self._braked and tells:
+        mass_loss = until is not None and now < until
+        if mass_loss and not self._mass_loss and notify:
             reachable = [one.reachable(now) for one in sessions if one.state == OPEN]
-            await self._tell(
+            await self._leave_notice(
                 "brake",
                 f"{reachable.count(False)} of {len(reachable)} devices vanished at once: nothing is taken away for "
                 f"{hold:g} s",
             )
-        self._braked = braked and tells
-        return braked
+        self._mass_loss = mass_loss and notify
+        return mass_loss
 
-    def _notice_a_jump(self, jump: float, own: float, hold: float) -> str | None:
-        """What is to be told of a clock that has jumped, if it has."""
-        if abs(jump) <= JUMP:
+    def _note_clock_jump(self, jump: float, own: float, hold: float) -> str | None:
+        """React to a jump of the store's clock. Returns the message of the notice; None if it has not jumped."""
+        if abs(jump) <= CLOCK_JUMP:
             return None
-        self._nobody_since.clear()
+        self._no_device_since.clear()
         if jump > 0:
             self._hold_until = own + hold
             return f"the store's clock jumped ahead by {jump:.0f} s: nothing runs out for {hold:g} s"
-        self._set_back = True
+        self._clock_set_back = True
         return f"the store's clock was set back by {-jump:.0f} s"
 
-    async def _tell(self, kind: str, message: str) -> None:
+    async def _leave_notice(self, kind: str, message: str) -> None:
         log.warning(message)
         await self.store.commit([Notice(self.store.clock(), kind, message, None, self.name)])
 
-    # -- taking away ---------------------------------------------------------------------------------------------------
+    # -- taking runs away ----------------------------------------------------------------------------------------------
 
-    async def _take_from_the_silent(self, now: float, own: float, held: bool, *, deputy: bool = False) -> None:
-        """When their time is up by the store's clock, and by ours as well. Those that are known to have ended need no
-        clock to be judged by, and are left to whoever is in office."""
+    async def _take_from_silent(self, now: float, own: float, held: bool, *, deputy: bool = False) -> None:
+        """Take the runs of devices whose timeout has passed, by the store's clock and by ours. The runs of sessions
+        that have ended need no clock, and are left to the coordinator."""
         found = [
             (run, owner)
-            for run, owner in await self.store.orphans(now, AT_ONCE)
-            if (owner.state == ENDED and not deputy) or (not held and self._left(run, owner, own, deputy) <= 0.0)
+            for run, owner in await self.store.orphans(now, RUNS_PER_PASS)
+            if (owner.state == ENDED and not deputy) or (not held and self._time_left(run, owner, own, deputy) <= 0.0)
         ]
         reports = await self.store.reports([run.id for run, _ in found]) if found else {}
         for run, session in found:
@@ -209,44 +210,46 @@ class Monitor:
             kept = run.changed(progress=report.progress or run.progress) if report is not None else run
             await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)], session.peer is not None)
 
-    def _left(self, run: Run, owner: Session, own: float, deputy: bool) -> float:
-        """How much longer we have to observe the silence of an owner before we take a run away. What a coordinator in
-        office would take, the deputy leaves to it for two passes."""
-        left_to_another = deputy and owner.id not in self._coordinators
-        return run.timeout - self._silent_for(owner, own) + (2.5 * self._every if left_to_another else 0.0)
+    def _time_left(self, run: Run, owner: Session, own: float, deputy: bool) -> float:
+        """How much longer the silence of an owner must be observed before a run is taken away. The deputy waits two
+        more passes for the coordinator, unless the owner is the coordinator."""
+        leaves_to_coordinator = deputy and owner.id not in self._coordinators
+        return run.timeout - self._silent_for(owner, own) + (2.5 * self._every if leaves_to_coordinator else 0.0)
 
     async def _look_ahead(self, now: float, own: float, *, deputy: bool = False) -> None:
-        """When the next pass has something to take away, if that is before it is due anyway."""
+        """Set ``due_in`` if a run may expire before the next regular pass."""
         self.due_in = float("inf")
-        for run, owner in await self.store.orphans(now + 1.5 * self._every, AT_ONCE):
-            left = max(self._left(run, owner, own, deputy), owner.beat_at + run.timeout - now)
+        for run, owner in await self.store.orphans(now + 1.5 * self._every, RUNS_PER_PASS):
+            left = max(self._time_left(run, owner, own, deputy), owner.beat_at + run.timeout - now)
             if left > 0.0 and owner.state != ENDED:
-                self.due_in = min(self.due_in, max(left + SOON, self._every / 10))
+                self.due_in = min(self.due_in, max(left + EXPIRY_DELAY, self._every / 10))
 
-    async def _take_what_is_overdue(self, now: float) -> None:
-        overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=now, judged=True, limit=AT_ONCE)
+    async def _take_overdue(self, now: float) -> None:
+        """Take assigned runs that were not claimed in time, and claimed runs that were not started in time."""
+        overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=now, judged=True, limit=RUNS_PER_PASS)
         for run in await self.store.find(overdue):
             what = "did not answer" if run.status is ASSIGNED else "claimed it and did not begin"
             await self._lose(run, run, f"{run.device} {what} in time", [], run.session in self._abroad)
 
-    async def _take_what_is_due_in_the_future(self, now: float, own: float) -> None:
-        """Assignments that would last longer than any, since the store's clock was set back: theirs is counted by our
-        clock."""
+    async def _take_overdue_by_own_clock(self, now: float, own: float) -> None:
+        """Take assigned runs whose deadline is too far in the future, since the store's clock was set back: their time
+        is measured by our clock."""
         before, self._due_later = self._due_later, {}
-        for run in await self.store.find(Query(statuses=frozenset({ASSIGNED}), judged=True, limit=AT_ONCE)):
+        for run in await self.store.find(Query(statuses=frozenset({ASSIGNED}), judged=True, limit=RUNS_PER_PASS)):
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
             abroad = run.session in self._abroad
             longest = (await self.fleet.settings()).peer_timeout if abroad else flow.assignment_timeout
-            if (run.due_at or 0.0) > now + longest + JUMP:
+            if (run.due_at or 0.0) > now + longest + CLOCK_JUMP:
                 since = self._due_later[run.grant] = before.get(run.grant, own)
                 if own - since > longest:
                     await self._lose(run, run, f"{run.device} did not answer in time", [], abroad)
-        self._set_back = bool(self._due_later)
+        self._clock_set_back = bool(self._due_later)
 
     async def _lose(self, seen: Run, kept: Run, detail: str, guards: list[ExpectSession], abroad: bool) -> None:
-        """A device of a peer that has not answered is not lost: the peer may not have been met since."""
+        """Take a run away. An assignment that a device of a peer has not answered does not count as a loss: the stores
+        may not have met since."""
         flow = await self._flow(seen.workflow, seen.version)
         if flow is None:
             return
@@ -254,45 +257,39 @@ class Monitor:
         unanswered = abroad and kept.status is ASSIGNED
         after = transitions.take_back(kept, now, detail) if unanswered else transitions.lose(kept, flow, now, detail)
         consequences = await self.fleet.ledger.consequences(after)
-        try:
-            await self.store.commit([PutRun(after, seen.revision), *guards, *consequences])
-        except Conflict as conflict:
-            log.debug("not taken away after all: %s", conflict)
-        else:
+        if await try_commit(self.store, [PutRun(after, seen.revision), *guards, *consequences]):
             log.info("taken away: %s", detail, extra={"run": seen.id})
+        else:
+            log.debug("not taken away: the run or its device has changed meanwhile", extra={"run": seen.id})
 
-    async def _end_what_is_gone(self, sessions: Sequence[Session], now: float, own: float) -> None:
-        """Long after its last word, since it may still take work for as long as it believes that it was heard. Those of
-        peers stay as long as their peer does: it may be away for days."""
+    async def _end_silent_sessions(self, sessions: Sequence[Session], now: float, own: float) -> None:
+        """End sessions that have been silent for long and hold no run: a device may still take work for as long as it
+        believes that it was heard. Devices of peers stay as long as their peer does, which may be away for days."""
         for session in sessions:
             if session.state == ABROAD:
                 continue
-            gone = now - session.beat_at > session.timeout + FORGOTTEN
+            gone = now - session.beat_at > session.timeout + SILENT_SHOWN
             if session.used == 0 and gone and self._silent_for(session, own) > session.timeout:
-                await self._put(session, session.changed(state=ENDED))
+                await try_commit(self.store, [PutSession(session.changed(state=ENDED), session.revision)])
 
-    async def _date_anew(self, sessions: Sequence[Session], now: float) -> None:
-        """What was heard of in the future: the store's clock was set back, and it becomes now."""
+    async def _correct_future_heartbeats(self, sessions: Sequence[Session], now: float) -> None:
+        """Date heartbeats of the future back to now: the store's clock was set back after them."""
         for session in sessions:
-            if session.beat_at > now + JUMP and session.state != ABROAD:
-                await self._put(session, session.changed())
+            if session.beat_at > now + CLOCK_JUMP and session.state != ABROAD:
+                await try_commit(self.store, [PutSession(session.changed(), session.revision)])
 
-    async def _put(self, before: Session, after: Session) -> None:
-        with contextlib.suppress(Conflict):
-            await self.store.commit([PutSession(after, before.revision)])
+    # -- assigning runs ------------------------------------------------------------------------------------------------
 
-    # -- handing out ---------------------------------------------------------------------------------------------------
-
-    async def hand_out(self, outlook: Placer) -> None:
-        """Assign what waits to devices with a free slot, by score. When more waits than one pass can look at, every
-        device has enough to take by itself. Those of peers take nothing here: for them each pass goes on where the last
-        one ended."""
-        idle = {session.state for session in outlook.sessions.values() if session.idle}
+    async def assign_waiting(self, placer: Placer) -> None:
+        """Assign runs that wait to devices with a free slot, by score. When more runs wait than one pass can look at,
+        every device of this store finds enough to take by itself. Devices of peers take nothing here: for them each
+        pass goes on where the last one stopped."""
+        idle = {session.state for session in placer.sessions.values() if session.idle}
         if not idle:
             return
-        found = await self.store.find(Query(offered=True, after=self._handed_up_to, limit=AT_ONCE))
-        crowded = len(found) == AT_ONCE or self._handed_up_to is not None
-        self._handed_up_to = found[-1].id if len(found) == AT_ONCE and ABROAD in idle else None
+        found = await self.store.find(Query(offered=True, after=self._assigned_up_to, limit=RUNS_PER_PASS))
+        crowded = len(found) == RUNS_PER_PASS or self._assigned_up_to is not None
+        self._assigned_up_to = found[-1].id if len(found) == RUNS_PER_PASS and ABROAD in idle else None
         if crowded and ABROAD not in idle:
             return
         now, settings = self.store.clock(), await self.fleet.settings()
@@ -301,86 +298,86 @@ class Monitor:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
-            if run.not_before > now + flow.backoff_most + JUMP:  # written before the store's clock was set back
+            if run.not_before > now + flow.backoff_most + CLOCK_JUMP:  # written before the clock was set back
                 run = run.changed(not_before=now)
             if run.not_before > now:
                 continue
-            choice = outlook.choose(run, flow, state=ABROAD if crowded else None)
+            choice = placer.choose(run, flow, state=ABROAD if crowded else None)
             if choice.owner is None:
                 continue
-            try:
-                within = time_to_answer(outlook, choice.owner, settings)
-                after = transitions.assign(
-                    run, choice.owner, flow, by=self.name, now=now, scores=choice.scores, within=within
-                )
-                await self.store.commit([PutRun(after, run.revision)])
-            except Conflict:
-                continue
-            outlook.record_assignment(choice.owner.device)
+            within = time_to_answer(placer, choice.owner, settings)
+            after = transitions.assign(
+                run, choice.owner, flow, by=self.name, now=now, scores=choice.scores, within=within
+            )
+            if await try_commit(self.store, [PutRun(after, run.revision)]):
+                placer.record_assignment(choice.owner.device)
 
-    async def _offer_again(self, outlook: Placer) -> None:
-        """Runs that every device able to do them has declined or was tried with begin a new round, or are given up.
-        Each pass goes on where the last one ended: those that only wait for a slot must not hide the others."""
-        found = await self.store.find(Query(offered=True, avoiding=True, after=self._offered_up_to, limit=AT_ONCE))
-        self._offered_up_to = found[-1].id if len(found) == AT_ONCE else None
+    async def _start_next_rounds(self, placer: Placer) -> None:
+        """Start a new round of offers for runs that every able device has declined or was tried with, or give them up.
+        Each pass goes on where the last one stopped: runs that only wait for a slot must not hide the others."""
+        query = Query(offered=True, avoiding=True, after=self._offered_up_to, limit=RUNS_PER_PASS)
+        found = await self.store.find(query)
+        self._offered_up_to = found[-1].id if len(found) == RUNS_PER_PASS else None
         for run in found:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
             anew = run.changed(avoid=(), declined={})
-            able = [one for one in outlook.sessions.values() if outlook.refusal_reason(one, anew, flow) is None]
+            able = [one for one in placer.sessions.values() if placer.refusal_reason(one, anew, flow) is None]
             if able and all(one.device in run.avoid for one in able):
-                yet_to_ask = [one for one in outlook.sessions.values() if one.device not in run.avoid]
-                resting = any(outlook.waits_for(one, anew, flow) for one in yet_to_ask)
-                await self._step(run, transitions.offer_again(run, flow, self.store.clock(), resting=resting))
+                yet_to_ask = [one for one in placer.sessions.values() if one.device not in run.avoid]
+                resting = any(placer.waits_for(one, anew, flow) for one in yet_to_ask)
+                await self._change(run, transitions.offer_again(run, flow, self.store.clock(), resting=resting))
 
-    async def _give_up_what_nobody_can_do(self, outlook: Placer) -> None:
-        """Nobody for ``no_device_timeout``, by our clock: the store's may jump. What a device of a peer that is away
-        could do waits until the peer is met again, or removed."""
+    # -- giving up -----------------------------------------------------------------------------------------------------
+
+    async def _give_up_unplaceable(self, placer: Placer) -> None:
+        """Give up runs that no device could execute for ``no_device_timeout``, by our clock: the store's may jump. A
+        run that a device of an absent peer could execute waits until the peer is met again, or removed."""
         own = self.fleet.clock.time()
-        before, self._nobody_since = self._nobody_since, {}
+        before, self._no_device_since = self._no_device_since, {}
         for waiting in await self.store.waiting():
             flow = await self._flow(waiting.workflow, waiting.version)
             if flow is None:
                 continue
-            for kind, sample in (await self._kinds(outlook, waiting, flow)).items():
-                objections = self._objections(outlook, sample, flow)
-                if objections is None or self._waits_for_a_peer(outlook, sample, flow):
+            for kind, sample in (await self._samples(placer, waiting, flow)).items():
+                reasons = self._refusal_reasons(placer, sample, flow)
+                if reasons is None or self._waits_for_peer(placer, sample, flow):
                     continue
                 known = [at for other, at in before.items() if other in (kind, kind[:3]) or other[:3] == kind]
-                since = self._nobody_since[kind] = min(known, default=own)
+                since = self._no_device_since[kind] = min(known, default=own)
                 if own - since >= flow.no_device_timeout:
-                    await self._give_up(kind, flow, objections)
+                    await self._give_up(kind, flow, reasons)
 
-    async def _kinds(self, outlook: Placer, waiting: WaitingRuns, flow: Workflow) -> dict[_Kind, Run]:
-        """What waits, one run of each kind. A device with a rule of its own may tell runs apart that are the same to
-        the others."""
+    async def _samples(self, placer: Placer, waiting: WaitingRuns, flow: Workflow) -> dict[_Kind, Run]:
+        """One waiting run of each kind. A device with a rule of its own may tell runs apart that are equal to other
+        devices."""
         sample = transitions.create("", flow, {}, by=self.name, now=0.0, device=waiting.pinned)
-        if all(session.accepts is None for session in outlook.sessions.values()):
+        if all(session.accepts is None for session in placer.sessions.values()):
             return {_kind(sample)[:3]: sample}
-        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=AT_ONCE))
+        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
         return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
 
-    def _objections(self, outlook: Placer, sample: Run, flow: Workflow) -> dict[str, str] | None:
-        """Why each device cannot do this kind of work; None if one can, now or when it takes work again."""
+    def _refusal_reasons(self, placer: Placer, sample: Run, flow: Workflow) -> dict[str, str] | None:
+        """Why each device cannot execute this kind of run; None if one can, now or when it takes work again."""
         sample = sample.changed(avoid=(), declined={})
-        objections = {}
-        for session in outlook.sessions.values():
-            why = outlook.refusal_reason(session, sample, flow)
-            if why is None or outlook.waits_for(session, sample, flow):
+        reasons = {}
+        for session in placer.sessions.values():
+            why = placer.refusal_reason(session, sample, flow)
+            if why is None or placer.waits_for(session, sample, flow):
                 return None
-            objections[session.device] = why
-        return objections
+            reasons[session.device] = why
+        return reasons
 
-    def _waits_for_a_peer(self, outlook: Placer, sample: Run, flow: Workflow) -> bool:
-        """Whether a device of a peer could do this kind of work, if only the peer were met."""
+    def _waits_for_peer(self, placer: Placer, sample: Run, flow: Workflow) -> bool:
+        """Whether a device of an absent peer could execute this kind of run."""
         sample = sample.changed(avoid=(), declined={})
-        away = [one for one in self._abroad.values() if not one.reachable(outlook.now)]
+        away = [session for session in self._abroad.values() if not session.reachable(placer.now)]
         return any(mismatch_reason(one.resumed(), sample, flow, one.expression_names(), holds) is None for one in away)
 
     async def _flow(self, name: str, version: int) -> Workflow | None:
-        """None if there is none, or it cannot be read: that is said, and what needs it is left alone. It must not keep
-        the others from being dealt with."""
+        """The workflow; None if it is missing or cannot be read. That is logged, and its runs are left alone: they must
+        not keep the pass from dealing with the others."""
         try:
             return await self.fleet.workflows.get(name, version)
         except (UnknownWorkflow, InvalidWorkflow, NotJson) as error:
@@ -389,45 +386,46 @@ class Monitor:
                 log.warning("what needs it is left alone: %s", error)
             return None
 
-    async def _give_up(self, kind: _Kind, flow: Workflow, objections: Mapping[str, str]) -> None:
-        said = "; ".join(f"{device}: {why}" for device, why in objections.items()) or "no device is joined"
+    async def _give_up(self, kind: _Kind, flow: Workflow, reasons: Mapping[str, str]) -> None:
+        said = "; ".join(f"{device}: {why}" for device, why in reasons.items()) or "no device is joined"
         why = f"no device could take it for {flow.no_device_timeout:g} s. {said}"
         now = self.store.clock()
         given_up = 0
         async with contextlib.aclosing(self._all_waiting(flow)) as waiting:
             async for run in waiting:
                 since = run.waiting_since or 0.0
-                # what waits since the future was written before the store's clock was set back
-                waited = now - since >= flow.no_device_timeout or since > now + flow.backoff_most + JUMP
+                # a time in the future was written before the store's clock was set back
+                waited = now - since >= flow.no_device_timeout or since > now + flow.backoff_most + CLOCK_JUMP
                 if waited and _kind(run)[: len(kind)] == kind:
-                    await self._step(run, transitions.give_up(run, now, why))
+                    await self._change(run, transitions.give_up(run, now, why))
                     given_up += 1
-                    if given_up == AT_ONCE:
+                    if given_up == RUNS_PER_PASS:
                         return
 
     async def _all_waiting(self, flow: Workflow) -> AsyncGenerator[Run, None]:
-        """Page by page: what is to be given up may stand behind any number of others that only wait for a slot."""
-        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=AT_ONCE))
+        """All waiting runs of a workflow, page by page: those to give up may come after many that wait for a slot."""
+        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
         while found:
             for run in found:
                 yield run
-            if len(found) < AT_ONCE:
+            if len(found) < RUNS_PER_PASS:
                 return
-            found = await self.store.find(Query(workflow=flow.name, offered=True, after=found[-1].id, limit=AT_ONCE))
+            page = Query(workflow=flow.name, offered=True, after=found[-1].id, limit=RUNS_PER_PASS)
+            found = await self.store.find(page)
 
-    async def _step(self, before: Run, after: Run) -> None:
+    async def _change(self, before: Run, after: Run) -> None:
         if after is before:
             return
-        with contextlib.suppress(Conflict, RunRefused):
+        with contextlib.suppress(RunRefused):
             consequences = await self.fleet.ledger.consequences(after)
-            await self.store.commit([PutRun(after, before.revision), *consequences])
+            await try_commit(self.store, [PutRun(after, before.revision), *consequences])
 
     async def _prune(self, now: float) -> None:
         own = self.fleet.clock.time()
-        if self._pruned_at is not None and own - self._pruned_at < PRUNE_EVERY:
+        if self._pruned_at is not None and own - self._pruned_at < PRUNE_INTERVAL:
             return
         before = now - (await self.fleet.settings()).keep
-        for _ in range(PRUNED_AT_ONCE):
-            if not await retention.prune(self.store, before, AT_ONCE):
+        for _ in range(PRUNES_PER_PASS):
+            if not await retention.prune(self.store, before, RUNS_PER_PASS):
                 self._pruned_at = own
                 return

@@ -1,10 +1,12 @@
-"""Telling a person: each notice of the store is passed to the command or address that the fleet's settings name.
+"""The notifier: delivers each notice for people to the command and the address that the fleet's settings name.
 
-A notice may be told twice if a coordinator dies in between. One that cannot be delivered is tried a few times before
-the next has its turn. Whoever begins to be told (``settings.write``) is told of what comes from then on.
+A notice may be delivered twice if a coordinator dies in between. One that cannot be delivered is tried a few times
+before the next has its turn. Notices that are older than the settings (``settings.write``) are not delivered.
 
-Whoever can write to the store names the command and the address. So the policy of the device judges them as it judges
-work, also where a redirect leads; the command gets what every command here gets, and does not outlive the device."""
+The settings are in the store, where many can write. Therefore the device policy judges the command and the address as
+it judges work, also the target of a redirect; the command gets the variables that every command here gets, and does not
+outlive the device.
+"""
 
 from __future__ import annotations
 
@@ -22,69 +24,73 @@ from asterism.fleet.device.device_requests import request
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.settings import Settings
+from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import NOTIFIED, PutRegister
 from asterism.store.row_codec import notice_to_json
-from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.monitor")
 
-AT_ONCE = 100
-PATIENCE = 30.0
+NOTICES_PER_PASS = 100
+"""How many notices one pass reads."""
+
+DELIVERY_TIMEOUT = 30.0
+"""How long one delivery may take, in seconds."""
+
 GRACE = 1.0
-"""How long a command has to stop when it took too long, in seconds."""
+"""How long a command that took too long has to stop, in seconds."""
 
 TRIES = 5
-"""How often a notice is tried before the next one has its turn."""
+"""How often the delivery of a notice is tried before the next one has its turn."""
 
-TOLD = frozenset(
+DELIVERED_KINDS = frozenset(
     {"failed", "brake", "clock", "replaced", "series", "conflict", "impostor", "restored", "suspended", "resumed"}
 )
-"""The kinds that concern a person. A late result is normal."""
+"""The kinds of notices that are for people. A late result is normal."""
 
 
 class Notifier:
-    """``policy`` is that of the device which tells: what the store names is executed here only if it may be."""
+    """``policy`` is the device policy of the device that delivers."""
 
     def __init__(self, fleet: Fleet, policy: DevicePolicy) -> None:
         self._fleet, self._policy = fleet, policy
-        self._failed = 0
+        self._failures = 0  # in a row, with the same notice
         self._commands = Commands(GRACE)
 
     def close(self) -> None:
         self._commands.close()
 
     async def deliver(self) -> None:
+        """Deliver the notices that were not delivered yet."""
         store = self._fleet.store
         settings = await self._fleet.settings()
         if not settings.notifies:
             return
         cursor = await store.register(NOTIFIED)
         revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)
-        found = await store.notices(after=after, limit=AT_ONCE)
+        found = await store.notices(after=after, limit=NOTICES_PER_PASS)
         for number, notice in found:
-            told = notice.kind in TOLD
-            if told and not await self._tell(settings, notice_to_json(notice)):
-                self._failed += 1
-                if self._failed < TRIES:
-                    return  # again, with the next pass
-            self._failed = 0
-            if told or number == found[-1][0]:
-                try:
-                    await store.commit([PutRegister(NOTIFIED, {"after": number}, revision)])
-                except Conflict:  # somebody else is telling, too
-                    return
+            for_people = notice.kind in DELIVERED_KINDS
+            if for_people and not await self._deliver(settings, notice_to_json(notice)):
+                self._failures += 1
+                if self._failures < TRIES:
+                    return  # the next pass tries again
+            self._failures = 0
+            if for_people or number == found[-1][0]:
+                if not await try_commit(store, [PutRegister(NOTIFIED, {"after": number}, revision)]):
+                    return  # another coordinator delivers, too
                 revision = (revision or 0) + 1
 
-    async def _tell(self, settings: Settings, notice: dict[str, Any]) -> bool:
-        """Whether everybody who is to be told has heard it."""
-        told = []
+    async def _deliver(self, settings: Settings, notice: dict[str, Any]) -> bool:
+        """Deliver one notice to the command and to the address. Returns whether both succeeded."""
+        mask = environment_mask((), self._policy.holds_secret)
+        deliveries = []
         if settings.notify_command is not None:
-            whom = f"the command {settings.notify_command[0]}"
-            told.append(_within(self._run(settings.notify_command, notice), whom, self._mask()))
+            receiver = f"the command {settings.notify_command[0]}"
+            deliveries.append(_deliver_to(receiver, self._run(settings.notify_command, notice), mask))
         if settings.notify_url is not None:
             terms = {"url": settings.notify_url, "method": "POST", "json": notice}
-            told.append(_within(self._request(terms), "the notification address", self._mask()))
-        return all(await asyncio.gather(*told))
+            deliveries.append(_deliver_to("the notification address", request(terms, {}, self._policy, mask), mask))
+        return all(await asyncio.gather(*deliveries))
 
     async def _run(self, command: tuple[str, ...], notice: dict[str, Any]) -> None:
         program = self._policy.command(command[0])
@@ -101,22 +107,15 @@ class Notifier:
                 stdin=given,
             )
 
-    async def _request(self, terms: dict[str, Any]) -> None:
-        await request(terms, {}, self._policy, self._mask())
 
-    def _mask(self) -> Mask:
-        """For what a command says that was told: it gets the variables of this device."""
-        return environment_mask((), self._policy.holds_secret)
-
-
-async def _within(telling: Coroutine[Any, Any, Any], whom: str, mask: Mask) -> bool:
-    """A command that fails or an address that does not answer is logged: nobody may stop the rest."""
+async def _deliver_to(receiver: str, delivery: Coroutine[Any, Any, Any], mask: Mask) -> bool:
+    """Returns whether a delivery succeeded. A failure is logged, with secrets masked, and does not stop the others."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            await telling
+        async with asyncio.timeout(DELIVERY_TIMEOUT):
+            await delivery
         return True
     except TimeoutError:
-        log.error("a notification could not be delivered: %s took longer than %g s", whom, PATIENCE)
+        log.error("a notification could not be delivered: %s took longer than %g s", receiver, DELIVERY_TIMEOUT)
     except Exception as error:
-        log.error("a notification could not be delivered to %s: %s", whom, mask.text(str(error)))
+        log.error("a notification could not be delivered to %s: %s", receiver, mask.text(str(error)))
     return False

@@ -1,28 +1,28 @@
-"""Why is this run not running? The answer names the actual holder, in words and as data.
+"""Explanation of a run: why it is not running, in words and as data.
 
 ============  ==========================================================================================================
-kind          what holds it (``name`` says which one)
+kind          what holds the run (``name`` says which one)
 ============  ==========================================================================================================
 ended         it has ended
-running       nothing: a device works on it
-wish          its device has been asked to stop and has not yet
+running       nothing: a device executes it
+wish          its device has been asked to stop it, and has not stopped yet
 pause         a person
 series        another run of its series
-backoff       the pause before the next try
-no_device     no device is there that could do it
-silent        a device that could be meant is not heard of
-objection     a device that is there will not, or cannot, have it
-suspended     a device that could do it has stopped taking work, since it lost or failed too much at once
-busy          a device that could do it has no free slot
-resting       a device that could do it would hand it back for now, such as one that is low on battery
-turn          nothing: a device with a free slot is about to have it
-assigned      a device was given it and has not answered yet
-claimed       a device has claimed it and has not begun
-behind        a run that its device works on first
+backoff       the pause before the next attempt
+no_device     no device can execute it
+silent        a device that may execute it, or owns it, does not send heartbeats
+objection     a device refuses it
+suspended     a device that could execute it has stopped taking work, since it lost or failed too much at once
+busy          a device that could execute it has no free slot
+resting       a device that could execute it would hand it back for now, such as one that is low on battery
+turn          nothing: a device with a free slot is about to take it
+assigned      a device was assigned to it and has not claimed it yet
+claimed       a device has claimed it and has not started it
+behind        a run that its device executes first
 brake         nothing is taken from silent devices for now, since most of the fleet vanished at once
-unwatched     nobody is elected to watch over the devices
-left          a peer, whose run it is: this store has a copy
-removed       a peer that was removed, to which it was left
+unwatched     no device is the coordinator
+left          a peer, which decides about the run: this store has a copy
+removed       a peer that was removed, which decided about the run
 ============  ==========================================================================================================
 """
 
@@ -42,14 +42,14 @@ from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query
 
-MOST = 20
+MOST_NAMED = 20
 """How many devices or runs are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that stands in the way: ``kind`` is a fixed word, ``name`` what it is called, ``text`` the sentence.
-    ``at`` is when it ends or ended by itself, or since when it holds, by the store's clock."""
+    """One thing that holds a run: ``kind`` is a fixed word, ``name`` names the holder, ``text`` is the sentence. ``at``
+    is when it ends or ended by itself, or since when it holds, by the store's clock."""
 
     kind: str
     name: str
@@ -58,8 +58,8 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
-    """``str(why)`` is the whole answer in a line."""
+class RunExplanation:
+    """All reasons; ``str()`` of it is the whole answer in a line."""
 
     run_id: str
     status: str
@@ -69,8 +69,8 @@ class Why:
         return f"run {self.run_id} is {self.status}: {'; '.join(reason.text for reason in self.reasons)}"
 
 
-async def why(fleet: Fleet, run_id: str) -> Why:
-    """Raises UnknownRun."""
+async def explain_run(fleet: Fleet, run_id: str) -> RunExplanation:
+    """Explain why a run is not running. Raises UnknownRun."""
     run = await fleet.run(run_id)
     reasons: list[Reason]
     if run.ended:
@@ -79,7 +79,7 @@ async def why(fleet: Fleet, run_id: str) -> Why:
         reasons = await _Owned(fleet, run).reasons()
     else:
         reasons = await _unowned(fleet, run)
-    return Why(run.id, run.reported_status, tuple(reasons))
+    return RunExplanation(run.id, run.reported_status, tuple(reasons))
 
 
 def _ended(run: Run, now: float) -> Reason:
@@ -93,11 +93,11 @@ def _ended(run: Run, now: float) -> Reason:
     )
 
 
-# -- what somebody owns ------------------------------------------------------------------------------------------------
+# -- runs that a device owns -------------------------------------------------------------------------------------------
 
 
 class _Owned:
-    """A run in the hands of a device."""
+    """A run that a device owns."""
 
     def __init__(self, fleet: Fleet, run: Run) -> None:
         self.fleet, self.run, self.now = fleet, run, fleet.store.clock()
@@ -135,19 +135,19 @@ class _Owned:
             return Reason("claimed", device, text, run.due_at)
         report = (await self.fleet.store.reports([run.id])).get(run.id)
         progress = report.progress if report is not None and report.progress is not None else run.progress
-        far = f", and has come to {progress}" if progress is not None else ""
+        far = f", and has reached {progress}" if progress is not None else ""
         lasting = format_age(self.now - (run.started_at or self.now))
         return Reason("running", device, f"it has been running on {device} for {lasting}{far}", run.started_at)
 
     async def _behind(self) -> list[Reason]:
-        """What its device works on before it."""
+        """The runs that its device executes before it."""
         found = await self.fleet.runs(Query(session=self.run.session))
-        ahead = [one for one in found if one.status is PROCESSING][:MOST]
+        ahead = [one for one in found if one.status is PROCESSING][:MOST_NAMED]
         return [
             Reason(
                 "behind",
                 one.id,
-                f"{self.run.device} works on {one.id} ({one.workflow}, priority {one.priority}) first",
+                f"{self.run.device} executes {one.id} ({one.workflow}, priority {one.priority}) first",
                 one.started_at,
             )
             for one in ahead
@@ -156,26 +156,26 @@ class _Owned:
     async def _silence(self, owner: Session | None, sessions: Sequence[Session]) -> list[Reason]:
         run, device = self.run, str(self.run.device)
         if owner is None or owner.state == ENDED:
-            reasons = [Reason("silent", device, f"{device} has gone since: the run is about to be taken away")]
+            reasons = [Reason("silent", device, f"{device} has left the fleet: the run is about to be taken away")]
         else:
             until = owner.beat_at + run.timeout
             then = f"in {format_age(until - self.now)}" if until > self.now else "now"
             age = format_age(self.now - owner.beat_at)
-            text = f"{device} has not been heard of for {age}; it may be taken away {then}"
+            text = f"{device} has not been heard of for {age}; the run may be taken away {then}"
             reasons = [Reason("silent", device, text, owner.beat_at)]
         return [*reasons, *await self._nobody_acts(sessions)]
 
     async def _nobody_acts(self, sessions: Sequence[Session]) -> list[Reason]:
         """Why a run of a silent device is not taken away."""
         if await self.fleet.coordinator() is None:
-            text = "no device watches over the others, so nothing is taken away: one that joins will"
+            text = "no device is the coordinator, so nothing is taken away until one joins"
             return [Reason("unwatched", "", text)]
         hold = (await self.fleet.settings()).hold
         until = mass_loss_hold_until([one for one in sessions if one.state != ENDED], self.now, hold)
         if until is None or until <= self.now:
             return []
         left = format_age(until - self.now)
-        text = f"most of the fleet vanished at once, which is likely the network: nothing is taken away for {left}"
+        text = f"most of the fleet vanished at once, probably the network failed: nothing is taken away for {left}"
         return [Reason("brake", "", text, until)]
 
 
@@ -190,20 +190,18 @@ async def _decided_elsewhere(fleet: Fleet, run: Run) -> Reason | None:
 
 def _abroad(owner: Session, now: float) -> Iterator[Reason]:
     if not owner.reachable(now):
-        text = (
-            f"{owner.device} is a device {owner.host}, of which nothing was heard for {format_age(now - owner.beat_at)}"
-        )
+        text = f"{owner.device}, a device {owner.host}, has not been heard of for {format_age(now - owner.beat_at)}"
         yield Reason("silent", owner.device, text, owner.beat_at)
 
 
-# -- what nobody owns --------------------------------------------------------------------------------------------------
+# -- runs that no device owns ------------------------------------------------------------------------------------------
 
 
 async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
     now = fleet.store.clock()
     reasons: list[Reason] = []
     if run.paused is not None:
-        reasons.append(Reason("pause", run.paused, f"it is paused {run.paused}, until somebody resumes it"))
+        reasons.append(Reason("pause", run.paused, f"it is paused {run.paused}, until it is resumed"))
     if run.held and run.series is not None:
         reasons.append(await _series(fleet, run, run.series))
     if reasons:
@@ -216,79 +214,77 @@ async def _unowned(fleet: Fleet, run: Run) -> list[Reason]:
         said = f" on {last.device} ({last.reason}: {last.detail})" if last is not None else ""
         left = format_age(run.not_before - now)
         then = f"in {left}" if left != "0 s" else "at once"
-        return [Reason("backoff", "", f"the next try begins {then}, after the last one{said}", run.not_before)]
+        return [Reason("backoff", "", f"the next attempt begins {then}, after the last one{said}", run.not_before)]
     flow = await fleet.workflows.get(run.workflow, run.version)
-    return _placement(await fleet.outlook(fresh=True), run, flow, await fleet.store.sessions())
+    return _placement(await fleet.placer(fresh=True), run, flow, await fleet.store.sessions())
 
 
 async def _series(fleet: Fleet, run: Run, name: str) -> Reason:
     try:
         series = await fleet.ledger.series(name)
     except UnreadableSeries as error:
-        return Reason(
-            "series", name, f"what is known of series {name} cannot be read, so nothing of it begins: {error}"
-        )
+        return Reason("series", name, f"series {name} cannot be read, so none of its runs begins: {error}")
     place = series.position(run.id)
     if series.active is None or place is None:
-        return Reason("series", name, f"series {name} does not know it, though it says that it belongs to it")
+        return Reason("series", name, f"series {name} does not list it, although the run belongs to it")
     active = await fleet.store.run(str(series.active))
     what = f" ({active.workflow}, {active.status})" if active is not None else ""
     between = f", and {place - 1} more come before it" if place > 1 else ", and it is next"
     return Reason("series", name, f"run {series.active}{what} is the active one of series {name}{between}")
 
 
-def _placement(outlook: Placer, run: Run, flow: Workflow, sessions: Sequence[Session]) -> list[Reason]:
-    """What the devices have to do with it."""
-    choice = outlook.choose(run, flow)
+def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Session]) -> list[Reason]:
+    """Why no device has taken a run that is offered to all."""
+    choice = placer.choose(run, flow)
     if choice.owner is not None:
         device = choice.owner.device
-        return [Reason("turn", device, f"{device} can take it and has a free slot: it is about to")]
-    waited_for = [_busy(outlook, device) for device in choice.busy]
-    waited_for += [_resting(outlook, device) for device in choice.resting]
+        return [Reason("turn", device, f"{device} can take it and has a free slot: it is about to start")]
+    waited_for = [_busy(placer, device) for device in choice.busy]
+    waited_for += [_resting(placer, device) for device in choice.resting]
     if waited_for:
-        return waited_for[:MOST]
-    reasons = [_nobody(run, outlook)]
+        return waited_for[:MOST_NAMED]
+    reasons = [_nobody(run, placer)]
     asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
-    kinds = {name: "suspended" for name, session in outlook.sessions.items() if session.suspended is not None}
-    reasons += [Reason(kinds.get(name, "objection"), name, f"{name}: {text}") for name, text in asked[:MOST]]
-    return [*reasons, *list(_silent(outlook, run, sessions))[:MOST]]
+    kinds = {name: "suspended" for name, session in placer.sessions.items() if session.suspended is not None}
+    reasons += [Reason(kinds.get(name, "objection"), name, f"{name}: {text}") for name, text in asked[:MOST_NAMED]]
+    return [*reasons, *list(_silent(placer, run, sessions))[:MOST_NAMED]]
 
 
-def _nobody(run: Run, outlook: Placer) -> Reason:
-    count = len(outlook.sessions)
+def _nobody(run: Run, placer: Placer) -> Reason:
+    count = len(placer.sessions)
     if run.pinned is not None:
-        how = "cannot take it" if run.pinned in outlook.sessions else "is not there"
-        return Reason("no_device", run.pinned, f"it is for the device {run.pinned} alone, which {how}")
+        how = "cannot" if run.pinned in placer.sessions else "is not joined"
+        return Reason("no_device", run.pinned, f"only device {run.pinned} may take it, and it {how}")
     if not count:
         return Reason("no_device", "", "no device is joined")
     return Reason(
         "no_device",
         "",
-        f"no device can take it, of the {count} there are" if count > 1 else "the only device cannot take it",
+        f"none of the {count} devices can take it" if count > 1 else "the only device cannot take it",
     )
 
 
-def _busy(outlook: Placer, device: str) -> Reason:
-    slots = outlook.sessions[device].slots
+def _busy(placer: Placer, device: str) -> Reason:
+    slots = placer.sessions[device].slots
     taken = "its slot is taken" if slots == 1 else f"all of its {slots} slots are taken"
     return Reason("busy", device, f"{device} can take it, but {taken}")
 
 
-def _resting(outlook: Placer, device: str) -> Reason:
-    why = outlook.sessions[device].resting
+def _resting(placer: Placer, device: str) -> Reason:
+    why = placer.sessions[device].resting
     return Reason("resting", device, f"{device} is resting: it would hand it back because {why}")
 
 
-def _silent(outlook: Placer, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
+def _silent(placer: Placer, run: Run, sessions: Sequence[Session]) -> Iterator[Reason]:
     for session in sessions:
         if (
             session.state in REACHABLE_STATES
-            and session.device not in outlook.sessions
+            and session.device not in placer.sessions
             and run.pinned in (None, session.device)
         ):
-            text = f"{session.device} has not been heard of for {format_age(outlook.now - session.beat_at)}"
+            text = f"{session.device} has not been heard of for {format_age(placer.now - session.beat_at)}"
             if session.state == ABROAD:
-                text += f", since it is reached {session.host}: it is waited for until that peer is met"
+                text += f", since it is reached {session.host}: the run waits until that peer is met"
             yield Reason("silent", session.device, text, session.beat_at)
 
 

@@ -1,8 +1,8 @@
-"""The workflows of a store: each version is written once, and a name points at the latest.
+"""Workflows of a store: each version is written once, and a name points at the latest version.
 
-What peers send is kept beside, under its own version: it never becomes the latest of a name, so nothing that a peer
-sends changes what is executed when somebody here creates a run. It is marked as theirs, and forgotten when no run that
-is kept here needs it any more (retention.py).
+Workflows that peers send are kept beside, under their own version. They never become the latest of a name, so nothing
+that a peer sends changes what is executed when a run is created here. They are marked, and removed when no run needs
+them any more (retention.py).
 """
 
 from __future__ import annotations
@@ -14,42 +14,45 @@ from typing import Any
 from asterism.base import expressions
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import Workflow
+from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutRegister, Store, Write
 from asterism.store.store_errors import Conflict
 
+LATEST = "workflow/"
 VERSIONS = "workflow-version/"
 OF_PEERS = "workflow-of-peers/"
-"""How the keys of the registers begin with the workflows, and with the marks of those that a peer sent."""
+"""Prefixes of the keys of registers: pointers to the latest version, workflows, and marks of those that peers sent."""
 
-AGE = 3600.0
-"""How long one that a peer sent is kept though no run needs it (yet), in seconds."""
-
+UNUSED_AGE = 3600.0
+"""How long a workflow of a peer is kept though no run needs it (yet), in seconds."""
 
 RULES = ("requires", "prefers")
 """The fields of a workflow that are expressions over devices."""
 
 
 class UnknownWorkflow(AsterismError):
-    """A name under which nothing was added."""
+    """No workflow has this name, or this version."""
 
 
 class Workflows:
-    """Versions never change, so those that were read once are remembered."""
+    """Versions never change, so those that were read are remembered."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[tuple[str, int], Workflow] = {}
 
     async def add(self, workflow: Workflow) -> Workflow:
-        """Make it the latest version of its name. The same again changes nothing. Raises InvalidWorkflow for an
-        expression that is not valid."""
+        """Make a workflow the latest version of its name. Adding it again changes nothing. Raises InvalidWorkflow for
+        an expression that is not valid."""
         name = workflow.name
         problem = _problem(workflow)
         if problem is not None:
             raise InvalidWorkflow(problem)
-        taken: dict[int, Any] = {}  # what peers have under later versions
-        while True:
-            latest = await self._store.register(f"workflow/{name}")
+        taken: dict[int, Any] = {}  # the versions that peers sent
+
+        async def attempt() -> Workflow:
+            nonlocal taken
+            latest = await self._store.register(f"{LATEST}{name}")
             version = latest.value["version"] if latest is not None else 0
             if version:
                 current = await self.get(name, version)
@@ -59,20 +62,22 @@ class Workflows:
             while version in taken and taken[version] != workflow.at_version(version).to_json():
                 version += 1
             new = workflow.at_version(version)
-            pointer = PutRegister(f"workflow/{name}", {"version": version}, latest and latest.revision)
-            there = PutRegister(_key(name, version), new.to_json(), None)
-            ours: list[Write] = [there] if version not in taken else await self._made_ours(name, version)
+            pointer = PutRegister(f"{LATEST}{name}", {"version": version}, latest and latest.revision)
+            put = PutRegister(_key(name, version), new.to_json(), None)
+            ours: list[Write] = [put] if version not in taken else await self._unmark(name, version)
             try:
                 await self._store.commit([*ours, pointer])
             except Conflict as conflict:
-                if conflict.what == f"register {there.key}":  # a peer's, or somebody adds one at this moment
+                if conflict.concerns("register", put.key):  # one of a peer, or another process adds one just now
                     taken = await self._versions(name)
-                continue
+                raise
             self._known[name, version] = new
             return new
 
+        return await retry_on_conflict(attempt)
+
     async def _versions(self, name: str) -> dict[int, Any]:
-        """Everything that is kept under a name, by version: a peer may have sent thousands."""
+        """All workflows of a name, by version: a peer may have sent thousands."""
         found = {}
         for one in await self._store.registers(f"{VERSIONS}{name}@"):
             whose, _, version = one.key.removeprefix(VERSIONS).rpartition("@")
@@ -80,18 +85,18 @@ class Workflows:
                 found[int(version)] = one.value
         return found
 
-    async def _made_ours(self, name: str, version: int) -> list[Write]:
-        """What makes one that a peer sent our own: it is not forgotten any more."""
+    async def _unmark(self, name: str, version: int) -> list[Write]:
+        """The write that makes a workflow of a peer our own: it is not removed any more."""
         mark = await self._store.register(_mark(name, version))
         return [] if mark is None else [PutRegister(mark.key, None, mark.revision)]
 
     async def is_kept(self, name: str, version: int) -> bool:
-        """Whether it is in the store now, not only remembered."""
+        """Whether the store has it now; it may be only remembered."""
         return await self._store.register(_key(name, version)) is not None
 
     async def objection(self, workflow: Workflow) -> str | None:
-        """What is wrong with one that a peer has: if another one is kept under its version. Rules make no difference:
-        a peer that had it from us has dropped them."""
+        """Why a workflow of a peer cannot be kept: it has no version, or the store has another one under its version.
+        Rules are not compared: a peer that got the workflow from this store has dropped them."""
         if workflow.version < 1:
             return f"workflow {workflow.name!r} has no version"
         found = await self._store.register(_key(workflow.name, workflow.version))
@@ -100,35 +105,37 @@ class Workflows:
         return _differ(theirs, ours) if ours is not None and ours != theirs.to_json() else None
 
     async def keep(self, workflow: Workflow) -> str | None:
-        """One that a peer has, under its own version, for a run that is about to be taken. Says what is wrong if it
-        cannot be kept."""
+        """Keep a workflow of a peer under its own version, for a run that is about to be taken over. Returns why it
+        cannot be kept; None if it can."""
         name, version = workflow.name, workflow.version
-        while True:
+
+        async def attempt() -> str | None:
             problem = await self.objection(workflow)
             if problem is not None:
                 return problem
             kept = await self._store.register(_key(name, version))
             mark = await self._store.register(_mark(name, version))
             now = self._store.clock()
-            if kept is not None and (mark is None or abs(now - mark.value["at"]) < AGE / 2):
+            if kept is not None and (mark is None or abs(now - mark.value["at"]) < UNUSED_AGE / 2):
                 return None
-            # who is about to forget it sees that it is needed again
+            # a new mark, so that a process that is about to remove the workflow meets a conflict
             writes: list[Write] = [PutRegister(_mark(name, version), {"at": now}, mark and mark.revision)]
             if kept is None:
                 writes.append(PutRegister(_key(name, version), workflow.to_json(), None))
-            try:
-                await self._store.commit(writes)
-            except Conflict:
-                continue
+            await self._store.commit(writes)
             return None
 
+        return await retry_on_conflict(attempt)
+
     async def latest(self, name: str) -> Workflow:
-        found = await self._store.register(f"workflow/{name}")
+        """The latest version of a workflow. Raises UnknownWorkflow."""
+        found = await self._store.register(f"{LATEST}{name}")
         if found is None:
             raise UnknownWorkflow(f"there is no workflow {name!r}; add it with `asterism workflow add {name} …`")
         return await self.get(name, found.value["version"])
 
     async def get(self, name: str, version: int) -> Workflow:
+        """One version of a workflow. Raises UnknownWorkflow."""
         known = self._known.get((name, version))
         if known is None:
             found = await self._store.register(_key(name, version))
@@ -138,22 +145,22 @@ class Workflows:
         return known
 
     def remembered(self, name: str, version: int) -> Workflow | None:
-        """Without asking the store."""
+        """A workflow that was read before, without asking the store; None if it was not."""
         return self._known.get((name, version))
 
     def remember(self, workflow: Workflow) -> None:
-        """One that is in the store, or will be before it is needed."""
+        """Remember a workflow that is in the store, or will be before it is needed."""
         self._known[workflow.name, workflow.version] = workflow
 
     async def all(self) -> list[Workflow]:
-        """The latest version of each."""
-        pointers = [one for one in await self._store.registers("workflow/") if set(one.value) == {"version"}]
-        return [await self.get(one.key.removeprefix("workflow/"), one.value["version"]) for one in pointers]
+        """The latest version of each workflow."""
+        pointers = [one for one in await self._store.registers(LATEST) if set(one.value) == {"version"}]
+        return [await self.get(one.key.removeprefix(LATEST), one.value["version"]) for one in pointers]
 
 
 def without_rules(workflow: Workflow) -> Workflow:
-    """A workflow as it is taken from a peer. Its rules are judged by the peer, which knows our devices; we evaluate
-    none of them, as we evaluate no rule of its devices."""
+    """A workflow as it is taken from a peer. The peer, which knows our devices, evaluates its rules; this store
+    evaluates neither them nor the rules of the peer's devices."""
     return replace(workflow, requires=None, prefers=None)
 
 

@@ -1,1 +1,95 @@
-"""What makes it happen: the orchestrator, devices and their executors, the event bus."""
+"""Orchestrator: runs plans on devices of this process, and lets editors change them while they run.
+
+::
+
+    from asterism.orchestrator import LocalDevice, Orchestrator
+
+    result = await Orchestrator([LocalDevice("laptop", slots=4)]).run(plan)
+
+======================  ================================================================================================
+``orchestrator``        ``Orchestrator``: validates and runs plans in memory; what a program calls
+``commands``            the commands that every orchestrator has: pause, resume, why, claim an edit cycle
+``options``             ``Options``: the frozen options of an orchestrator, and how they prepare a plan and its lock
+``scheduler``           ``DeviceScheduler``: one step of the loop for all changes; shares devices among plans
+``execution``           ``Execution``: one running plan: starts tasks, records ends, retries, stops, cancels
+``ports``               what an execution needs from outside: ``Scheduler``, and the ``PlanJournal`` of a stored plan
+``edit_cycles``         calls the editor for tasks that ended, applies or rejects its answer, closes cycles in time
+``roster``              the devices that have joined, and the choice of one for a task
+``unplaceable_tasks``   ready tasks that no joined device can run; each fails when its time is up
+``devices``             the ``Device`` protocol, ``Work``, and ``LocalDevice``, which is this process
+``events``              typed events, the bus, and ``PlanEvents``, which makes the events of one plan
+``plan_mask``           masks the secrets of a whole plan in everything that is recorded or shown about it
+``result``              what a run returns: states, values, holds, summary
+======================  ================================================================================================
+
+The life of a task::
+
+    Execution._execute     the device's coroutine returns
+      Execution._ended     AssignmentLock.finish records the end and holds its dependents, in one call
+        task_ended         no review: the scheduler starts the next tasks at once
+        wake               with a review: DeviceScheduler._step opens an edit cycle in the next turn of the loop
+          EditCycles       calls the editor, applies its edits, closes the cycle, and wakes the scheduler
+      Execution.start_one  the best ready task of all lanes goes to the device that the roster chooses
+
+Invariants:
+
+- Everything runs on one event loop, and nothing polls. Between two awaits the plan, its lock and its queue agree.
+- An end is recorded in the same call that holds its dependents, so no task starts from a plan that is under review.
+- The result of an execution counts only while its epoch is in ``active``; after a stop it is refused.
+- A task is executed once at a time: the next attempt waits until the last one has really stopped, or ``grace`` is over.
+- An event without a subscriber is not made. A subscriber never delays the plan.
+
+To add an option, add it to ``Options`` and ``Orchestrator``. To add a kind of event, add its type to ``events`` and the
+call where it happens. To add a reason why a task waits, add a ``Holder`` to ``commands``. The lock policies themselves
+are in ``asterism.core.plan.lock``, the strategies that choose a device in ``asterism.core.run.placement``.
+"""
+
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.devices import Device, LocalDevice, Work
+    from asterism.orchestrator.edit_cycles import Answer, Editor
+    from asterism.orchestrator.events import (
+        ConstellationEvent,
+        DeviceEvent,
+        EditEvent,
+        Event,
+        EventBus,
+        Subscription,
+        TaskEvent,
+    )
+    from asterism.orchestrator.orchestrator import Orchestrator
+    from asterism.orchestrator.result import Result, Summary
+
+__all__ = [
+    "Answer",
+    "ConstellationEvent",
+    "Device",
+    "DeviceEvent",
+    "EditEvent",
+    "Editor",
+    "Event",
+    "EventBus",
+    "LocalDevice",
+    "Orchestrator",
+    "Result",
+    "Subscription",
+    "Summary",
+    "TaskEvent",
+    "Work",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.orchestrator.devices": ["Device", "LocalDevice", "Work"],
+        "asterism.orchestrator.edit_cycles": ["Answer", "Editor"],
+        "asterism.orchestrator.events": [
+            *("ConstellationEvent", "DeviceEvent", "EditEvent", "Event", "EventBus", "Subscription", "TaskEvent"),
+        ],
+        "asterism.orchestrator.orchestrator": ["Orchestrator"],
+        "asterism.orchestrator.result": ["Result", "Summary"],
+    },
+)

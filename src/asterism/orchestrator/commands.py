@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from asterism.core.plan.explain import Why, why
+from asterism.core.plan.explain import Holder, Why
+from asterism.core.plan.explain import why as explain
 from asterism.core.plan.lock import EditCycle
+from asterism.core.plan.node import Node
+from asterism.core.plan.ready_queue import lane_of
 from asterism.orchestrator.events import Event, EventBus
+from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.scheduler import DeviceScheduler
+from asterism.orchestrator.unplaceable_tasks import missing
 
 
 class PlanCommands:
@@ -31,7 +36,8 @@ class PlanCommands:
         """Why a task is not running: what holds it."""
         execution = self.scheduler.find(plan_id)
         node = execution.plan.node(task_id)
-        return why(execution.plan, execution.lock, node, execution.placement(node), self.scheduler.now())
+        holder = _placement_holder(execution, self.scheduler, node)
+        return explain(execution.plan, execution.lock, node, holder, self.scheduler.now())
 
     def cycles(self, plan_id: str | None = None) -> list[EditCycle]:
         """The open edit cycles."""
@@ -46,3 +52,27 @@ class PlanCommands:
         """The events that an editor receives about a cycle."""
         execution = self.scheduler.find(plan_id)
         return execution.cycles.events_of(execution.lock.get(cycle_id))
+
+
+def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: Node) -> Holder | None:
+    """What keeps a ready task from a device; None if nothing does."""
+    if execution.cancelling:
+        return Holder("cancel", execution.plan.id, "the plan is being cancelled")
+    if execution.paused:
+        return Holder("pause", execution.plan.id, "the plan is paused")
+    if node in execution.parked:
+        return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")
+    if node in execution.backing_off:
+        return Holder("backoff", "", "it waits before its next attempt")
+    capable = scheduler.roster.capable(lane_of(node.task))
+    if not capable:
+        return Holder("no_device", "", f"{missing(node)} has joined; the devices are {scheduler.roster.names()}")
+    if not any(member.reachable for member in capable):
+        resting = ", ".join(member.id for member in capable)
+        return Holder("resting", resting, f"every device that can run it gave it back: {resting}")
+    if not any(member.free for member in capable):
+        busy = ", ".join(f"{member.id} ({member.running})" for member in capable)
+        return Holder("busy", busy, f"every device that can run it is busy: {busy}")
+    if not scheduler.has_room:
+        return Holder("concurrency", "", f"the limit of {scheduler.concurrency} running tasks is reached")
+    return None

@@ -1,10 +1,11 @@
-"""Devices: what executes. A device is anything with an id, capabilities, slots and ``execute``."""
+"""Devices of an orchestrator: the ``Device`` protocol, and ``LocalDevice``, which is this process."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,25 +20,26 @@ from asterism.core.plan.task import NOTHING, Task
 log = logging.getLogger("asterism.device")
 
 
+@dataclass(slots=True, eq=False)
 class Work:
-    """One execution, as a device gets it. ``results`` holds what the tasks it depends on returned."""
+    """One execution of a task, as a device receives it."""
 
-    __slots__ = ("attempt", "constellation", "epoch", "results", "task")
+    task: Task
+    constellation: str
+    """The id of the plan."""
 
-    def __init__(self, task: Task, constellation: str, epoch: int, attempt: int, results: Mapping[str, Any]) -> None:
-        self.task, self.constellation, self.epoch, self.attempt, self.results = (
-            task,
-            constellation,
-            epoch,
-            attempt,
-            results,
-        )
+    epoch: int
+    """The number of this execution, unique in the plan."""
+
+    attempt: int
+    results: Mapping[str, Any]
+    """The results of the tasks that this task depends on, by id."""
 
 
 @runtime_checkable
 class Device(Protocol):
-    """``execute`` returns the result or raises. DeviceUnavailable means that nothing was begun, DeviceLost that
-    nobody knows how it ended. ``slots`` is how much it does at once, None for no limit."""
+    """``execute`` returns the result or raises. DeviceUnavailable means that the task was not begun, DeviceLost that
+    its end is unknown. ``slots`` is how many tasks it runs at once, None for no limit."""
 
     @property
     def id(self) -> str: ...
@@ -50,10 +52,11 @@ class Device(Protocol):
 
 
 class LocalDevice:
-    """This process as a device: coroutines on the loop, plain functions in threads, commands as child processes.
+    """This process as a device: runs coroutines on the loop, plain functions in threads, commands as child processes.
 
-    ``run`` replaces all of that for tasks that carry no action of their own: it is called with the Work. With
-    ``json_results`` a result that is not JSON fails its task, as it would on a device that has to send it."""
+    ``run`` is called with the Work of each task that has no action of its own. With ``json_results`` a result that is
+    not JSON fails its task, as on a device that has to send it. ``grace`` is how many seconds a command has to stop
+    when asked."""
 
     def __init__(
         self,
@@ -66,11 +69,11 @@ class LocalDevice:
         grace: float = 5.0,
     ) -> None:
         if slots is not None and slots < 1:
-            raise ValueError(f"device {id!r}: slots is 1 or more, or None for no limit, not {slots}")
+            raise ValueError(f"device {id!r}: slots must be 1 or more, or None for no limit, not {slots}")
         self.id, self.slots, self.can = id, slots, frozenset(can)
         self.json_results = json_results
         self._run = run
-        self._read: set[str] = set()  # the secrets that tasks have asked for
+        self._read: set[str] = set()  # names of secrets that tasks have referred to
         self._warned: set[str] = set()
         self._commands = Commands(grace)
 
@@ -81,7 +84,7 @@ class LocalDevice:
         task = work.task
         simple = task.call is not None and not task.inputs and not task.env
         value = await (self._call(work, NOTHING) if simple else self._with_inputs(work))
-        if type(value) is CoroutineType:  # a plain function that made a coroutine, such as a lambda
+        if type(value) is CoroutineType:  # a plain function that returned a coroutine, such as a lambda
             value = await value
         return plain_json(value, f"the result of task {task.id!r}") if self.json_results else value
 
@@ -105,7 +108,7 @@ class LocalDevice:
             return await self._call(work, resolved.inputs)
 
     def _warn(self, mask: Mask) -> None:
-        """Of each secret that is too short to be masked everywhere, once."""
+        """Log each secret that is too short to be masked everywhere, once."""
         for warning in mask.warnings():
             if warning not in self._warned:
                 self._warned.add(warning)
@@ -122,7 +125,7 @@ class LocalDevice:
         return call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
 
     def close(self) -> None:
-        """End what was started to look after child processes."""
+        """End the guard of the child processes."""
         self._commands.close()
 
 
@@ -131,7 +134,7 @@ async def _finished(value: Any) -> Any:
 
 
 def _environment(work: Work, resolved: task_inputs.ResolvedInputs) -> dict[str, str]:
-    """What a command sees: our environment, its own variables, its inputs, and who it is."""
+    """The environment of a command: that of this process, its own variables, its inputs, and its identity."""
     own = {
         "ASTERISM_CONSTELLATION": work.constellation,
         "ASTERISM_TASK": work.task.id,

@@ -47,7 +47,6 @@ class EditCycles:
         lock: AssignmentLock,
         events: PlanEvents,
         mask: PlanMask,
-        *,
         editor: Editor | None,
         max_rejections: int,
         now: Callable[[], float],
@@ -153,7 +152,7 @@ class EditCycles:
             nothing = EditBatch((), author, base_version=cycle.version, triggers=cycle.tasks)
             return Applied(self._plan.version, nothing, nothing)
         try:
-            batch, left_out = _batch(answer, self._plan, cycle, author)
+            batch, left_out = batch_of(answer, self._plan, cycle, author)
             applied = self.apply(batch, cycle)
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
@@ -277,7 +276,7 @@ class EditCycles:
             self._events.publish(self._event(kind, cycle, **fields))
 
 
-def _batch(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> tuple[EditBatch, Sequence[Edit]]:
+def batch_of(answer: Answer, plan: Constellation, cycle: EditCycle, author: str) -> tuple[EditBatch, Sequence[Edit]]:
     """The batch that an answer stands for, and the edits left out of it. Only a whole plan leaves edits out: those of
     tasks that have started since. Raises EditRejected if the answer is malformed."""
     try:

@@ -13,15 +13,15 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation, Upstream
-from asterism.core.plan.explain import Holder
 from asterism.core.plan.lock import AssignmentLock
 from asterism.core.plan.node import Node
-from asterism.core.plan.ready_queue import Entry, Lane, lane_of
+from asterism.core.plan.ready_queue import Entry, Lane
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import NOTHING
 from asterism.orchestrator.devices import Work
@@ -32,7 +32,7 @@ from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.ports import PlanJournal, Scheduler
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Member
-from asterism.orchestrator.unplaceable_tasks import UnplaceableTasks, missing
+from asterism.orchestrator.unplaceable_tasks import UnplaceableTasks
 
 logger = logging.getLogger("asterism.execution")
 
@@ -47,14 +47,14 @@ class Active:
     node: Node
     member: Member
     begun: bool = False
-    delay: float | None = None
-    """After a timeout: seconds to wait before the next attempt."""
-
+    delay: float | None = None  # after a timeout: seconds until the next attempt
     job: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
 
 
 class Execution:
+    """``bus`` receives the events; ``chance`` spreads the delays between attempts; a stored plan has a ``journal``."""
+
     def __init__(
         self,
         scheduler: Scheduler,
@@ -69,9 +69,9 @@ class Execution:
         self._scheduler, self._roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
         self._loop = asyncio.get_running_loop()
         self._now = scheduler.now
+        self._wake = partial(scheduler.wake, self)
         self.done: asyncio.Future[None] = self._loop.create_future()
-        self.paused = False
-        self.cancelling = False
+        self.paused = self.cancelling = False
         self._slots = scheduler.slots  # the most that could run at once since the beginning
         self.last_assigned = 0  # serial number of the last device that it was given
         self.active: dict[int, Active] = {}
@@ -84,20 +84,10 @@ class Execution:
         self.unplaceable = UnplaceableTasks(
             plan, self._roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
         )
+        settled = None if journal is None else journal.settled
         self.cycles = EditCycles(
-            plan,
-            lock,
-            self.events,
-            self._mask,
-            editor=options.editor,
-            max_rejections=options.max_rejections,
-            now=self._now,
-            wake=self._wake,
-            settled=None if journal is None else journal.settled,
+            plan, lock, self.events, self._mask, options.editor, options.max_rejections, self._now, self._wake, settled
         )
-
-    def _wake(self) -> None:
-        self._scheduler.wake(self)
 
     def begin(self) -> None:
         """Start a new plan."""
@@ -125,12 +115,10 @@ class Execution:
         self._wake()
 
     def pause(self) -> None:
-        """Start no more tasks; running tasks continue."""
         self.paused = True
         self.events.plan_changed("constellation_paused")
 
     def resume(self) -> None:
-        """Start tasks again."""
         self.paused = False
         self.events.plan_changed("constellation_resumed")
         self._wake()
@@ -222,7 +210,7 @@ class Execution:
                 self._scheduler.task_ended(self)
                 return
         elif self.cancelling:
-            self._cancel(node, "the plan was cancelled")
+            self._cancel_task(node, "the plan was cancelled")
         elif isinstance(error, DeviceUnavailable):
             self._release(node, active.member, error)
         elif isinstance(error, DeviceLost):
@@ -233,9 +221,7 @@ class Execution:
 
     def _stopped(self, active: Active, epoch: int, status: TaskStatus) -> None:
         """An execution that was told to stop has ended; its result is refused."""
-        if self.stopping.pop(epoch, None) is not None:
-            self._roster.release(active.member)
-            self._freed(active, epoch)
+        self._free_slot(epoch)
         if status is COMPLETED:
             self.plan.note(self._now(), "late result refused", active.node.id, f"epoch {epoch} had been stopped")
             self.events.task_changed("task_result_refused", active.node)
@@ -246,14 +232,12 @@ class Execution:
         failures = node.attempts - node.losses
         if failures > node.task.retries or getattr(error, "final", False):
             self.fail(node, error)
-            return
-        delay = self._retry(node, error, failures)
-        self.backing_off[node] = self._loop.call_later(delay, self._try_again, node)
+        else:
+            self._back_off(node, self._retry(node, error, failures))
 
     def _retry(self, node: Node, error: BaseException | None, failures: int) -> float:
         """Record that another attempt follows. Returns the seconds until then."""
-        grown = node.task.backoff * 2.0 ** min(failures - 1, 30)
-        delay = min(MAX_BACKOFF, grown) * self._random.uniform(0.5, 1.5)
+        delay = min(MAX_BACKOFF, node.task.backoff * 2.0 ** min(failures - 1, 30)) * self._random.uniform(0.5, 1.5)
         self.plan.retry(node, self._now(), f"{error_text(error)}; attempt {node.attempts + 1} in {delay:.2f} s")
         self.events.task_changed("task_retrying", node, error)
         return delay
@@ -264,10 +248,13 @@ class Execution:
         self.events.task_ended(node)
         self._wake()
 
-    def _try_again(self, node: Node) -> None:
-        del self.backing_off[node]
-        self.plan.queue.push(node)
-        self._wake()
+    def _back_off(self, node: Node, delay: float) -> None:
+        def again() -> None:
+            del self.backing_off[node]
+            self.plan.queue.push(node)
+            self._wake()
+
+        self.backing_off[node] = self._loop.call_later(delay, again)
 
     def _lost(self, node: Node, member: Member, error: DeviceLost) -> None:
         """The device was lost. Losses have a limit of their own, apart from retries."""
@@ -295,18 +282,20 @@ class Execution:
         """The attempt has failed. The next one waits until this one has really stopped."""
         if epoch not in self.active or self.cancelling:  # it has been asked to stop already
             return
-        active = self.active[epoch]
+        active, failures = self.active[epoch], node.attempts - node.losses
         error = TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s")
-        failures = node.attempts - node.losses
-        if failures > node.task.retries:
-            self.stop(epoch)
-            self.fail(node, error)
-        else:
+        if failures <= node.task.retries:
             active.delay = self._retry(node, error, failures)
-            self.stop(epoch)
+        self.stop(epoch)
+        if active.delay is None:
+            self.fail(node, error)
 
-    def _freed(self, active: Active, epoch: int) -> None:
-        """An execution has stopped, or is abandoned: tasks that waited for that may start."""
+    def _free_slot(self, epoch: int) -> Active | None:
+        """An execution has stopped, or had its time to: free its slot, and let tasks start that waited for it."""
+        active = self.stopping.pop(epoch, None)
+        if active is None:
+            return None
+        self._roster.release(active.member)
         parked, self.parked = self.parked, {}
         for node in parked:
             if node.status is RUNNING and node.device is None and node.entry is None:
@@ -315,18 +304,18 @@ class Execution:
                 self.plan.requeue(node)
         node = active.node
         if active.delay is not None and node.epoch == epoch and node.status is RUNNING and not self.cancelling:
-            self.backing_off[node] = self._loop.call_later(active.delay, self._try_again, node)
+            self._back_off(node, active.delay)
+        return active
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def stop(self, epoch: int) -> None:
         """Refuse its result from now on, ask it to stop, and free its slot after ``grace`` seconds at the latest."""
-        active = self.active.pop(epoch)
-        self.stopping[epoch] = active
+        active = self.stopping[epoch] = self.active.pop(epoch)
         if active.timer is not None:
             active.timer.cancel()
         self._ask_to_stop(active, epoch)
-        active.timer = self._loop.call_later(self.options.grace, self._abandon, epoch)
+        active.timer = self._loop.call_later(self.options.grace, self._grace_over, epoch)
 
     def _ask_to_stop(self, active: Active, epoch: int) -> None:
         assert active.job is not None
@@ -334,16 +323,14 @@ class Execution:
         if not active.begun:  # its coroutine will never run, and so never report its end
             active.job.add_done_callback(lambda job: self._ended(active, epoch, CANCELLED, None, None))
 
-    def _abandon(self, epoch: int) -> None:
-        active = self.stopping.pop(epoch, None)
+    def _grace_over(self, epoch: int) -> None:
+        active = self._free_slot(epoch)
         if active is not None:
-            self._roster.release(active.member)
-            self._freed(active, epoch)
             logger.warning("task %s did not stop when asked; its slot is free for others", active.node.id)
             self.plan.note(self._now(), "abandoned", active.node.id, "it did not stop when asked")
             self._wake()
 
-    def _cancel(self, node: Node, why: str) -> None:
+    def _cancel_task(self, node: Node, why: str) -> None:
         for _, epoch in self.plan.cancel(node, self._now(), why):
             if epoch in self.active:
                 self.stop(epoch)
@@ -353,8 +340,7 @@ class Execution:
     def _forget_timers(self, node: Node) -> None:
         self.unplaceable.remove(node)
         self._refused_since.pop(node, None)
-        timer = self.backing_off.pop(node, None)
-        if timer is not None:
+        if (timer := self.backing_off.pop(node, None)) is not None:
             timer.cancel()
 
     def applied(self, applied: Applied) -> None:
@@ -373,8 +359,7 @@ class Execution:
         self._wake()
 
     def cancel(self) -> None:
-        """Start nothing more and ask all running tasks to stop. A task that has not stopped after ``grace`` seconds is
-        recorded as cancelled all the same."""
+        """Start nothing more and ask running tasks to stop; after ``grace`` seconds they are cancelled all the same."""
         if self.cancelling or self.done.done():
             return
         self.cancelling = True
@@ -382,7 +367,7 @@ class Execution:
         self.cycles.cancel()
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if node.epoch not in self.active:
-                self._cancel(node, "the plan was cancelled")
+                self._cancel_task(node, "the plan was cancelled")
         for epoch, active in tuple(self.active.items()):
             self._ask_to_stop(active, epoch)
         self._loop.call_later(self.options.grace, self.cancel_hard)
@@ -393,7 +378,7 @@ class Execution:
         if self.done.done():
             return
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
-            self._cancel(node, "the plan was cancelled, and the task did not stop when asked")
+            self._cancel_task(node, "the plan was cancelled, and the task did not stop when asked")
         self._wake()
 
     # -- devices -------------------------------------------------------------------------------------------------------
@@ -409,30 +394,6 @@ class Execution:
     def outside_the_queue(self) -> set[Node]:
         """The ready tasks that are not in the queue. For tests: see ``invariants``."""
         return {*self.parked, *self.unplaceable}
-
-    def placement(self, node: Node) -> Holder | None:
-        """Why a ready task does not start, as far as the orchestrator knows."""
-        roster, lane = self._roster, lane_of(node.task)
-        if self.cancelling:
-            return Holder("cancel", self.plan.id, "the plan is being cancelled")
-        if self.paused:
-            return Holder("pause", self.plan.id, "the plan is paused")
-        if node in self.parked:
-            return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")
-        if node in self.backing_off:
-            return Holder("backoff", "", "it waits before its next attempt")
-        capable = roster.capable(lane)
-        if not capable:
-            return Holder("no_device", "", f"{missing(node)} has joined; the devices are {roster.names()}")
-        if not any(member.reachable for member in capable):
-            resting = ", ".join(member.id for member in capable)
-            return Holder("resting", resting, f"every device that can run it gave it back: {resting}")
-        if not any(member.free for member in capable):
-            busy = ", ".join(f"{member.id} ({member.running})" for member in capable)
-            return Holder("busy", busy, f"every device that can run it is busy: {busy}")
-        if not self._scheduler.has_room:
-            return Holder("concurrency", "", f"the limit of {self._scheduler.concurrency} running tasks is reached")
-        return None
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -473,8 +434,7 @@ class Execution:
     async def closed(self) -> None:
         """Wait until what was told to stop has stopped, at most ``grace`` seconds, and observers have their events."""
         jobs = [active.job for active in self.stopping.values() if active.job is not None]
-        jobs += self.cycles.calls
-        if jobs:
+        if jobs := [*jobs, *self.cycles.calls]:
             await asyncio.wait(jobs, timeout=self.options.grace)
         await self._bus.drain()
 

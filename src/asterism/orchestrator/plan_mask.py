@@ -1,7 +1,7 @@
-"""The mask of a whole plan: whatever is recorded about its tasks is masked for every secret that the plan names.
+"""Mask of a whole plan: hides every secret that the plan names in what is recorded or shown about its tasks.
 
-A task that does not refer to a secret may print it all the same, since commands see the environment; and a result that
-holds one may reach a condition or an expression, whose error then tells it.
+A task may print a secret that it does not refer to, because commands see the environment. A result that contains a
+secret may reach a condition or an expression, whose error message then contains it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Evaluate = Callable[[str, TaskStatus, Any], bool | str]
 
 
 class PlanMask:
-    """Made again when an edit may have brought new secrets; those of a task that was removed stay secrets."""
+    """Follows the plan: an edit may add secrets. Those of a removed task stay masked."""
 
     def __init__(self, plan: Constellation) -> None:
         self._plan = plan
@@ -27,7 +27,7 @@ class PlanMask:
         self._names: set[str] = set()
 
     def __call__(self) -> Mask:
-        """The mask as of now."""
+        """The current mask."""
         seen = (self._plan.version, len(self._plan.nodes))
         if seen != self._seen:
             for node in self._plan.nodes.values():
@@ -36,12 +36,12 @@ class PlanMask:
         return self._mask
 
     def shown(self, value: Any) -> Any:
-        """A copy of a value for a view, with every secret masked."""
+        """A copy of a value with every secret masked, for a view."""
         return self().data(value)
 
     def results(self) -> dict[str, Any]:
-        """Copies of the results of all completed tasks, for a view. What may hold a secret that is not known here is
-        withheld: the result of a task that refers to one, and of every task below it."""
+        """Masked copies of the results of all completed tasks, for a view. A result that may contain a secret whose
+        value this process does not know is withheld: that of a task which refers to it, and of every task below."""
         mask, done = self(), [node for node in self._plan.nodes.values() if node.status is COMPLETED]
         absent = frozenset(mask.absent)
         found = [node for node in done if not absent.isdisjoint(secrets_of_task(node.task))] if absent else []
@@ -54,7 +54,7 @@ class PlanMask:
         return {node.id: mask.result(node.value) if node in doubtful else mask.data(node.value) for node in done}
 
     def over(self, evaluate: Evaluate) -> Evaluate:
-        """The same evaluation of conditions; the reason why one cannot be judged is masked."""
+        """An evaluation of conditions whose error messages are masked."""
 
         def masked(text: str, status: TaskStatus, result: Any) -> bool | str:
             verdict = evaluate(text, status, result)

@@ -16,17 +16,12 @@ class Scheduler(Protocol):
     """What an execution needs from its orchestrator: the devices, the time, and its turn."""
 
     roster: Roster
-    concurrency: int | None
     now: Callable[[], float]
     """The clock: seconds since 1970."""
 
     @property
     def slots(self) -> int | None:
         """How many tasks can run at once; None for no limit."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether ``concurrency`` allows one more task."""
 
     def wake(self, execution: Execution) -> None:
         """Take a step for this execution as soon as the loop is free."""

@@ -1,4 +1,4 @@
-"""What a run returns."""
+"""Result of a run: the states and values of its tasks, its edit cycles, its figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asterism.core.plan.status import EXIT_CODES, ConstellationState
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run, in seconds. ``lower_bound`` is what no schedule of the same work could beat."""
+    """The figures of a run, in seconds. No schedule of the same work takes less than ``lower_bound``."""
 
     makespan: float
     lower_bound: float
@@ -27,7 +27,7 @@ class Summary:
 
 
 class Result:
-    """``result.state``, ``result["build"].value``, ``result.summary``; iterating gives the tasks."""
+    """``result.state``, ``result["build"].value``, ``result.summary``; iterate over it for the tasks."""
 
     def __init__(self, plan: Constellation, cycles: list[EditCycle], slots: int | None, policy: str) -> None:
         self.plan = plan
@@ -56,7 +56,7 @@ class Result:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The results of the tasks that completed."""
+        """The results of the completed tasks, by id."""
         return {task.id: task.value for task in self if task.status == "completed"}
 
     def story(self, task_id: str | None = None) -> list[Entry]:
@@ -64,7 +64,7 @@ class Result:
 
     @property
     def holds(self) -> list[tuple[str, float, float]]:
-        """(task, from, to): when a task could have started but for an unreviewed end above it."""
+        """(task, from, to): when a ready task did not start because of an end under review."""
         reviewed = {task: cycle.closed_at for cycle in self.cycles for task, _ in cycle.ends if cycle.closed_at}
         everything = (
             [(c.opened_at, c.closed_at) for c in self.cycles if c.closed_at] if self._policy == "global" else []

@@ -1,1 +1,111 @@
-"""Devices that share no store: each keeps its own, and they exchange what they know."""
+"""Peers: stores on different machines that sync their runs, and need no common server.
+
+Each machine keeps a store of its own and works while it is offline. Two stores become peers by an invitation. Whenever
+one can reach the other, they sync: each sends the records that are new since the last time, and merges what it receives
+(core/run/merge.py). After a sync both agree which device owns each run.
+
+How the modules work together:
+
+- Becoming peers: ``invitations`` (the line to paste), ``registry`` (the peers of a store), ``tls_identity`` and
+  ``private_files`` (the certificate and the secrets beside the store), ``removal``.
+- Connection: ``peer_client`` and ``peer_server`` (HTTPS with pinned certificates), ``authentication`` (bearer tokens),
+  ``message_codec`` (strict JSON lines). ``service`` runs both beside a device, ``sync_loop`` calls the peers.
+- A sync: ``exchange`` is both sides of the protocol, ``messages`` its fields, limits and validation, and
+  ``sync_progress`` its progress and result. ``outgoing`` reads batches from our feed of changes. ``ingest`` decides
+  about each incoming record with ``trust`` (what a peer is believed), ``quota`` and ``record_limits`` (how much it may
+  store), ``lost_requests`` (requests that a merge dropped) and ``replay`` (asking for everything again).
+- Devices: ``remote_devices`` stores the devices of a peer as sessions, so that they can be given work here.
+- When something went wrong: ``takeover`` adopts the runs of a silent peer, ``forgotten_runs`` closes copies that their
+  authority no longer knows, ``rollback_detection`` notices a store file that was restored from an older copy, and
+  ``peer_notices`` tells people, with limits.
+- ``fleet_extension`` plugs the room into the ports of a fleet (fleet/extensions.py); the package door registers it. No
+  module of another capability imports this package.
+
+Terms: the *feed* of a store is its numbered list of changes; a *cursor* is a position in the feed of a peer. The
+*authority* of a run is the store that decides about it; others keep a *copy* that is left to it.
+
+Invariants:
+
+- No peer is believed about another store's devices (``trust``).
+- The token of the connection identifies a peer, and the id of its store is bound at the first contact.
+- The cursor and the records it covers are one commit, so a sync can break off anywhere. A batch that arrives twice
+  changes nothing.
+- Exactly one store is the authority of a run once all have synced.
+- Nothing that a peer sends grows a store, a record, a log or a table of notices without a limit.
+- Message fields and stored registers keep their names, so versions can sync with each other.
+
+To add a message field: ``messages`` (parse it with a default, since older peers omit it), ``Exchange._message`` and the
+reader in ``exchange``. To add a reason to refuse a record: ``ingest`` (``_Batch.decide``).
+
+A program uses these names::
+
+    from asterism.peers import Exchange, accept_invitation, client_for, find_peer, invite, parse_invitation
+"""
+
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.peers.exchange import Exchange, PeerUnreachable, Transport
+    from asterism.peers.invitations import (
+        InvalidInvitation,
+        Invitation,
+        InvitationUsed,
+        invite,
+        parse_invitation,
+    )
+    from asterism.peers.peer_client import PeerClient, accept_invitation, client_for, find_peer
+    from asterism.peers.peer_server import CannotListen
+    from asterism.peers.private_files import UnusableSecret
+    from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
+    from asterism.peers.removal import RemovalResult, remove_peer
+    from asterism.peers.service import peer_connections, serve_peers
+    from asterism.peers.sync_loop import SyncLoop
+    from asterism.peers.sync_progress import SyncResult
+
+__all__ = [
+    "CannotListen",
+    "Exchange",
+    "InvalidInvitation",
+    "Invitation",
+    "InvitationUsed",
+    "Peer",
+    "PeerClient",
+    "PeerExists",
+    "PeerRefused",
+    "PeerRegistry",
+    "PeerUnreachable",
+    "RemovalResult",
+    "SyncLoop",
+    "SyncResult",
+    "Transport",
+    "UnknownPeer",
+    "UnusableSecret",
+    "accept_invitation",
+    "client_for",
+    "find_peer",
+    "invite",
+    "parse_invitation",
+    "peer_connections",
+    "remove_peer",
+    "serve_peers",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.peers.exchange": ["Exchange", "PeerUnreachable", "Transport"],
+        "asterism.peers.invitations": [
+            *("InvalidInvitation", "Invitation", "InvitationUsed", "invite", "parse_invitation"),
+        ],
+        "asterism.peers.peer_client": ["PeerClient", "accept_invitation", "client_for", "find_peer"],
+        "asterism.peers.peer_server": ["CannotListen"],
+        "asterism.peers.private_files": ["UnusableSecret"],
+        "asterism.peers.registry": ["Peer", "PeerExists", "PeerRefused", "PeerRegistry", "UnknownPeer"],
+        "asterism.peers.removal": ["RemovalResult", "remove_peer"],
+        "asterism.peers.service": ["peer_connections", "serve_peers"],
+        "asterism.peers.sync_loop": ["SyncLoop"],
+        "asterism.peers.sync_progress": ["SyncResult"],
+    },
+)

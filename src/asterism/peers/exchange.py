@@ -325,7 +325,7 @@ class Exchange:
         if reachable or await self.fleet.coordinator() is not None:
             return False
         try:
-            await self._monitor.hand_out(await self.fleet.outlook(fresh=True))
+            await self._monitor.assign_waiting(await self.fleet.placer(fresh=True))
         except AsterismError as error:  # assignments can wait, the sync cannot
             log.warning("waiting runs could not be assigned: %s", error)
         return True

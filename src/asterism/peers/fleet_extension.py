@@ -1,4 +1,4 @@
-"""The peers of a store as an extension of its fleet: a monitor pass and an explanation of runs."""
+"""The extension of fleets by peers: a monitor pass, and an explanation of runs (fleet/extensions.py)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from asterism.store.protocol import FEED, feed_of
 
 
 def monitor_pass(fleet: Fleet) -> MonitorPass:
-    """Adopt the runs of peers that are gone."""
+    """The pass that adopts the runs of silent peers."""
     return Takeover(fleet).run_pass
 
 
 async def explain(fleet: Fleet, run: Run) -> Reason | None:
-    """The peer that decides about a run of which this store has a copy; None if this store decides."""
+    """Which peer decides about a run; None if this store does."""
     if await fleet.store.register(FEED) is None:
         return None
     left_to = (await feed_of(fleet.store).left_to([run.id])).get(run.id)
@@ -26,9 +26,9 @@ async def explain(fleet: Fleet, run: Run) -> Reason | None:
     name = next((peer.name for peer in await PeerRegistry(fleet.store).all() if peer.store == left_to), None)
     if name is None:
         removed = await fleet.store.register(removed_peer_key(left_to))
-        was = removed.value["peer"] if removed is not None and removed.value else "that has no name any more"
+        was = removed.value["peer"] if removed is not None and removed.value else "(unknown)"
         if removed is not None and removed.value and removed.value["adopt"]:
-            return Reason("left", was, f"it was left to peer {was}, which was removed: it is about to be adopted here")
-        return Reason("removed", was, f"it is held: it was left to peer {was}, which was removed")
-    text = f"it is left to peer {name}, which says what becomes of it as long as it is heard of"
+            return Reason("left", was, f"peer {was} managed it and was removed: this store is about to adopt it")
+        return Reason("removed", was, f"it is held: peer {was} managed it and was removed")
+    text = f"peer {name} manages it as long as that peer is heard from"
     return Reason("left", name, text)

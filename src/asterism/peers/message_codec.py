@@ -69,7 +69,7 @@ def _parse_line(line: bytes) -> tuple[str, Any]:
         reason = f"a line has to be one of {', '.join(_LIST_OF)}"
     except NotStrictJson as error:
         reason = str(error)
-    return "records", UnreadableLine(f"it is not a valid line of a message: {reason}")
+    return "records", UnreadableLine(f"it is not a valid JSON line: {reason}")
 
 
 def parse_strict(text: bytes | str) -> Any:

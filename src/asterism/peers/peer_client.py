@@ -1,10 +1,10 @@
-"""Calling a peer: HTTPS with httpx (the extra ``http``) to a server that is known by its certificate and nothing else.
+"""The HTTPS client of a peer, which trusts the pinned certificate and no other (the extra ``http``).
 
-Before the first request the certificate is looked at, and compared with the fingerprint that came with the invitation.
-From then on it is the only one that is trusted, by the connections themselves, so that the secret is never sent to
-anybody else. If there is an invitation that was not exchanged for the secret yet, that comes first (invitations.py).
-The name of the machine and the dates of the certificate do not matter: the pin is the identity, machines get new
-addresses, and clocks may be days apart. Proxies and redirects are not followed.
+Before the first request the client reads the server's certificate and compares it with the fingerprint from the
+invitation. From then on the connections trust only this certificate, so the secret is never sent to another server. An
+invitation that was not exchanged for the secret yet comes first (invitations.py). The host name and the dates of the
+certificate do not matter: the pin is the identity, machines get new addresses, and clocks may be days apart. Proxies
+and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 60.0
-"""How long to wait for a connection, and for each part of an answer, in seconds."""
+"""The timeouts for a connection, and for each part of an answer, in seconds."""
 
 MESSAGE_TIMEOUT = 300.0
 BLOB_TIMEOUT = 3600.0
-"""How long a message and something large may take in all, in seconds."""
+"""The time limits of a message and of a blob, in seconds."""
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""The longest message, in bytes; both sides hold to it. A batch is far smaller, but for a record that is large."""
+"""The largest message, in bytes, on both sides. A batch is far smaller unless it has one large record."""
 
 MAX_BLOB_BYTES = 64 << 20
-"""The longest blob that is read from a peer unless something else is said, in bytes."""
+"""The default limit for a blob that is read from a peer, in bytes."""
 
 STORE_HEADER = "asterism-store"
-"""The header that says which store asks for something large, or gives it: the one its secret belongs to."""
+"""The header with the id of the store that reads or sends a blob: the store that the secret belongs to."""
 
 MAX_ERROR_CHARS = 500
-"""How much of what a peer says of an error is passed on."""
+"""How much of a peer's error message is quoted."""
 
 NO_CHECK_TIME = 0x200000
-"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for."""
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which Python does not name."""
 
 _RETRY_STATUSES = frozenset({408, 429})
 _CONNECTION_ENDED = (
@@ -66,12 +66,12 @@ _CONNECTION_ENDED = (
     ssl.SSLZeroReturnError,
     ssl.SSLSyscallError,
 )
-"""What OpenSSL says when a connection ends, or has not come yet: nothing about how the other side speaks."""
+"""Errors of OpenSSL about a connection that ended or is not open yet, not about the protocol."""
 
 
 class PeerClient:
-    """A way to one peer: a Talk. ``pin`` is the fingerprint of its certificate, ``most`` how many bytes of something
-    large are read. ``redeemed`` is called once an invitation was exchanged for the secret. Use it in ``async with``."""
+    """The Transport to one peer, used in ``async with``. ``pin`` is the fingerprint of its certificate, ``most`` the
+    limit for a blob in bytes. ``redeemed`` is called once an invitation was exchanged for the secret."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PeerClient:
         await self.close()
 
     def is_like(self, other: PeerClient) -> bool:
-        """Whether both lead to the same peer in the same way."""
+        """Whether both have the same parameters."""
         mine, theirs = (self._url, self._pin, self._token), (other._url, other._pin, other._token)
         return mine == theirs and self._most == other._most
 
@@ -112,7 +112,7 @@ class PeerClient:
         try:
             return decode_message(answer)
         except NotStrictJson as error:
-            raise PeerRefused(f"{self._url} answers with no message ({error}): this is no peer") from None
+            raise PeerRefused(f"the answer of {self._url} is not a message ({error}): it is not a peer") from None
 
     async def fetch_blob(self, blob: str, run: str) -> bytes:
         path = f"/v1/blobs/{blob}?run={quote(run, safe='')}"
@@ -123,14 +123,14 @@ class PeerClient:
         await self._asked("PUT", f"/v1/blobs/{blob}", MAX_MESSAGE_BYTES, BLOB_TIMEOUT, content=data, headers=headers)
 
     async def _asked(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
-        """The body of an answer. Raises PeerUnreachable and PeerRefused."""
+        """The body of the answer. Raises PeerUnreachable and PeerRefused."""
         if self._invitation is not None:
             await self._redeem(self._invitation)
         headers = {"authorization": f"Bearer {self._token}", **terms.pop("headers", {})}
         return await self._answered(method, path, most, within, headers=headers, **terms)
 
     async def _redeem(self, invitation: str) -> None:
-        """Exchange the invitation for the secret: the other side gets to see only what it is recognised by."""
+        """Exchange the invitation for the secret. The other side receives only the hash of the secret."""
         headers = {"authorization": f"Bearer {invitation}", "content-type": "application/json"}
         data = json.dumps({"secret_sha256": token_hash(self._token)}).encode()
         await self._answered(
@@ -152,7 +152,7 @@ class PeerClient:
         raise PeerRefused(why)
 
     async def _connected(self) -> AsyncClient:
-        httpx = await load_httpx("peers are called with httpx", "peers")
+        httpx = await load_httpx("syncing with peers needs httpx", "peers")
         with _translated_errors(self._url):
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 certificate = await _fetch_certificate(self._url)
@@ -169,26 +169,26 @@ class PeerClient:
 
 
 def client_for(store: Store, peer: Peer, *, most: int = MAX_BLOB_BYTES) -> PeerClient:
-    """How this store calls a peer; ``most`` is that of its settings. Raises AsterismError if it cannot."""
+    """The client for a peer. Raises AsterismError if this store cannot call it."""
     if peer.url is None or peer.pin is None:
         raise AsterismError(
-            f"{peer.name} calls this store, and not the other way round: sync there; or remove the peer on both "
-            f"sides, and let {peer.name} invite this one"
+            f"this store cannot call {peer.name}, which has no address here: run the sync there; or remove the peer on "
+            f"both sides, and let {peer.name} invite this store"
         )
     tokens = TokenFile(store)
     token = tokens.get(peer.name)
     if token is None:
         raise AsterismError(
-            f"the secret for {peer.name} is gone (it was beside {store.url}): remove the peer on both sides, and "
-            "accept a new invitation"
+            f"the secret for {peer.name} is missing (it was stored beside {store.url}): remove the peer on both sides, "
+            "and accept a new invitation"
         )
     redeemed = partial(tokens.put, peer.name, Token(token.secret))
     return PeerClient(peer.url, peer.pin, token, most=most, redeemed=redeemed)
 
 
 class ClientPool:
-    """Ways to peers that are called again and again: one to each, for as long as what is known of it stays the same.
-    ``most`` is as for a Caller. Use it in ``async with``."""
+    """Clients that are reused, in ``async with``: one for each peer, as long as its address, pin and secret stay the
+    same. ``most`` is as for a PeerClient."""
 
     def __init__(self, store: Store, *, most: int = MAX_BLOB_BYTES) -> None:
         self._store, self._most = store, most
@@ -203,7 +203,7 @@ class ClientPool:
             await way.close()
 
     def client(self, peer: Peer) -> PeerClient:
-        """Raises AsterismError if it cannot be called."""
+        """The client for a peer. Raises AsterismError if this store cannot call it."""
         new, old = client_for(self._store, peer, most=self._most), self._clients.get(peer.name)
         if old is None or not old.is_like(new):
             self._clients[peer.name] = new
@@ -213,23 +213,23 @@ class ClientPool:
 
 
 async def find_peer(peers: PeerRegistry, text: str) -> Peer:
-    """By its name, or by the address that was accepted. Raises UnknownPeer."""
+    """The peer with this name or this address. Raises UnknownPeer."""
     if "://" not in text:
         return await peers.get(text)
     address = peer_url(text)
     found = next((peer for peer in await peers.all() if peer.url == address), None)
     if found is None:
         raise UnknownPeer(
-            f"no peer at {address} is known: whoever it is has to invite this store (asterism peer invite), and this "
-            "one to accept"
+            f"there is no peer at {address}: invite this store there (asterism peer invite), and accept the invitation "
+            "here"
         )
     return found
 
 
 async def accept_invitation(exchange: Exchange, invitation: Invitation, name: str | None = None) -> SyncResult:
-    """Become the peer of the store that wrote an invitation, and meet it. ``name`` is what it is called here. If it
-    cannot be reached, or this is broken off, the invitation is kept for the next meeting, and to accept it again goes
-    on with it; if it is refused nothing is kept. Raises PeerUnreachable, PeerRefused, PeerKnown."""
+    """Add the store that wrote an invitation as a peer, and sync with it. ``name`` is its name here. If it is
+    unreachable, or this is interrupted, the invitation is kept for the next sync, and accepting it again continues. If
+    it is refused, nothing is kept. Raises PeerUnreachable, PeerRefused, PeerExists."""
     store, called = exchange.fleet.store, name or invitation.name
     tokens = TokenFile(store)
     await _prepare(exchange.peers, tokens, invitation, called)
@@ -246,8 +246,8 @@ async def accept_invitation(exchange: Exchange, invitation: Invitation, name: st
 
 
 async def _prepare(peers: PeerRegistry, tokens: TokenFile, invitation: Invitation, called: str) -> None:
-    """Write down what it takes to go on with, before anybody hears of it: a secret of our own making beside the
-    invitation. What was begun before with the same invitation stays as it is."""
+    """Store the peer, a new secret and the invitation before anything is sent. If the same invitation was accepted
+    before, its secret stays."""
     try:
         await peers.add(called, url=invitation.url, pin=invitation.fingerprint)
     except PeerExists:
@@ -262,7 +262,7 @@ async def _prepare(peers: PeerRegistry, tokens: TokenFile, invitation: Invitatio
 
 
 async def _fetch_certificate(url: str) -> bytes:
-    """The certificate of whoever is there; nothing but the handshake is said to them."""
+    """The certificate of the server; nothing but the TLS handshake is sent."""
     parts = urlsplit(url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -278,7 +278,7 @@ async def _fetch_certificate(url: str) -> bytes:
 
 
 def _pinned_context(certificate: bytes) -> ssl.SSLContext:
-    """Trusts this certificate and no other."""
+    """A TLS context that trusts this certificate and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -292,14 +292,14 @@ async def _read_body(parts: AsyncIterator[bytes], most: int, url: str) -> bytes:
     async for part in parts:
         body += part
         if len(body) > most:
-            raise PeerRefused(f"{url} answers with more than {most:,} bytes: this is no peer, or something is wrong")
+            raise PeerRefused(f"the answer of {url} is longer than {most:,} bytes: it is not a peer, or faulty")
     return bytes(body)
 
 
 @contextlib.contextmanager
 def _translated_errors(url: str) -> Iterator[None]:
-    """What goes wrong on the way, in sentences."""
-    import httpx  # it is there: a peer is called after load_httpx
+    """Translate errors of the connection into PeerUnreachable and PeerRefused."""
+    import httpx  # installed: load_httpx was called before
 
     try:
         yield
@@ -313,12 +313,12 @@ def _translated_errors(url: str) -> Iterator[None]:
             raise PeerRefused(_wrong_certificate(url)) from None
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, _CONNECTION_ENDED):
             reason = cause.reason or str(cause)
-            raise PeerRefused(f"{url} does not speak TLS as a peer does ({reason}): is it another service?") from None
-        raise PeerUnreachable(f"{url} is out of reach: {_system_error(cause)}") from None
+            raise PeerRefused(f"{url} does not use TLS as a peer does ({reason}): is it another service?") from None
+        raise PeerUnreachable(f"{url} is unreachable: {_system_error(cause)}") from None
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What an error came of: the first in its chain that says something of its own."""
+    """The root cause of an error that is not just the end of the connection."""
     found, inner = error, error.__cause__ or error.__context__
     while inner is not None:
         if not isinstance(inner, _CONNECTION_ENDED):
@@ -328,23 +328,23 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _system_error(error: BaseException) -> str:
-    """What the system has to say; what asyncio says of it names the address again."""
+    """The message of the system; that of asyncio would repeat the address."""
     if isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno:
         return os.strerror(error.errno)
     if isinstance(error, OSError) and not error.strerror:
-        return "nobody answers at any of its addresses"
+        return "none of its addresses answers"
     return str(getattr(error, "strerror", None) or error) or type(error).__name__
 
 
 def _wrong_certificate(url: str) -> str:
     return (
-        f"{url} shows another certificate than the one it was invited with: it is not the peer it claims to be, or its "
-        "identity was made anew; then remove the peer and accept a new invitation"
+        f"the certificate of {url} is not the one in the invitation: it is another server, or its identity was created "
+        "again; in that case remove the peer and accept a new invitation"
     )
 
 
 def _error_text(body: bytes) -> str:
-    """What the other side says of its refusal, made harmless."""
+    """The error message of the other side, without control characters."""
     try:
         told = json.loads(body)
         said = told["error"] if isinstance(told, dict) else ""

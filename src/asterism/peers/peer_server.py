@@ -1,16 +1,16 @@
-"""The server that answers peers, as an application of Starlette (the extra ``serve``).
+"""The HTTPS server for peers: a Starlette application and its TLS listener (the extra ``serve``).
 
 =========================  =======================================================
 ``POST /v1/accept``        exchanges an invitation for a secret
-``POST /v1/meet``          a message of a meeting, and the answer to it, as lines
-``GET /v1/blobs/NAME``     something large that a record of ``?run=`` refers to
-``PUT /v1/blobs/NAME``     something large that this store has asked for
+``POST /v1/meet``          a message of a sync, and its answer, as JSON lines
+``GET /v1/blobs/NAME``     a blob that the record of the run ``?run=`` refers to
+``PUT /v1/blobs/NAME``     a blob that this store has asked for
 =========================  =======================================================
 
-Every request shows the secret of a peer, or the first one its invitation, before anything else of it is read. What
-nobody has asked for is refused by its head, and not read at all. Something large is asked for, and given, only by the
-store to which the secret belongs. Every refusal is an object with the sentence why: ``{"error": "…"}``. How much is
-read of whom, and at which pace, is bounded by base/http_limits.py.
+Every request carries the secret of a peer, or the token of its invitation, and is authenticated before its body is
+read. A blob that was not asked for is refused by its headers. Blobs are exchanged only with the store that the secret
+belongs to. Every refusal is a JSON object with a sentence: ``{"error": "…"}``. base/http_limits.py limits how much is
+read from each client, and how slowly.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("asterism.peers")
 
 MAX_ACCEPT_BYTES = 1000
-"""How many bytes the body of POST /v1/accept may have."""
+"""The largest body of POST /v1/accept, in bytes."""
 
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_LIMITS = Limits()
@@ -70,19 +70,19 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def peer_app(exchange: Exchange, guard: Authenticator, limits: Limits | None = None) -> Starlette:
-    """Raises AsterismError if what it takes is not installed."""
+    """The application. Raises AsterismError if Starlette is not installed."""
     try:
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
         from starlette.routing import Route
     except ImportError:
-        raise AsterismError(f"peers are answered with starlette: {install_hint('peers')}") from None
-    desk = _Handlers(exchange, guard, Bodies(limits or Limits()))
+        raise AsterismError(f"answering peers needs starlette: {install_hint('peers')}") from None
+    handlers = _Handlers(exchange, guard, Bodies(limits or Limits()))
     routes = [
-        Route("/v1/accept", desk.accept, methods=["POST"]),
-        Route("/v1/meet", desk.meet, methods=["POST"]),
-        Route("/v1/blobs/{name}", desk.fetch, methods=["GET"]),
-        Route("/v1/blobs/{name}", desk.give, methods=["PUT"]),
+        Route("/v1/accept", handlers.accept, methods=["POST"]),
+        Route("/v1/meet", handlers.meet, methods=["POST"]),
+        Route("/v1/blobs/{name}", handlers.fetch, methods=["GET"]),
+        Route("/v1/blobs/{name}", handlers.give, methods=["PUT"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
 
@@ -98,9 +98,9 @@ class _Handlers:
             body = await read_body(request, self._bodies, client=address, most=MAX_ACCEPT_BYTES, each=MAX_ACCEPT_BYTES)
             sha256 = _parse_body(parse_strict, body).get("secret_sha256")
             if not isinstance(sha256, str) or _SHA256.fullmatch(sha256) is None:
-                raise RequestRefused(400, "an invitation is exchanged for the SHA-256 of a secret")
+                raise RequestRefused(400, "secret_sha256 has to be the SHA-256 of a secret")
             peer = await self._guard.redeem(authorization, address, sha256)
-            log.info("the invitation of %s was accepted", peer.name)
+            log.info("%s accepted its invitation", peer.name)
             return _json_response(200, {})
 
         return await _response(_address(request), redeemed)
@@ -126,7 +126,7 @@ class _Handlers:
         name = request.path_params["name"]
         data = await self._exchange.read_blob(peer.name, name, request.query_params.get("run", ""))
         if data is None:
-            raise RequestRefused(404, f"there is no blob {name!r} here that belongs to this run")
+            raise RequestRefused(404, f"this run has no blob {name!r}")
         with contextlib.ExitStack() as held:
             held.enter_context(self._bodies.reserved(peer.name, len(data), await self._each()))
             return LargeAnswer(data, self._bodies, held.pop_all())
@@ -137,17 +137,17 @@ class _Handlers:
         most = (await self._exchange.fleet.settings()).most
         length, size = length_of(request, most), self._exchange.wanted_size(peer.name, name)
         if length != size:
-            raise RequestRefused(409, f"{size:,} bytes were asked for, and these are {length:,}")
+            raise RequestRefused(409, f"the blob has to have {size:,} bytes, not {length:,}")
         data = await read_body(request, self._bodies, client=peer.name, most=most, each=await self._each())
         await self._exchange.receive_blob(peer.name, name, data)
         return _json_response(200, {})
 
     async def _each(self) -> int:
-        """How many bytes of large requests a peer may have under way: something large, and a message."""
+        """How many bytes of large requests a peer may have in progress: a blob and a message."""
         return int((await self._exchange.fleet.settings()).most) + MAX_MESSAGE_BYTES
 
     async def _admitted(self, request: Request, answer: Answer) -> Any:
-        """The answer to a peer, or why there is none."""
+        """The response to an authenticated peer, or the refusal."""
 
         async def admitted() -> Any:
             peer = await self._guard.authenticate(request.headers.get("authorization", ""), _address(request))
@@ -159,20 +159,20 @@ class _Handlers:
 
 
 async def _response(who: str, answer: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer, or why there is none."""
+    """The response, or the refusal."""
     try:
         return await answer()
     except RequestRefused as error:
         return _refused(error.status, str(error), error.retry_after)
     except StoreError as error:
-        log.warning("%s could not be answered: %s", who, error)
-        return _refused(503, "the store of this peer is out of reach just now")
+        log.warning("cannot answer %s: %s", who, error)
+        return _refused(503, "the store of this peer is unavailable")
     except AsterismError as error:
-        log.warning("%s was refused: %s", who, error)
+        log.warning("refused a request of %s: %s", who, error)
         return _refused(409, str(error))
     except Exception:
-        log.exception("%s could not be answered", who)
-        return _refused(500, "something went wrong here; the log of this peer says what")
+        log.exception("internal error in a request of %s", who)
+        return _refused(500, "internal error; see the log of this peer")
 
 
 def _address(request: Request) -> str:
@@ -181,7 +181,7 @@ def _address(request: Request) -> str:
 
 def _check_store(request: Request, peer: Peer) -> None:
     if peer.store is None or request.headers.get(STORE_HEADER) != peer.store:
-        raise RequestRefused(403, f"this is for the store of {peer.name} that was met here, and for no other")
+        raise RequestRefused(403, f"only the store that is bound to {peer.name} may exchange blobs")
 
 
 def _parse_body(read: Callable[[bytes], Any], body: bytes) -> dict[str, Any]:
@@ -190,18 +190,18 @@ def _parse_body(read: Callable[[bytes], Any], body: bytes) -> dict[str, Any]:
     except NotStrictJson as error:
         raise RequestRefused(400, f"the message is not JSON: {error}") from None
     if not isinstance(message, dict):
-        raise RequestRefused(400, "the message is no JSON object")
+        raise RequestRefused(400, "the message is not a JSON object")
     return message
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    """Another path, another method."""
+    """The refusal of an unknown path or method."""
     status = getattr(error, "status_code", 404)
-    return _refused(status, f"{request.method} {request.url.path} is nothing that a peer asks for")
+    return _refused(status, f"{request.method} {request.url.path} is not part of the peer protocol")
 
 
 def _refused(status: int, sentence: str, retry_after: float | None = None) -> Response:
-    headers = {"connection": "close"}  # or what is still to come of the request would be read to its end
+    headers = {"connection": "close"}  # or the rest of the request would be read to its end
     if retry_after is not None:
         headers["retry-after"] = f"{retry_after:.0f}"
     return _json_response(status, {"error": sentence}, headers)
@@ -217,37 +217,37 @@ def _json_response(status: int, document: dict[str, Any], headers: dict[str, str
 
 
 class CannotListen(AsterismError):
-    """There is no listening where it was wanted."""
+    """The server cannot listen on the given address."""
 
 
-def open_socket(place: str) -> socket.socket:
-    """A socket at ``HOST:PORT``, or at a port of this machine alone. Raises CannotListen."""
-    found = _ADDRESS.fullmatch(place.strip())
+def open_socket(address: str) -> socket.socket:
+    """A listening socket at ``HOST:PORT``, or at a port of the loopback address. Raises CannotListen."""
+    found = _ADDRESS.fullmatch(address.strip())
     if found is None or int(found["port"]) > 65535:
         raise CannotListen(
-            f"{place!r} is no place to listen: write HOST:PORT, such as {DEFAULT_ADDRESS} or 0.0.0.0:{DEFAULT_PORT}"
+            f"{address!r} is not a valid HOST:PORT (examples: {DEFAULT_ADDRESS}, 0.0.0.0:{DEFAULT_PORT})"
         )
     host = (found["host"] or "127.0.0.1").strip("[]")
     try:
-        family, kind, number, _, address = socket.getaddrinfo(
+        family, kind, number, _, sockaddr = socket.getaddrinfo(
             host, int(found["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, number)
         try:
-            if os.name == "posix":  # elsewhere it would let others listen here, too
+            if os.name == "posix":  # on Windows it would let other programs listen here as well
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
+            sock.bind(sockaddr)
             sock.listen()
         except BaseException:
             sock.close()
             raise
     except OSError as error:
-        raise CannotListen(f"there is no listening on {place}: {error.strerror or error}") from None
+        raise CannotListen(f"cannot listen on {address}: {error.strerror or error}") from None
     return sock
 
 
 def socket_url(sock: socket.socket) -> str:
-    """``https://127.0.0.1:7420``."""
+    """The URL of a socket: ``https://127.0.0.1:7420``."""
     host, port, *_ = sock.getsockname()
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
@@ -256,7 +256,7 @@ def socket_url(sock: socket.socket) -> str:
 async def serving(
     app: Starlette, sock: socket.socket, identity: TlsIdentity, limits: Limits = DEFAULT_LIMITS
 ) -> AsyncIterator[LimitedServer]:
-    """The application answers on the socket while the block runs."""
+    """Serve the application on the socket while the block runs."""
     with contextlib.closing(sock):
         server = _server(app, identity, limits)
         serving = asyncio.create_task(server.serve(sockets=[sock]))
@@ -271,17 +271,17 @@ async def serving(
             server.leaving.set()
             try:
                 await asyncio.wait([serving])
-            finally:  # also when we are told to hurry
+            finally:  # also when this is cancelled
                 serving.cancel()
             if not serving.cancelled() and (error := serving.exception()) is not None:
-                log.error("the server for peers ended: %s", error)
+                log.error("the server for peers failed: %s", error)
 
 
 def _server(app: Starlette, identity: TlsIdentity, limits: Limits) -> LimitedServer:
     try:
         from asterism.base.http_server import LimitedServer
     except ImportError:
-        raise AsterismError(f"peers are answered with uvicorn: {install_hint('peers')}") from None
+        raise AsterismError(f"answering peers needs uvicorn: {install_hint('peers')}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)

@@ -1,9 +1,10 @@
-"""Files that only their owner may read, beside the store: ``laptop.db-peers.json`` holds the secrets with which this
-store calls its peers, and invitations that were not exchanged yet (invitations.py). No store holds a token, and so
-neither does a dump or a backup.
+"""Private files beside the store: secrets that only their owner may read.
 
-A file is there whole or not at all, and from its first moment nobody else can open it. One that others can read is
-refused: what is in it is no secret any more.
+``laptop.db-peers.json`` contains the secrets with which this store calls its peers, and invitations that were not
+exchanged yet (invitations.py). The store itself contains no token, so dumps and backups do not either.
+
+Files are written atomically and are never readable by others. A file that others can read is refused, since its content
+is no longer secret.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from asterism.store.protocol import Store
 
 TOKENS_SUFFIX = "-peers.json"
 OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
-_ADVICE = "look at it, remove it, and invite the peers anew"
+_ADVICE = "inspect it, remove it, and invite the peers again"
 
 
 class UnusableSecret(AsterismError):
-    """A file with the key or the tokens of a store that cannot be used: damaged, or open to others."""
+    """The file with the key or the tokens of a store is damaged, or others can read it."""
 
 
 def path_beside(store: Store, ending: str) -> Path:
-    """Where a file of a store is. Raises AsterismError for stores that have no peers."""
+    """The path of a private file of a store. Raises AsterismError for a store that cannot have peers."""
     path = getattr(store, "path", None)
     if not isinstance(path, Path):
         raise AsterismError(
-            f"peers have a SQLite file each, such as sqlite:///laptop.db, and {store.url} is none: devices that share "
-            "a store need no peers"
+            f"only a SQLite file such as sqlite:///laptop.db can have peers, not {store.url}; devices that share a "
+            "store need no peers"
         )
     return path.with_name(f"{path.name}{ending}")
 
 
 def read_private(path: Path) -> bytes | None:
-    """What is in a file; None if it is not there. Raises UnusableSecret, and OSError if it cannot be read."""
+    """The content of a file; None if it does not exist. Raises UnusableSecret, and OSError if it cannot be read."""
     try:
         handle = open_plain(path)
     except FileNotFoundError:
@@ -53,7 +54,7 @@ def read_private(path: Path) -> bytes | None:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EINVAL):
             raise
-        raise UnusableSecret(f"{path} is a link or no file at all, and is not used: {_ADVICE}") from None
+        raise UnusableSecret(f"{path} is a link or not a regular file, and is not used: {_ADVICE}") from None
     with open(handle, "rb") as file:
         why = planted(path, os.fstat(handle))
         if why is not None:
@@ -61,14 +62,14 @@ def read_private(path: Path) -> bytes | None:
         mode = os.fstat(handle).st_mode
         if mode & OTHERS_MODE:
             raise UnusableSecret(
-                f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}). If nobody has, `chmod 600 {path}` "
-                "makes it yours alone; if somebody may have, remove it and invite the peers anew"
+                f"other users can read {path} (mode {stat.S_IMODE(mode):04o}). If none has, run `chmod 600 {path}`; if "
+                "one may have, remove it and invite the peers again"
             )
         return file.read()
 
 
 def write_private(path: Path, data: bytes, *, replace: bool) -> bool:
-    """Durable when it returns. Without ``replace`` a file that is there already stays. Whether it was written."""
+    """Write a file durably. Without ``replace`` an existing file stays. Returns whether it was written."""
     place = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -99,8 +100,8 @@ def _sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a peer is shown. ``invitation`` is what is to be exchanged for the secret first, None once it was. Neither
-    is shown when it is printed by accident."""
+    """The secret that authenticates this store at a peer. ``invitation`` has to be exchanged for it first, None once
+    that is done. ``repr`` hides both."""
 
     secret: str = field(repr=False)
     invitation: str | None = field(default=None, repr=False)
@@ -114,12 +115,12 @@ class Token:
         if isinstance(data, str):
             return cls(data)
         if not isinstance(data["secret"], str) or not isinstance(data["invitation"], str):
-            raise ValueError("a secret is a text")
+            raise ValueError("a secret has to be a string")
         return cls(data["secret"], data["invitation"])
 
 
 class TokenFile:
-    """The tokens with which a store calls its peers, by their names. Several processes may change them at once."""
+    """The tokens with which a store calls its peers, by peer name. Several processes may change them at once."""
 
     def __init__(self, store: Store) -> None:
         self._path = path_beside(store, TOKENS_SUFFIX)
@@ -129,12 +130,12 @@ class TokenFile:
         return self._read().get(peer)
 
     def put(self, peer: str, token: Token) -> None:
-        """Durable when it returns."""
-        with self._alone():
+        """Store a token durably."""
+        with self._locked():
             self._write({**self._read(), peer: token})
 
     def remove(self, peer: str) -> None:
-        with self._alone():
+        with self._locked():
             kept = self._read()
             if kept.pop(peer, None) is not None:
                 self._write(kept)
@@ -147,7 +148,7 @@ class TokenFile:
             return {peer: Token.from_json(one) for peer, one in json.loads(data).items()}
         except (AttributeError, KeyError, TypeError, ValueError):
             raise UnusableSecret(
-                f"{self._path} is damaged: it is no JSON object of secrets; invite the peers anew"
+                f"{self._path} is damaged: it is not a JSON object of secrets. Remove it, and invite the peers again"
             ) from None
 
     def _write(self, tokens: dict[str, Token]) -> None:
@@ -155,8 +156,8 @@ class TokenFile:
         write_private(self._path, json.dumps(data, indent=1, sort_keys=True).encode() + b"\n", replace=True)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else changes the file meanwhile. The lock is the folder's, since the file itself is replaced."""
+    def _locked(self) -> Iterator[None]:
+        """Lock out other processes. The lock is on the folder, since the file itself is replaced."""
         handle = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,14 +1,13 @@
-"""A record never grows beyond what every peer takes, whatever a peer added to it.
+"""Size limits of records: no record grows beyond what every peer accepts, whatever a peer added to it.
 
-Messages have limits (messages.py, validation.py), and a peer that lies may send a record that is just within one
-of them. If our next step were beyond it, every other peer would refuse the run from then on, and nobody could bring the
-honest stores together again. So what happened beside the line of a run (core/run/merge.py) is taken only as long as the
-record stays within half of each limit; after that only what we knew before is kept of it, or nothing but results. And
-what is told of a record that is beyond a limit all the same, since its own line is long, is a shorter one: without the
-oldest entries of its story, and without what decides nothing. Who has the run and what came of it is never left out.
+Messages and records have limits (messages.py, core/run/validation.py), and a peer that lies may send a record that is
+just within one of them. If our next step exceeded it, every other peer would refuse the run from then on, and the
+honest stores could never agree again. So history beside the winning record (core/run/merge.py) is accepted only while
+the merged record stays within half of each limit; beyond that, only what we knew before is kept, or nothing but
+results. A record that exceeds a limit by its own history is sent shortened: without the oldest entries of its story,
+and without fields that decide nothing. Its owner and its result are never left out.
 
-Two stores may then know different things of what happened beside the line. They agree about who has the run, and what
-came of it.
+Two stores may then have different histories beside the record. They agree on the owner of the run and on its result.
 """
 
 from __future__ import annotations
@@ -33,29 +32,29 @@ from asterism.store.dump_format import blobs_of
 
 MAX_RESULTS = 50
 MAX_RESULT_CHARS = 1 << 20
-"""How many results that lost, and how many characters of them, are kept of a record that has become too large."""
+"""How many superseded results, and how many characters of them, a record keeps that is too large."""
 
 MAX_SENT_BYTES = MAX_RECORD_BYTES * 3 // 4
-"""How many bytes of a message a record may be: its workflow has the rest."""
+"""The largest record that is sent, in bytes of JSON: the rest of MAX_RECORD_BYTES is for its workflow."""
 
 T = TypeVar("T")
 
 
-# -- what is taken -----------------------------------------------------------------------------------------------------
+# -- incoming records --------------------------------------------------------------------------------------------------
 
 
-def limit_merged(mine: Run, theirs: Run, resolved: Run) -> Run:
-    """So much of ``resolved``, which was made of the two, as leaves room for our own steps."""
-    if not _is_too_large(resolved):
-        return resolved
+def limit_merged(mine: Run, theirs: Run, merged: Run) -> Run:
+    """The merged record, shortened as far as needed to leave room for our own steps."""
+    if not _is_too_large(merged):
+        return merged
     results = set(map(repr, (*mine.superseded, *own_result(mine), *own_result(theirs))))
-    lost = [one for one in resolved.superseded if repr(one) in results]
-    known = _with_beside(resolved, set(mine.story), set(mine.previous), lost)
-    return known if not _is_too_large(known) else _with_beside(resolved, (), (), _last_results(known.superseded))
+    lost = [one for one in merged.superseded if repr(one) in results]
+    known = _with_beside(merged, set(mine.story), set(mine.previous), lost)
+    return known if not _is_too_large(known) else _with_beside(merged, (), (), _last_results(known.superseded))
 
 
 def _is_too_large(run: Run) -> bool:
-    """Whether it is beyond half of a limit, and more than its line."""
+    """Whether a record exceeds half of a limit, and has history beside its own."""
     if len(own_story(run)) == len(run.story) and len(own_assignments(run)) == len(run.previous) and not run.superseded:
         return False
     return (
@@ -66,7 +65,7 @@ def _is_too_large(run: Run) -> bool:
 
 
 def _with_beside(run: Run, story: Collection[Any], previous: Collection[Any], superseded: Iterable[Superseded]) -> Run:
-    """Its line, and of what is beside it only these."""
+    """The record with its own history, and only these entries beside it."""
     line, ended = own_story(run), own_assignments(run)
     return run.changed(
         story=(*(one for one in _beside_line(run.story, line) if one in story), *line),
@@ -89,11 +88,11 @@ def _last_results(results: tuple[Superseded, ...]) -> list[Superseded]:
     return kept[::-1]
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- outgoing records --------------------------------------------------------------------------------------------------
 
 
 def sendable_record(number: int, by: str, run: Run) -> dict[str, Any]:
-    """The record as every peer takes it, as far as there is a way to make it one."""
+    """The record, shortened so that every peer accepts it, as far as possible."""
     run = _within_counts(run)
     sent = encode_record(number, by, run)
     if _is_accepted(sent):
@@ -106,7 +105,7 @@ def sendable_record(number: int, by: str, run: Run) -> dict[str, Any]:
 
 
 def _is_accepted(sent: dict[str, Any]) -> bool:
-    if record_length(sent["run"]) <= MAX_RECORD_CHARS // 8:  # however it is written on the way
+    if record_length(sent["run"]) <= MAX_RECORD_CHARS // 8:  # the worst case of JSON escapes
         return True
     return fits_message(sent) and encoded_size(sent) <= MAX_SENT_BYTES
 
@@ -127,7 +126,7 @@ def _within_counts(run: Run) -> Run:
 
 
 def _capped_fields(run: Run) -> Iterator[tuple[str, Any]]:
-    """What our own steps may have brought beyond what is believed of a run: it decides nothing in another store."""
+    """Fields that our own steps may have brought beyond a limit, capped: they decide nothing in another store."""
     for name in ("failures", "losses", "rounds"):
         if getattr(run, name) > MAX_ENTRIES:
             yield name, MAX_ENTRIES
@@ -149,7 +148,7 @@ def _capped_fields(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def _shorter(run: Run) -> Iterator[Run]:
-    """What is left out of a record that is too large, one after the other."""
+    """Shorter and shorter versions of a record that is too large."""
     line = own_story(run)
     yield (run := run.changed(story=line, previous=own_assignments(run)))
     yield (run := run.changed(superseded=tuple(_last_results(run.superseded))))

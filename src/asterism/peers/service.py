@@ -1,4 +1,4 @@
-"""Staying in touch: answering whoever calls, and calling peers again and again, beside the work of a device."""
+"""The peer service of a process: answer peers and sync with them, beside the work of a device."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from asterism.peers.tls_identity import tls_identity
 log = logging.getLogger("asterism.peers")
 
 FINAL_SYNC_TIMEOUT = 5.0
-"""How long the last meeting of a device that leaves may take, in seconds."""
+"""The time limit of the last sync of a device that leaves, in seconds."""
 
 
 @contextlib.asynccontextmanager
-async def serve_peers(exchange: Exchange, place: str) -> AsyncIterator[str]:
-    """Peers are answered at ``HOST:PORT`` while the block runs. Raises CannotListen, UnusableSecret, and AsterismError
-    if something is not installed."""
+async def serve_peers(exchange: Exchange, address: str) -> AsyncIterator[str]:
+    """Answer peers at ``HOST:PORT`` while the block runs; yields the URL. Raises CannotListen, UnusableSecret, and
+    AsterismError if a package is not installed."""
     fleet = exchange.fleet
     identity = tls_identity(fleet.store)
     app = peer_app(exchange, Authenticator(fleet.store, exchange.peers, fleet.clock.time))
-    sock = open_socket(place)
+    sock = open_socket(address)
     url = socket_url(sock)
     async with serving(app, sock, identity):
         log.info("listening for peers on %s", url)
@@ -38,22 +38,21 @@ async def serve_peers(exchange: Exchange, place: str) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def peer_connections(fleet: Fleet, peers: Sequence[str], place: str | None) -> AsyncIterator[None]:
-    """These peers, by name or address, are met again and again while the block runs, and once more when it has ended;
-    and all are answered at ``place``, if there is one. Raises UnknownPeer and what ``answering`` does before anything
-    has begun."""
+async def peer_connections(fleet: Fleet, peers: Sequence[str], address: str | None) -> AsyncIterator[None]:
+    """Sync with these peers, given by name or URL, while the block runs and once more at its end; and answer all peers
+    at ``address``, if given. Raises UnknownPeer and what ``serve_peers`` raises before the block begins."""
     exchange = Exchange(fleet)
     names = [await _callable_peer(exchange, text) for text in peers]
     async with contextlib.AsyncExitStack() as stack:
-        if place is not None:
-            await stack.enter_async_context(serve_peers(exchange, place))
+        if address is not None:
+            await stack.enter_async_context(serve_peers(exchange, address))
         if names:
             await stack.enter_async_context(_run_sync_loop(exchange, names))
         yield
 
 
 async def _callable_peer(exchange: Exchange, text: str) -> str:
-    """The name of a peer that can be called from here."""
+    """The name of a peer. Raises AsterismError if it cannot be called from here."""
     peer = await find_peer(exchange.peers, text)
     client_for(exchange.fleet.store, peer)
     return peer.name
@@ -62,7 +61,7 @@ async def _callable_peer(exchange: Exchange, text: str) -> str:
 @contextlib.asynccontextmanager
 async def _run_sync_loop(exchange: Exchange, names: Sequence[str]) -> AsyncIterator[None]:
     async with ClientPool(exchange.fleet.store, most=(await exchange.fleet.settings()).most) as clients:
-        sync_loop = SyncLoop(exchange, clients.client, names=frozenset(names), on_sync=_SyncLog().met)
+        sync_loop = SyncLoop(exchange, clients.client, names=frozenset(names), on_sync=_SyncLog().synced)
         task = asyncio.create_task(sync_loop.run())
         try:
             yield
@@ -73,26 +72,25 @@ async def _run_sync_loop(exchange: Exchange, names: Sequence[str]) -> AsyncItera
 
 
 async def _final_sync(sync_loop: SyncLoop, name: str) -> None:
-    """What happened last is told, too, if the peer listens; if not, it will be with the next meeting."""
+    """Send the last changes, if the peer listens; otherwise the next sync does."""
     with contextlib.suppress(AsterismError, TimeoutError):
         async with asyncio.timeout(FINAL_SYNC_TIMEOUT):
             await sync_loop.sync(name)
 
 
 class _SyncLog:
-    """What is said of sync_loop: the first one, what the peer refused, and what became of runs that were lost or are not
-    known any more. What else is worth telling is a notice."""
+    """Logs the first sync with each peer, refusals, and runs that were lost or closed. The rest is in notices."""
 
     def __init__(self) -> None:
-        self._met: set[str] = set()
+        self._synced: set[str] = set()
 
-    def met(self, peer: str, met: SyncResult) -> None:
-        if peer not in self._met:
-            self._met.add(peer)
-            log.info("met %s: %d sent, %d taken", peer, met.sent, met.taken)
-        for reason in met.refused_there:
+    def synced(self, peer: str, result: SyncResult) -> None:
+        if peer not in self._synced:
+            self._synced.add(peer)
+            log.info("synced with %s: %d sent, %d received", peer, result.sent, result.taken)
+        for reason in result.refused_there:
             log.warning("refused by %s: %s", peer, reason)
-        for lost in met.lost:
+        for lost in result.lost:
             log.warning("lost to %s: %s", peer, lost)
-        for closed in met.closed:
+        for closed in result.closed:
             log.warning("%s", closed)

@@ -1,8 +1,7 @@
-"""Who a store is, for its peers: a key and a certificate that it signed itself, in ``laptop.db-identity.pem``.
+"""The TLS identity of a store: a private key and a self-signed certificate, in ``laptop.db-identity.pem``.
 
-Nobody vouches for such a certificate. A peer knows it by its fingerprint, which it was told with the invitation, and
-believes no other. It holds for 20 years, and whoever pins it does not look at its dates at all: clocks of peers may be
-days apart.
+A peer recognises the certificate by its fingerprint, which is part of the invitation, and trusts no other. The
+certificate is valid for 20 years, but peers ignore its dates, since their clocks may be days apart.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ from asterism.store.protocol import Store
 IDENTITY_SUFFIX = "-identity.pem"
 VALID_YEARS = 20
 BACKDATED = datetime.timedelta(days=365)
-"""How long before now the certificate begins to hold, for whoever looks at it with another tool and a slow clock."""
+"""How long before its creation the certificate is valid, for other tools and slow clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """``path`` is the file with the key and the certificate; ``fingerprint`` the SHA-256 of the certificate, in
-    hexadecimal digits."""
+    """``path`` is the file with the key and the certificate; ``fingerprint`` is the SHA-256 of the certificate in
+    hexadecimal."""
 
     path: Path
     fingerprint: str
 
 
 def tls_identity(store: Store) -> TlsIdentity:
-    """That of a store; made if there is none yet. Raises UnusableSecret, and AsterismError if what it takes to make one
+    """The identity of a store; created if there is none. Raises UnusableSecret, and AsterismError if ``cryptography``
     is not installed."""
     path = path_beside(store, IDENTITY_SUFFIX)
     data = read_private(path)
     if data is None:
-        write_private(path, _new_identity(), replace=False)  # if somebody else was first, theirs it is
+        write_private(path, _new_identity(), replace=False)  # if another process was faster, its identity stays
         data = read_private(path) or b""
     return TlsIdentity(path, _checked(path, data))
 
 
 def fingerprint(certificate: bytes) -> str:
-    """Of a certificate as it is sent (DER)."""
+    """The fingerprint of a certificate in DER."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 def _checked(path: Path, data: bytes) -> str:
-    """The fingerprint, once the key is known to fit the certificate."""
+    """The fingerprint, after checking that key and certificate belong together."""
     try:
         text = data.decode("ascii")
         begin = text.index("-----BEGIN CERTIFICATE-----")
@@ -58,8 +57,8 @@ def _checked(path: Path, data: bytes) -> str:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
     except (ValueError, ssl.SSLError):
         raise UnusableSecret(
-            f"{path} is damaged: it has no key and certificate that belong together. Take it from where you keep "
-            "copies, or remove it and invite the peers anew"
+            f"{path} is damaged: it does not contain a key and its certificate. Restore it from a backup, or remove it "
+            "and invite the peers again"
         ) from None
     return fingerprint(certificate)
 

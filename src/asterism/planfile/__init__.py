@@ -1,7 +1,41 @@
-"""Plan files: a constellation, its devices and its policy, written in YAML."""
+"""Plan files and workflow files in YAML: read them, and report every mistake with its line.
+
+::
+
+    from asterism.planfile import BadPlan, check, json_schema, load
+
+    plan_file = load("plan.yaml")              # raises BadPlan with every mistake, each with its line
+    result = await Orchestrator(...).run(plan_file.constellation)
+
+    plan_file, mistakes = check("plan.yaml")   # the same, with warnings, without raising
+    json_schema()                              # for editors that complete and check plan files
+
+``loader`` turns the text of a plan file into a ``PlanFile``: the constellation, its devices and its lock policy. It
+reads YAML with line numbers (``base/yaml_lines``), checks the shape with the pydantic models in ``models``, whose
+errors ``plan_validation`` turns into sentences, and checks everything else (names, conditions, inputs, functions) with
+``checks``. ``workflow_file`` reads workflows for a fleet.
+
+Invariants: one pass reports all mistakes of a file; a message says what to write instead; nothing beside the file is
+imported unless the caller allows it (``imports=True``).
+
+To add a key to tasks, add it to ``models.Task`` and to ``loader._core_task``; the JSON Schema and the reference of plan
+files follow from the models, and tests compare them.
+"""
 
 from asterism.base.yaml_lines import Mistake
 from asterism.planfile.loader import BadPlan, DeviceLine, PlanFile, check, examine, load
 from asterism.planfile.models import json_schema
+from asterism.planfile.workflow_file import BadWorkflowFile, load_workflows
 
-__all__ = ["BadPlan", "DeviceLine", "Mistake", "PlanFile", "check", "examine", "json_schema", "load"]
+__all__ = [
+    "BadPlan",
+    "BadWorkflowFile",
+    "DeviceLine",
+    "Mistake",
+    "PlanFile",
+    "check",
+    "examine",
+    "json_schema",
+    "load",
+    "load_workflows",
+]

@@ -1,4 +1,4 @@
-"""What the shape of a file cannot tell: names that exist, expressions that parse, inputs that something fills."""
+"""Checks of a task beyond its shape: names exist, expressions parse, and inputs fill what refers to them."""
 
 from __future__ import annotations
 
@@ -13,53 +13,52 @@ from typing import Any
 
 from asterism.base import expressions, function_calls, task_inputs
 from asterism.base.extras import install_hint
-from asterism.base.safe_text import describe_value
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.task_inputs import MissingInput, fill_template, is_reference
+from asterism.base.text import describe_value
 from asterism.base.url_text import request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.plan_validation import suggestion, written
+from asterism.planfile.plan_validation import format_path, suggestion
 
 ACTIONS = ("argv", "shell", "call", "http")
 
 Finding = tuple[tuple[Part, ...], str, bool]
-"""Where in the task, what is wrong, and whether that is only a warning."""
+"""A path in the task, a sentence about it, and whether it is only a warning."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a task can refer to. ``devices`` are ids with what each can do, None if that is unknown; ``imports`` allows
-    running foreign code."""
+class PlanContext:
+    """What a task can refer to. ``devices`` maps ids to capabilities, None if unknown. ``imports`` allows importing the
+    functions of ``call`` tasks, which runs foreign code."""
 
     tasks: Collection[str]
     devices: Mapping[str, frozenset[str]] | None
     imports: bool = False
-    places: tuple[str, ...] = ()  # folders beside the plan, in which a run finds modules
+    places: tuple[str, ...] = ()  # folders, beside the path of Python, that contain modules
 
 
 @dataclass(slots=True)
-class Meaning:
-    """One task under examination. ``faulty`` are the keys with something wrong in their shape: what is left of them
-    may lack what others refer to."""
+class TaskChecks:
+    """The checks of one task. ``faulty`` are the keys whose shape is wrong: what other keys refer to may be missing."""
 
     name: str
     task: models.Task
     faulty: Collection[str]
-    around: Surroundings
-    sources: dict[str, tuple[str, str | None]] = field(default_factory=dict)  # the dependencies that make sense
+    context: PlanContext
+    sources: dict[str, tuple[str, str | None]] = field(default_factory=dict)  # the valid dependencies
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong. Afterwards ``sources`` holds the dependencies."""
+        """Yield every mistake and warning. Afterwards ``sources`` has the dependencies."""
         if not self.name or not self.name.isprintable():
-            yield (), "its name is empty or has a control character in it", False
+            yield (), "its name is empty or contains a control character", False
         yield from self._actions()
         yield from self._dependencies()
         for path, value in _values(self.task):
             yield from self._value(path, value)
-        yield from self._places()
-        if self.task.device is not None and self.around.devices is not None:
-            yield from self._device(self.around.devices)
+        yield from self._templates()
+        if self.task.device is not None and self.context.devices is not None:
+            yield from self._device(self.context.devices)
         if self.task.call is not None:
             yield from self._call(self.task.call)
         if self.task.http is not None:
@@ -68,50 +67,58 @@ class Meaning:
     def _actions(self) -> Iterator[Finding]:
         given = [action for action in ACTIONS if getattr(self.task, action) is not None]
         if len(given) > 1:
-            yield (given[1],), f"has {' and '.join(given)}; a task does one thing", False
+            yield (given[1],), f"has {' and '.join(given)}; a task has one action", False
         if not given and not any(get_close_matches(key, ACTIONS) for key in self.faulty):
-            yield (), f"does nothing; give it one of {', '.join(ACTIONS)}", False
+            yield (), f"has no action; give it one of {', '.join(ACTIONS)}", False
 
     def _dependencies(self) -> Iterator[Finding]:
         for source, on, when, path in self.task.dependencies():
             if source == self.name:
-                yield path, "waits for itself", False
-            elif source not in self.around.tasks:
-                yield path, f"waits for {source!r}, and there is no such task{self._nearest(source)}", False
+                yield path, "comes after itself", False
+            elif source not in self.context.tasks:
+                yield path, f"comes after {source!r}, but there is no such task{self._suggestion(source)}", False
             elif source in self.sources:
-                yield path, f"waits for {source!r} twice", False
+                yield path, f"names {source!r} twice in after", False
             else:
                 self.sources[source] = (on, when)
             problem = None if when is None else expressions.check(when)
             if problem is not None:
                 yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
 
-    def _nearest(self, source: str) -> str:
-        return suggestion(source, list(self.around.tasks)) if len(self.around.tasks) <= 1000 else ""
+    def _suggestion(self, source: str) -> str:
+        return suggestion(source, list(self.context.tasks)) if len(self.context.tasks) <= 1000 else ""
 
     def _value(self, path: tuple[Part, ...], value: Any) -> Iterator[Finding]:
         """A constant, or a reference to a result or a secret."""
         if not is_reference(value):
             if isinstance(value, dict) and str(value.get("from")) in self.sources:
                 odd = ", ".join(sorted(set(value) - {"from", "select"}))
-                yield path, f"{written(path)}is a constant, not a reference, for it has {odd} beside from", True
+                yield (
+                    path,
+                    f"{format_path(path)} is a constant, not a reference, because it has {odd} beside from",
+                    True,
+                )
         elif "secret" in value:
             if not isinstance(value["secret"], str):
-                yield path, f"{written(path)}names a secret by a text", False
+                yield path, f"{format_path(path)}: the name of a secret must be text", False
             elif value["secret"] not in os.environ:
-                yield path, f"{written(path)}needs {value['secret']!r}, which the environment does not have now", True
+                yield path, f"{format_path(path)} needs {value['secret']!r}, which is not in the environment now", True
             elif (warning := short_secret_warning(value["secret"], os.environ[value["secret"]])) is not None:
                 yield path, warning, True
         elif "after" not in self.faulty and str(value["from"]) not in self.sources:
-            yield path, f"{written(path)}is from {describe_value(value['from'])}, which is not in its after", False
+            yield (
+                path,
+                f"{format_path(path)} refers to {describe_value(value['from'])}, which is not in its after",
+                False,
+            )
         if is_reference(value) and value.get("select") is not None:
             expression = str(value["select"])
             problem = expressions.check(expression)
             if problem is not None:
                 yield (*path, "select"), f"the expression {expression!r} is not valid: {problem}", False
 
-    def _places(self) -> Iterator[Finding]:
-        """``{name}`` in a command or an address has an input of that name."""
+    def _templates(self) -> Iterator[Finding]:
+        """Every ``{name}`` in a command or URL has an input."""
         texts: list[tuple[tuple[Part, ...], str]] = []
         if self.task.argv is not None:
             texts = [(("argv", index), word) for index, word in enumerate(self.task.argv) if "{" in word or "}" in word]
@@ -127,22 +134,23 @@ class Meaning:
                 fill_template(text, dict.fromkeys(self.task.inputs or (), ""))
             except MissingInput as error:
                 if "inputs" not in self.faulty:
-                    yield path, f"{error}; for a brace itself write {{{{ or }}}}", False
+                    yield path, f"{error}; write {{{{ or }}}} for a brace", False
 
     def _device(self, devices: Mapping[str, frozenset[str]]) -> Iterator[Finding]:
         wanted = self.task.wanted
         needs = frozenset(wanted.needs or ())
         if wanted.id is not None and wanted.id not in devices:
             known = ", ".join(devices)
-            yield ("device",), f"asks for the device {wanted.id!r}, which is not listed; the devices are {known}", True
+            yield ("device",), f"needs the device {wanted.id!r}, which is not listed; the devices are {known}", True
         elif not any(needs <= can for name, can in devices.items() if wanted.id in (None, name)):
-            who = "no listed device" if wanted.id is None else f"the device {wanted.id!r} does not say that it"
-            yield ("device",), f"needs a device that can {', '.join(sorted(needs))}, and {who} can", True
+            who = "no listed device has that" if wanted.id is None else f"the device {wanted.id!r} does not have that"
+            yield ("device",), f"needs a device with {', '.join(sorted(needs))}, but {who}", True
 
     def _call(self, path: str) -> Iterator[Finding]:
-        if not self.around.imports:
-            if not _exists(path.partition(":")[0].partition(".")[0], self.around.places):
-                yield ("call",), f"call is {path!r}, and there is no module to import it from now", True
+        if not self.context.imports:
+            module = path.partition(":")[0].partition(".")[0]
+            if not _exists(module, self.context.places):
+                yield ("call",), f"call is {path!r}, but there is no module {module!r} now", True
             return
         try:
             signature = function_calls.signature(function_calls.load_function(path))
@@ -153,34 +161,33 @@ class Meaning:
         if not {"inputs", "after"} & set(self.faulty):
             for name in signature.names:
                 if name not in given:
-                    yield ("call",), f"nothing fills the parameter {name!r} of {path!r}: no input, no dependency", False
+                    yield ("call",), f"no input or dependency fills the parameter {name!r} of {path!r}", False
         if not signature.everything:
             for name in self.task.inputs or ():
                 if name not in signature.names:
-                    yield ("inputs", name), f"the input {name!r} is no parameter of {path!r}", True
+                    yield ("inputs", name), f"the input {name!r} is not a parameter of {path!r}", True
 
     def _request(self, request: models.Request) -> Iterator[Finding]:
         problem = request_url_problem(request.url)
         if problem is not None:
             yield ("http", "url"), f"http.url: {problem}", False
         if request.content is not None and request.body is not None:
-            yield ("http", "body"), "http has json and body; a request carries one of them", False
+            yield ("http", "body"), "http has json and body; a request has one of them", False
         if not _exists("httpx"):
             yield ("http",), f"HTTP tasks need httpx: {install_hint('http')}", True
 
 
 @lru_cache(maxsize=1024)
 def _exists(module: str, places: tuple[str, ...] = ()) -> bool:
-    """Whether a module could be imported, also from ``places``. Only looks; a package that is looked up by its first
-    name is not run."""
+    """Whether a module can be found, also in ``places``. The module is not imported."""
     try:
         return find_spec(module) is not None or PathFinder.find_spec(module, places) is not None
-    except ValueError:  # it is loaded, and says nothing about where from
+    except ValueError:  # it is loaded, without information about its origin
         return True
 
 
 def _values(task: models.Task) -> Iterator[tuple[tuple[Part, ...], Any]]:
-    """Every value of a task that may be a reference, with its place."""
+    """Every value of a task that may be a reference, with its path."""
     for name, value in (task.inputs or {}).items():
         yield ("inputs", name), value
     for name, item in (task.env or {}).items():
@@ -193,7 +200,7 @@ def _values(task: models.Task) -> Iterator[tuple[tuple[Part, ...], Any]]:
 
 
 def _raw(value: Any) -> Any:
-    """A value as it was written."""
+    """The value as in the file."""
     return value.model_dump(by_alias=True, exclude_none=True) if isinstance(value, models.Shape) else value
 
 

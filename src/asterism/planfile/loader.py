@@ -1,8 +1,8 @@
-"""From the text of a plan file to a constellation, or to the list of everything that is wrong with it.
+"""Read a plan file: its text becomes a constellation, or the list of all its mistakes.
 
-What is wrong with a plan file, each mistake with its line.
-
-The order in which tasks can be added to a plan, and the circles that leave none."""
+The models check the shape of the file, ``checks`` the rest. After a mistake in the shape, the valid remainder is
+checked too, so that one pass reports everything.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
-from asterism.planfile.checks import Meaning, Surroundings
+from asterism.planfile.checks import PlanContext, TaskChecks
 from asterism.planfile.models import Part
-from asterism.planfile.plan_validation import AnyShape, place, salvage, sentence
+from asterism.planfile.plan_validation import AnyShape, error_path, error_text, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """A device as a plan file lists it."""
+    """A device in a plan file."""
 
     id: str
     slots: int
@@ -42,12 +42,20 @@ class DeviceLine:
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """What a plan file says."""
+    """The content of a plan file. ``policy`` is the lock policy, if the file has one."""
 
     constellation: Constellation
     devices: tuple[DeviceLine, ...]
     policy: str | None
     warnings: tuple[Mistake, ...]
+
+
+class BadPlan(PlanError):
+    """A plan file that cannot be run. ``mistakes`` are all of them, in the order of their lines."""
+
+    def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
+        self.name, self.mistakes = name, tuple(mistakes)
+        super().__init__("\n".join(mistake.format(name) for mistake in self.mistakes))
 
 
 def load(path: str) -> PlanFile:
@@ -61,19 +69,18 @@ def load(path: str) -> PlanFile:
 def check(path: str, *, imports: bool = False) -> tuple[PlanFile | None, list[Mistake]]:
     """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
 
-    With ``imports`` the functions of ``call`` tasks are imported and their parameters compared with what fills them."""
+    With ``imports``, imports the functions of ``call`` tasks and compares their parameters with the inputs."""
     text, mistakes = read_text(path)
     if mistakes:
         return None, mistakes
-    places = (str(Path.cwd()), str(Path(path).resolve().parent))  # where a run looks for modules, too
+    places = (str(Path.cwd()), str(Path(path).resolve().parent))  # a run imports modules from there
     return examine(text, PurePath(path).stem, imports=imports, places=places)
 
 
 def examine(
     text: str, name: str, *, imports: bool = False, places: tuple[str, ...] = ()
 ) -> tuple[PlanFile | None, list[Mistake]]:
-    """``check``, for a text; ``name`` is the id of a plan that gives itself none, ``places`` are folders beside the
-    path of Python in which modules are looked for."""
+    """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules."""
     with _no_collection():
         return _examine(text, name, imports, places)
 
@@ -83,15 +90,16 @@ def _examine(text: str, name: str, imports: bool, places: tuple[str, ...]) -> tu
     if data is None:
         return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
     if not isinstance(data, YamlMapping):
-        return None, [*mistakes, Mistake(1, "a plan is a mapping with the keys asterism and tasks")]
-    examination = _Examination(data, mistakes)
-    found = examination.plan_file(name, imports, places)
-    return found, sorted(examination.mistakes)
+        return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
+    reader = _PlanReader(data, mistakes)
+    found = reader.plan_file(name, imports, places)
+    return found, sorted(reader.mistakes)
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A large plan is a million objects and no garbage: looking for some takes a third of the time."""
+    """Turn the garbage collector off: a large plan is a million objects without garbage, and collecting takes a third
+    of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -101,7 +109,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Examination:
+class _PlanReader:
     def __init__(self, data: YamlMapping, mistakes: list[Mistake]) -> None:
         self.data, self.mistakes = data, mistakes
 
@@ -113,11 +121,11 @@ class _Examination:
         devices = _devices(head)
         raw = self._raw_tasks()
         known = None if "devices" in faulty else {device.id: device.can for device in devices}
-        around = Surroundings(raw.keys(), known, imports, places)
+        context = PlanContext(raw.keys(), known, imports, places)
         tasks: dict[str, models.Task] = {}
         parents: dict[str, Sources] = {}
         for task_id, value in raw.items():
-            tasks[task_id], parents[task_id] = self._task(task_id, value, around)
+            tasks[task_id], parents[task_id] = self._task(task_id, value, context)
         order = self._order(parents)
         if order is None or not all(mistake.warning for mistake in self.mistakes):
             return None
@@ -130,51 +138,53 @@ class _Examination:
 
     def _head(self) -> tuple[models.Head, set[str]]:
         rest = {key: value for key, value in self.data.items() if key != "tasks"}
-        return self._shaped(models.Head, rest, (), "", {"asterism": 1})
+        return self._validate(models.Head, rest, (), "", {"asterism": 1})
 
     def _raw_tasks(self) -> Mapping[str, Any]:
         raw = self.data.get("tasks")
         if not isinstance(raw, YamlMapping):
             absent = "tasks" not in self.data
-            self.blame(("tasks",), "there are no 'tasks'" if absent else "tasks is a mapping of ids to tasks")
+            self.blame(
+                ("tasks",), "the key 'tasks' is missing" if absent else "tasks must be a mapping of ids to tasks"
+            )
             return {}
         if not raw:
-            self.blame(("tasks",), "the plan is empty: there is no task in it")
+            self.blame(("tasks",), "the plan has no tasks")
         return raw
 
-    def _shaped(
+    def _validate(
         self, model: type[AnyShape], value: Any, path: tuple[Part, ...], about: str, least: dict[str, Any]
     ) -> tuple[AnyShape, set[str]]:
-        """The value in its shape, without what is wrong with it, and the keys under which something is."""
+        """The value as a model, without its faulty parts, and the keys that have some."""
         try:
             return model.model_validate(value), set()
         except ValidationError as error:
             problems = error.errors(include_url=False)
         for problem in problems:
-            self.blame((*path, *place(problem)), about + sentence(problem, model))
+            self.blame((*path, *error_path(problem)), about + error_text(problem, model))
         faulty = {str(problem["loc"][0]) for problem in problems if problem["loc"]}
-        return salvage(model, value, problems, least), faulty
+        return valid_part(model, value, problems, least), faulty
 
-    def _task(self, task_id: str, value: Any, around: Surroundings) -> tuple[models.Task, Sources]:
-        """A task, without what is wrong with it, and its dependencies."""
+    def _task(self, task_id: str, value: Any, context: PlanContext) -> tuple[models.Task, Sources]:
+        """A task without its faulty parts, and its dependencies."""
         about = f"task {task_id!r}: "
-        task, faulty = self._shaped(models.Task, value, ("tasks", task_id), about, {})
+        task, faulty = self._validate(models.Task, value, ("tasks", task_id), about, {})
         if not isinstance(value, dict):
             return task, {}
-        meaning = Meaning(task_id, task, faulty, around)
-        for path, text, warning in meaning.findings():
+        checks = TaskChecks(task_id, task, faulty, context)
+        for path, text, warning in checks.findings():
             self.blame(("tasks", task_id, *path), about + text, warning)
-        return task, meaning.sources
+        return task, checks.sources
 
     def _order(self, parents: Mapping[str, Sources]) -> list[str] | None:
-        order = ordered(parents)
+        order = task_order(parents)
         if order is None:
-            for source, target, path in circles(parents):
+            for source, target, path in cycles(parents):
                 after = self.data["tasks"][target]["after"]
                 entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
                 self.blame(
                     ("tasks", target, *entry),
-                    f"task {target!r}: waits for {source!r}, which closes a cycle: {' -> '.join(path)}",
+                    f"task {target!r}: comes after {source!r}, which closes a cycle: {' -> '.join(path)}",
                 )
         return order
 
@@ -182,7 +192,7 @@ class _Examination:
         after = {source: dict(zip(("on", "when"), terms, strict=True)) for source, terms in sources.items()}
         try:
             plan.add(_core_task(task_id, task, raw), after or None)
-        except PlanError as error:  # a rule of the core that this room does not know
+        except PlanError as error:  # a rule of the core that the checks do not know
             self.blame(("tasks", task_id), str(error))
 
 
@@ -219,22 +229,15 @@ def _devices(head: models.Head) -> tuple[DeviceLine, ...]:
     )
 
 
-class BadPlan(PlanError):
-    """A plan file that cannot be run; ``mistakes`` are all of them, in the order of their lines."""
-
-    def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
-        self.name, self.mistakes = name, tuple(mistakes)
-        super().__init__("\n".join(mistake.format(name) for mistake in self.mistakes))
-
-
 Parents = Mapping[str, Collection[str]]
-"""For each task, in the order of the file, what it waits for: tasks of the same mapping."""
+"""The parents of each task, in the order of the file."""
 
 MOST_SHOWN = 12
+"""How many tasks of a cycle a message names."""
 
 
-def ordered(parents: Parents) -> list[str] | None:
-    """All tasks, parents first and otherwise as in the file; None if some wait for each other."""
+def task_order(parents: Parents) -> list[str] | None:
+    """All tasks, parents first and otherwise in the order of the file; None if there is a cycle."""
     names = list(parents)
     position = {name: number for number, name in enumerate(names)}
     children: dict[str, list[str]] = {}
@@ -256,8 +259,8 @@ def ordered(parents: Parents) -> list[str] | None:
     return found if len(found) == len(names) else None
 
 
-def circles(parents: Parents) -> Iterator[tuple[str, str, list[str]]]:
-    """Every dependency that closes a circle, as (source, target), with the path round it, long ones cut in the middle.
+def cycles(parents: Parents) -> Iterator[tuple[str, str, list[str]]]:
+    """Every dependency that closes a cycle, as (source, target, tasks of the cycle). Long cycles are cut in the middle.
 
     Walks from tasks to their parents, depth first, without recursion."""
     depth: dict[str, int] = {}  # of the tasks on the path that is being walked
@@ -275,15 +278,15 @@ def circles(parents: Parents) -> Iterator[tuple[str, str, list[str]]]:
                 del depth[name]
                 done.add(name)
             elif source in depth:
-                yield source, path[-1], _round(path, depth[source])
+                yield source, path[-1], _cycle(path, depth[source])
             elif source not in done:
                 depth[source] = len(path)
                 path.append(source)
                 open_above.append(iter(parents[source]))
 
 
-def _round(path: list[str], first: int) -> list[str]:
-    """The circle, sources first: the path was walked from targets to sources."""
+def _cycle(path: list[str], first: int) -> list[str]:
+    """The tasks of the cycle, sources first; ``path`` goes from targets to sources."""
     length = len(path) - first
     if length <= MOST_SHOWN:
         return [path[-1 - step] for step in range(length)] + [path[-1]]

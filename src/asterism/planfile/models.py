@@ -1,6 +1,4 @@
-"""The shape of a plan file, as models: they check it, and the published JSON Schema is made from them.
-
-The published JSON Schema of plan files."""
+"""The shape of plan files as pydantic models, which check a file and generate the published JSON Schema."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ from pydantic.json_schema import GenerateJsonSchema
 from asterism.base.durations import DURATION_PATTERN, parse_duration
 
 UNTAGGED = "\0"
-"""Begins the names of alternatives in the paths of errors. No key of a file begins so: they can be told apart."""
+"""Marks the names of alternatives in the paths of errors; no key of a file begins with it."""
 
 
 class Shape(BaseModel):
-    """What is left out is None, or the default that the core has for it."""
+    """Base of the models. A missing key is None, or the default of the core."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -34,7 +32,7 @@ Pause = Annotated[float, BeforeValidator(parse_duration), Field(ge=0), _duration
 
 
 def _kind(value: Any) -> str | None:
-    """Which alternative a value is meant to be: told by its type alone, so that one clear error comes out."""
+    """The alternative that a value stands for. Only its type decides, so that there is one clear error."""
     if isinstance(value, str):
         return f"{UNTAGGED}text"
     if isinstance(value, list):
@@ -54,41 +52,39 @@ def _one_of(expected: str) -> Discriminator:
 
 
 class Device(Shape):
-    """A local device: how much it does at once, and what it can do."""
+    """A local device: its slots and its capabilities."""
 
-    slots: Annotated[
-        int | None, Field(ge=1, description="how many tasks at once; as many as processors if left out")
-    ] = None
-    can: Annotated[list[Name] | None, Field(description="capabilities that tasks may ask for")] = None
+    slots: Annotated[int | None, Field(ge=1, description="how many tasks at once; default: one per processor")] = None
+    can: Annotated[list[Name] | None, Field(description="capabilities that tasks may need")] = None
 
 
 class Terms(Shape):
-    """What a dependency waits for."""
+    """The condition of a dependency."""
 
-    on: Annotated[Literal["success", "failure", "completion"], Field(description="how the other task has to end")] = (
+    on: Annotated[Literal["success", "failure", "completion"], Field(description="how the other task must end")] = (
         "success"
     )
     when: Annotated[Name | None, Field(description="a condition in CEL over `result` and `status`")] = None
 
 
 class Wanted(Shape):
-    """What a task asks of its device."""
+    """What a task needs of its device."""
 
-    id: Annotated[Name | None, Field(description="this device and no other")] = None
-    needs: Annotated[list[Name] | None, Field(description="capabilities it must have")] = None
+    id: Annotated[Name | None, Field(description="only this device")] = None
+    needs: Annotated[list[Name] | None, Field(description="capabilities that the device must have")] = None
 
 
 ANY_DEVICE = Wanted()
 
 
 class Secret(Shape):
-    """A value from the environment that is never written down."""
+    """A secret from the environment, which is never written down."""
 
     secret: Name
 
 
 class From(Shape):
-    """The result of a task this one depends on, or a part of it."""
+    """The result of a task in ``after``, or a part of it."""
 
     source: Annotated[Name, Field(alias="from")]
     select: Annotated[Name | None, Field(description="a CEL expression over `result`")] = None
@@ -107,13 +103,13 @@ Value = Annotated[
     Discriminator(
         _reference_kind,
         custom_error_type="alternatives",
-        custom_error_message="is text, a number, true or false, {secret: NAME} or {from: task, select: …}",
+        custom_error_message="must be text, a number, true or false, {secret: NAME} or {from: task, select: …}",
     ),
 ]
-"""Where only text can be meant: a constant, or a reference."""
+"""A constant that becomes text, or a reference."""
 
 AnyValue = Annotated[
-    Any, WithJsonSchema({"description": "any value, {from: task, select: …} or {secret: NAME}, also inside it"})
+    Any, WithJsonSchema({"description": "any value, {from: task, select: …} or {secret: NAME}, also nested"})
 ]
 
 
@@ -124,11 +120,11 @@ class Request(Shape):
     url: Name
     headers: dict[Name, Value] | None = None
     params: dict[Name, Value] | None = None
-    content: Annotated[AnyValue, Field(alias="json", description="sent as JSON")] = None
-    body: Annotated[str | None, Field(description="sent as it is")] = None
+    content: Annotated[AnyValue, Field(alias="json", description="the body, sent as JSON")] = None
+    body: Annotated[str | None, Field(description="the body, sent as text")] = None
     expect: Annotated[
         list[Annotated[int, Field(ge=100, le=599)]] | None,
-        Field(description="the statuses that count as success; any 2xx if left out"),
+        Field(description="the statuses that count as success; default: any 2xx"),
     ] = None
 
 
@@ -140,55 +136,55 @@ After = Annotated[
             Name,
             Annotated[
                 Annotated[Literal["success", "failure", "completion"], _text] | Annotated[Terms, _mapping],
-                _one_of("is success, failure, completion or {on: …, when: …}"),
+                _one_of("must be success, failure, completion or {on: …, when: …}"),
             ],
         ],
         _mapping,
     ],
-    _one_of("is the id of a task, a list of ids, or a mapping of ids to success, failure, completion or {on:, when:}"),
+    _one_of("must be an id, a list of ids, or a mapping of ids to success, failure, completion or {on: …, when: …}"),
 ]
 
 Part = str | int
-"""A step of the way to a value: a key, or an index."""
+"""A part of a path: a key or an index."""
 
 
 class Task(Shape):
-    """A task: one of argv, shell, call and http, and what it needs."""
+    """A task: one of argv, shell, call and http, and its conditions."""
 
     argv: Annotated[list[str] | None, Field(min_length=1, description="a command; `{name}` stands for an input")] = None
-    shell: Annotated[Name | None, Field(description="a line for /bin/sh; inputs are variables")] = None
+    shell: Annotated[Name | None, Field(description="a line for /bin/sh; inputs are environment variables")] = None
     call: Annotated[
         str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:function")
     ] = None
     http: Request | None = None
     inputs: dict[Name, AnyValue] | None = None
     env: dict[Name, Value] | None = None
-    cwd: Annotated[Name | None, Field(description="the directory a command runs in")] = None
+    cwd: Annotated[Name | None, Field(description="the working directory of a command")] = None
     after: After | None = None
     retries: Annotated[int, Field(ge=0)] = 0
-    backoff: Annotated[Pause, Field(description="before the first retry; it doubles from then on")] = 0.5
-    timeout: Annotated[Duration | None, Field(description="of each attempt")] = None
+    backoff: Annotated[Pause, Field(description="delay before the first retry; it doubles each time")] = 0.5
+    timeout: Annotated[Duration | None, Field(description="time limit of each attempt")] = None
     priority: Literal["low", "normal", "high", "critical"] = "normal"
     device: (
         Annotated[
             Annotated[Name, _text] | Annotated[Wanted, _mapping],
-            _one_of("is the id of a device, or {id: …, needs: […]}"),
+            _one_of("must be the id of a device, or {id: …, needs: […]}"),
         ]
         | None
     ) = None
-    estimate: Annotated[Duration | None, Field(description="how long it will take, for the critical path")] = None
-    revocable: Annotated[bool, Field(description="it may start before the plan above it is certain")] = False
+    estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
+    revocable: Annotated[bool, Field(description="may start before the tasks above are reviewed")] = False
     description: str = ""
 
     @property
     def wanted(self) -> Wanted:
-        """What ``device`` asks for."""
+        """``device`` as a model."""
         if isinstance(self.device, str):
             return Wanted(id=self.device)
         return self.device or ANY_DEVICE
 
     def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Part, ...]]]:
-        """What ``after`` means: (source, on, when), with where each is written."""
+        """The dependencies in ``after``: (source, on, when, path)."""
         if isinstance(self.after, str):
             yield self.after, "success", None, ("after",)
         elif isinstance(self.after, list):
@@ -201,30 +197,31 @@ class Task(Shape):
 
 
 class Head(Shape):
-    """Everything but the tasks."""
+    """Everything except the tasks."""
 
-    asterism: Annotated[Literal[1], Field(description="the shape of this file")]
-    id: Annotated[Name | None, Field(description="the name of the plan; that of the file if left out")] = None
-    devices: Annotated[dict[Name, Device] | None, Field(min_length=1, description="this machine if left out")] = None
+    asterism: Annotated[Literal[1], Field(description="the version of the file format")]
+    id: Annotated[Name | None, Field(description="the name of the plan; default: the name of the file")] = None
+    devices: Annotated[dict[Name, Device] | None, Field(min_length=1, description="default: this machine")] = None
     policy: Annotated[
-        Literal["global", "scoped", "speculative"] | None, Field(description="what is held while an editor thinks")
+        Literal["global", "scoped", "speculative"] | None,
+        Field(description="lock policy: what is held while an editor decides"),
     ] = None
 
 
 class Plan(Head):
-    """A plan for Asterism: tasks, what they wait for, and the devices that do them."""
+    """A plan for Asterism: tasks, their dependencies, and the devices that execute them."""
 
     tasks: Annotated[dict[Name, Task], Field(min_length=1)]
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without the titles that only repeat the names of keys."""
+    """Generates the schema without titles, which only repeat the names of keys."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema, made from the models that check a file."""
+    """The JSON Schema of plan files, generated from the models."""
     schema = Plan.model_json_schema(by_alias=True, schema_generator=_Untitled)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Asterism plan file"}

@@ -1,6 +1,7 @@
-"""What pydantic found, in sentences that say what to write instead.
+"""Validation errors of pydantic as sentences that say what to write, and the valid part of a faulty value.
 
-What remains of a value when the parts that are wrong are taken out, so that the rest can be examined too."""
+The valid part is checked further, so that all mistakes of a file are reported at once.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +12,38 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from asterism.base.durations import InvalidDuration
-from asterism.base.safe_text import describe_value
+from asterism.base.text import describe_value
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part, Shape
 
 
-def place(error: Any) -> tuple[Part, ...]:
-    """Where an error is, as keys and indices of the file."""
+def error_path(error: Any) -> tuple[Part, ...]:
+    """The path of an error in the file, as keys and indices."""
     path = tuple(part for part in error["loc"] if not (isinstance(part, str) and part.startswith(UNTAGGED)))
-    return path[:-1] if path[-1:] == ("[key]",) else path  # pydantic's way to say that the key itself is wrong
+    return path[:-1] if path[-1:] == ("[key]",) else path  # the key itself is wrong
 
 
-def sentence(error: Any, model: type[BaseModel]) -> str:
-    """One error in words, beginning with what it is about."""
-    path, kind = place(error), error["type"]
+def error_text(error: Any, model: type[BaseModel]) -> str:
+    """One error as a sentence that begins with its path."""
+    path, kind = error_path(error), error["type"]
     if kind == "extra_forbidden":
         return _unknown_key(path, model)
     if kind == "missing" and path == ("asterism",):
-        return "there is no 'asterism'; a plan begins with 'asterism: 1'"
+        return "the key 'asterism' is missing; a plan begins with 'asterism: 1'"
     if kind == "missing":
-        return f"{written(path[:-1])}has no {str(path[-1])!r}" if path[:-1] else f"there is no {str(path[-1])!r}"
+        return f"the key {format_path(path)!r} is missing"
     if isinstance(error.get("ctx", {}).get("error"), InvalidDuration):
-        return f"{written(path).rstrip()}: {error['ctx']['error']}"
-    return f"{written(path)}{_expected(kind, error, path)}"
+        return f"{format_path(path)}: {error['ctx']['error']}"
+    return f"{format_path(path)} {_expected(kind, error, path)}".lstrip()
 
 
-def written(path: Sequence[Part]) -> str:
+def format_path(path: Sequence[Part]) -> str:
     """A path as people write it: ``after.fetch.on``, ``argv[1]``."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-    return f"{text} " if text else ""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    """``; did you mean 'retries'?``, or nothing."""
+    """``; did you mean 'retries'?``, or an empty text."""
     near = get_close_matches(word, known, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -52,11 +52,11 @@ def _unknown_key(path: tuple[Part, ...], model: type[BaseModel]) -> str:
     known = _keys(path[:-1], model)
     word = str(path[-1])
     hint = suggestion(word, known) or f"; the keys are {', '.join(known)}"
-    return f"{written(path[:-1])}{'has' if path[:-1] else 'there is'} no key {word!r}{hint}"
+    return f"unknown key {format_path(path)!r}{hint}"
 
 
 def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
-    """The keys that may stand under ``parent``."""
+    """The keys that are allowed under ``parent``."""
     inner: dict[tuple[Part, ...], type[BaseModel]] = {
         (): model,
         ("http",): models.Request,
@@ -74,16 +74,18 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
 def _expected(kind: str, error: Any, path: tuple[Part, ...]) -> str:
     value, context = error["input"], error.get("ctx", {})
     if kind in ("alternatives", "value_error"):
-        return str(context.get("error", error["msg"])) + f", not {describe_value(value)}"
+        return f"{context.get('error', error['msg'])}, not {describe_value(value)}"
     if kind == "string_type" and isinstance(value, bool | int | float):
-        return f'is text; write it in quotes: "{describe_value(value)}"'
+        return f'must be text; write it in quotes: "{describe_value(value)}"'
     if kind == "string_pattern_mismatch":
         wanted = "package.module:function" if path[-1] == "call" else "a word in capitals, such as POST"
-        return f"is {wanted}, not {describe_value(value)}"
+        return f"must be {wanted}, not {describe_value(value)}"
     wanted = _WANTED.get(kind, "").format(**context)
     if not wanted:
-        return f"is wrong: {error['msg']}"
-    return f"is {wanted}" if kind in ("too_short", "string_too_short") else f"is {wanted}, not {describe_value(value)}"
+        return f"is not valid: {error['msg']}"
+    if kind in ("too_short", "string_too_short"):
+        return f"is {wanted}"
+    return f"must be {wanted}, not {describe_value(value)}"
 
 
 _WANTED = {
@@ -105,25 +107,26 @@ _WANTED = {
 
 AnyShape = TypeVar("AnyShape", bound=Shape)
 ROUNDS = 4
-"""As many as a shape has levels: each round can make what surrounds it incomplete."""
+"""The levels of the models: each round may leave the level above incomplete."""
 
 
-def salvage(model: type[AnyShape], value: Any, errors: Sequence[Any], least: dict[str, Any]) -> AnyShape:
-    """The value in its shape, without what ``errors`` blame; ``least`` is what the model cannot do without."""
+def valid_part(model: type[AnyShape], value: Any, errors: Sequence[Any], least: dict[str, Any]) -> AnyShape:
+    """The value as a model, without the parts that ``errors`` name; ``least`` has the keys that the model requires."""
     for _ in range(ROUNDS):
         if not isinstance(value, dict) or not all(map(_root, errors)):
             break
         value = _without(value, map(_root, errors)) | least
         try:
             return model.model_validate(value)
-        except ValidationError as error:  # what was taken out is missing now: its surroundings go too
+        except ValidationError as error:  # a removed part was required: remove what contains it
             errors = error.errors(include_url=False)
     return model.model_validate(least)
 
 
 def _root(error: Any) -> tuple[Part, ...]:
-    """What has to go: what is wrong, or what lacks something. Of a list all has to go, for its places count."""
-    path = place(error)
+    """The path of the part to remove: the faulty value, or the mapping that lacks a key. A list is removed as a whole,
+    because positions count."""
+    path = error_path(error)
     if error["type"] == "missing":
         path = path[:-1]
     index = next((number for number, part in enumerate(path) if isinstance(part, int)), len(path))

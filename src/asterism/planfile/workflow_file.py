@@ -11,8 +11,8 @@
       transcode: {argv: [ffmpeg, -i, "{file}", "{out}"], needs: [gpu]}
       tidy: {shell: rm -rf "$folder"}
 
-The keys are the fields of a workflow; times are seconds, or text such as ``90s`` and ``15m``. Every mistake is told
-with its line.
+The keys are the fields of a workflow; durations are seconds, or text such as ``90s`` and ``15m``. All mistakes of a
+file are reported at once, each with its line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.planfile.plan_validation import suggestion
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
-_TIMES = (
+_DURATIONS = (
     *("heartbeat", "timeout", "assignment_timeout", "claim_timeout", "no_device_timeout", "limit"),
     *("backoff", "backoff_most"),
 )
@@ -37,7 +37,7 @@ _EXPRESSIONS = ("requires", "prefers")
 
 
 class BadWorkflowFile(AsterismError):
-    """A workflow file that cannot be used; ``mistakes`` are all of them, in the order of their lines."""
+    """A workflow file that cannot be used. ``mistakes`` are all of them, in the order of their lines."""
 
     def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
         self.name, self.mistakes = name, tuple(sorted(mistakes))
@@ -45,7 +45,7 @@ class BadWorkflowFile(AsterismError):
 
 
 def load_workflows(path: str) -> list[Workflow]:
-    """The workflows of a file, in their order. Raises BadWorkflowFile, and OSError if it cannot be read."""
+    """The workflows in a file, in its order. Raises BadWorkflowFile, and OSError if it cannot be read."""
     text, mistakes = read_text(path)
     if mistakes:
         raise BadWorkflowFile(path, mistakes)
@@ -71,27 +71,27 @@ class _File:
     def workflows(self) -> list[Workflow]:
         if not isinstance(self.data, YamlMapping):
             if not self.mistakes:
-                self.blame((), "a workflow is a mapping with a name and one of argv, shell, call and http")
+                self.blame((), "a workflow must be a mapping with a name and one of argv, shell, call and http")
             return []
         if "workflows" not in self.data:
             if "name" not in self.data:
-                self.blame((), "there is no 'name'; several workflows stand under 'workflows', each under its name")
+                self.blame((), "the key 'name' is missing; to define several workflows, use the key 'workflows'")
                 return []
             given = {key: value for key, value in self.data.items() if key != "name"}
             return self._workflow((), self.data["name"], given)
         for key in self.data:
             if key != "workflows":
-                self.blame((key,), f"there is no key {key!r} beside 'workflows'")
+                self.blame((key,), f"unknown key {key!r} beside 'workflows'")
         several = self.data["workflows"]
         if not isinstance(several, YamlMapping) or not several:
-            self.blame(("workflows",), "workflows is a mapping of names to workflows, and not empty")
+            self.blame(("workflows",), "workflows must be a mapping of names to workflows, and not empty")
             return []
         return [flow for name, given in several.items() for flow in self._workflow(("workflows", name), name, given)]
 
     def _workflow(self, path: tuple[str, ...], name: Any, given: Any) -> list[Workflow]:
-        """One, or none if something is wrong with it."""
+        """A list with the workflow, or an empty one after a mistake."""
         if not isinstance(given, dict):
-            self.blame(path, f"workflow {name!r} is a mapping")
+            self.blame(path, f"workflow {name!r} must be a mapping")
             return []
         before = len(self.mistakes)
         terms = {key: self._value(path, key, value) for key, value in given.items()}
@@ -99,18 +99,19 @@ class _File:
         try:
             flow = Workflow.from_json({"name": name, **known})
         except InvalidWorkflow as error:
-            about, _, problems = str(error).partition(": ")
-            for problem in problems.split("; "):
+            for problem in error.problems:
                 key = problem.split(" ", 1)[0]
-                self.blame((*path, key) if key in given else path, f"{about}: {problem}")
+                self.blame((*path, key) if key in given else path, f"workflow {name!r}: {problem}")
+            if not error.problems:
+                self.blame(path, str(error))
             return []
         return [flow] if len(self.mistakes) == before else []
 
     def _value(self, path: tuple[str, ...], key: str, value: Any) -> Any:
         if key not in KEYS:
             hint = suggestion(key, KEYS) or f"; the keys are {', '.join(KEYS)}"
-            self.blame((*path, key), f"there is no key {key!r}{hint}")
-        elif key in _TIMES and isinstance(value, str):
+            self.blame((*path, key), f"unknown key {key!r}{hint}")
+        elif key in _DURATIONS and isinstance(value, str):
             try:
                 return parse_duration(value)
             except InvalidDuration as error:
@@ -119,7 +120,7 @@ class _File:
         elif key in ("needs", "wants") and isinstance(value, list):
             for word in (one for one in value if isinstance(one, str) and "," in one):
                 parts = ", ".join(part.strip() for part in word.split(",") if part.strip())
-                self.blame((*path, key), f"{key}: a capability has no comma in it, so {word!r} is [{parts}]")
+                self.blame((*path, key), f"{key}: a capability contains no comma; write [{parts}] instead of {word!r}")
         elif key == "http" and isinstance(value, dict) and isinstance(value.get("url"), str):
             problem = request_url_problem(value["url"])
             if problem is not None:

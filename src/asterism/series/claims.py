@@ -24,14 +24,14 @@ class Claim:
     by: str | None = None
     lease: float | None = None
     renew: bool = False
-    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self, series: Series, now: float) -> Series:
         """End an expired lease first, and then claim."""
         current = series.expire(now)
         if current is not series and current.queue[:1] != (self.item,):
             current = current.promote(now, by=self.by)
-        current = current.claim(self.item, now, self.id.hex, self.lease, self.by)
+        current = current.claim(self.item, now, self.id, self.lease, self.by)
         if self.renew and self.lease is not None:
             current = current.renew(self.item, now, now + self.lease)
         return current.as_one_change_of(series)

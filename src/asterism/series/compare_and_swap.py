@@ -59,9 +59,9 @@ class Contended(SeriesError):
 
     def __init__(self, name: str, tries: int, seconds: float, conflicts: int | None = None) -> None:
         self.tries, self.seconds = tries, seconds
-        lost = "every one" if conflicts in (None, tries) else str(conflicts)
+        lost = f"all {tries}" if conflicts in (None, tries) else f"{conflicts} of {tries}"
         super().__init__(
-            f"series {name} is contended: other writers won {lost} of {tries} tries within {seconds:.1f} s; nothing "
+            f"series {name} is contended: other writers won {lost} tries within {seconds:.1f} s; nothing "
             "was written; run the command again, or allow more tries"
         )
 

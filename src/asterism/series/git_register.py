@@ -235,9 +235,9 @@ class GitRegister:
             return
         # HTTP may have sent the push twice: the first was accepted, and another writer has built upon it since
         resent = reason.startswith("[remote") and self._address.lower().startswith("http")
-        if tip != expected and resent:
-            if any(change.token == commit for change in await self.history(name, RESENT_PUSH_HISTORY)):
-                return
+        earlier = await self.history(name, RESENT_PUSH_HISTORY) if tip != expected and resent else []
+        if any(change.token == commit for change in earlier):
+            return
         if tip == expected:
             token, count = self._rejections.get(name, (None, 0))
             count = count + 1 if token == expected else 1
@@ -261,8 +261,8 @@ class GitRegister:
     async def _remote(self, *words: str) -> GitResult:
         """A git command that talks to the remote.
 
-        If the remote uses SHA-256, a private repository with SHA-256 replaces the present one. Raises RegisterUnavailable
-        for a timeout; for that of a push, GitTimeout."""
+        If the remote uses SHA-256, a private repository with SHA-256 replaces the present one. Raises GitTimeout for a
+        push, and RegisterUnavailable for another command that takes too long."""
         pushing = words[0] == "push"
         try:
             address = await self._rewritten_address(pushing) if self._may_be_rewritten else self._given

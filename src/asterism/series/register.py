@@ -160,7 +160,7 @@ def encode_name(name: str) -> str:
     Different names have different encodings. Raises BadSeriesName."""
     if not name or name != name.strip() or not name.isprintable():
         raise BadSeriesName(
-            f"{name!r} is not a valid name of a series: use printable characters without outer spaces (example: RFC-093)"
+            f"{name!r} is not a valid name of a series: use printable characters, no outer spaces (example: RFC-093)"
         )
     dots = {match.start() for match in _DOT_REFUSED_BY_GIT.finditer(name)}
     encoded = "".join(

@@ -100,14 +100,15 @@ class SeriesMetrics:
             full = f"asterism_series_{gauge}"
             lines += [f"# HELP {full} {description}", f"# TYPE {full} gauge"]
             lines += [
-                f'{full}{{series="{_label(name)}"}} {int(values[gauge])}' for name, values in sorted(self.gauges.items())
+                f'{full}{{series="{_label(name)}"}} {int(values[gauge])}'
+                for name, values in sorted(self.gauges.items())
             ]
         return "\n".join(lines) + "\n"
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file atomically. Anything but a regular file is written to, because replacing it would take it away from
-    its readers. Raises OSError."""
+    """Replace a file atomically. Anything but a regular file is written to, because replacing it would take it from its
+    readers. Raises OSError."""
     if not _is_replaceable(path):
         with _open_for_output(path) as stream:
             stream.write(text)

@@ -1,4 +1,6 @@
-"""Where runs, sessions and registers are kept, and the only way in which the processes of a fleet affect each other.
+"""Stores: where runs, sessions and registers are kept, in memory, SQLite or PostgreSQL.
+
+A store is the only way in which the processes of a fleet affect each other.
 
 A store holds *runs* (pieces of work), *sessions* (devices that joined), *registers* (small JSON documents under a key),
 *notices* (messages for people) and *blobs* (large values). Each record has a revision. ``commit`` takes a batch of

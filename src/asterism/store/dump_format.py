@@ -1,16 +1,16 @@
-"""A whole store as lines of JSON, the same for every engine: a backup of one can be restored into another.
+"""Dump format: a whole store as lines of JSON, the same for every engine.
 
-What is restored is what is true again, with one exception: nobody owns anything. The devices of the old store may have
-gone on after the backup was made, so their sessions are over, and what they held is assigned anew. What was wished of
-it comes true. Revisions of registers and numbers of notices begin anew; what people had been told of is not
-told to them again.
+A backup of one engine can be restored into another. A restored store holds the same records, with one exception: no run
+has an owner. The devices of the old store may have continued after the backup, so their sessions are ended, and the
+runs they held are assigned again; a pause or cancel that a person had asked for takes effect. Revisions of registers
+and numbers of notices begin anew. People are not notified again of notices that they have seen.
 
-A copy that is left to a peer and has not ended is in a backup, marked as such, and is not restored: the peer has the
-run, and goes on with it, while the restored store has no peers and would give it away. It comes back from the peer when
-that is invited anew. Its place in a series is free, and a notice says how many there were.
+A copy that is left to a peer and has not ended is part of a backup, marked as such, and is not restored: the peer has
+the run and continues it, while the restored store has no peers and would offer it to its devices. It comes back from
+the peer once that is invited again. Its place in a series becomes free, and a notice says how many copies there were.
 
 A store that is not empty is refused, since two histories do not mix. A backup that turns out to be damaged halfway
-leaves the store partly filled: it is to be thrown away.
+leaves the store partly filled; discard that store.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
 AT_ONCE = 500
 OF_ITS_STORE = ("store/id", NOTIFIED, "coordinator", "feed/", "peer/")
-"""How the registers begin that belong to one store and not to what is in it: notices, for instance, are numbered anew,
-and the peers of the old store know it by its id."""
+"""Prefixes of registers that belong to one store and are not restored: notices, for instance, are numbered anew, and
+the peers of the old store know it by its id."""
 
 
 def line(
     record: Run | Session | Register | Notice, left_to: str | None = None, number: int | None = None
 ) -> dict[str, Any]:
-    """One record as a line. ``left_to`` is that of a run that is a copy, ``number`` that of a notice."""
+    """Return a record as a line. ``left_to`` is the store to which a copy is left, ``number`` that of a notice."""
     match record:
         case Run():
             row = {"run": [*row_codec.fixed(record), *row_codec.moving(record)]}
@@ -69,12 +69,12 @@ def blob_line(data: bytes) -> dict[str, Any]:
 
 
 def blobs_of(run: Run) -> Iterator[str]:
-    """The large things that a run refers to."""
+    """The names of the blobs that a run refers to."""
     yield from blob_sizes(run)
 
 
 def blob_sizes(run: Run) -> dict[str, Any]:
-    """The large things that a run refers to, and how many bytes each has, as the record says."""
+    """Return the blobs that a run refers to, and the size of each in bytes, as the record says."""
     values = (run.input, run.output, *(one.output for one in run.superseded))
     return {
         value["$blob"]: value["size"]
@@ -84,17 +84,21 @@ def blob_sizes(run: Run) -> dict[str, Any]:
 
 
 async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
-    """Put every record into an empty store. Raises StoreCorrupt for what is no dump, UnknownSchema for one of a later
-    version, StoreError if the store is not empty."""
+    """Put every record into an empty store, and return the number of runs.
+
+    :raises StoreCorrupt: the lines are not a dump, or a damaged one.
+    :raises UnknownSchema: the dump is of a later version.
+    :raises StoreError: the store is not empty.
+    """
     _check(await anext(lines, None))
     await _must_be_empty(store)
     writes: list[Write] = []
-    told = _Told(await last_notice(store))
+    seen = _SeenNotices(await last_notice(store))
     runs = 0
     left_out: list[tuple[str, str | None]] = []
     async for one in lines:
         write = await _write(store, one)
-        told.read(one)
+        seen.read(one)
         if isinstance(write, PutCopy):
             left_out.append((write.run.id, write.run.series))
         elif write is not None:
@@ -104,20 +108,20 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
             await _commit(store, writes)
             writes = []
     await _commit(store, writes)
-    await told.restore(store)
+    await seen.restore(store)
     for run_id, series in left_out:
         if series is not None:
             await _leave(store, run_id, series)
     if left_out:
-        words = f"open runs that were left to peers when the backup was made, and are not restored: {len(left_out)}"
+        words = f"{len(left_out)} open runs were left to peers when the backup was made, and are not restored"
         await store.commit([Notice(store.clock(), "refused", f"{words}. They come back from those peers")])
     return runs
 
 
-class _Told:
-    """How many of the notices in a backup people have been told of. They are the first ones, and in a store that has
-    had notices up to ``before`` they get the numbers after that. Backups of old do not number their notices: what is
-    in one of those is told again, rather than never."""
+class _SeenNotices:
+    """How many notices of a backup people have seen. They are the first ones, and get the numbers after ``before``, the
+    last one that the store has given. A backup of an old version does not number its notices: people are notified again
+    of those, rather than never."""
 
     def __init__(self, before: int) -> None:
         self._before = before
@@ -141,12 +145,12 @@ class _Told:
 
 
 async def _leave(store: Store, run_id: str, name: str) -> None:
-    """A run that is not here holds nobody up."""
+    """Remove a run that was not restored from its series, and let the next one proceed."""
     found = await store.register(f"series/{name}")
     try:
         series = Series.from_json(found.value) if found is not None else Series(name)
     except UnreadableSeries:
-        return  # whoever mends it sees which of its runs are there
+        return  # repairing the series shows which of its runs exist
     after = series.leave(run_id, store.clock())
     if found is None or after is series:
         return
@@ -162,8 +166,10 @@ def _check(header: Mapping[str, Any] | None) -> None:
         return
     match header:
         case {"asterism": "store", "version": int(version)} if version > VERSION:
-            raise UnknownSchema(f"the backup has version {version}, and versions up to {VERSION} are known here")
-    raise StoreCorrupt(f"this is no backup that this version can read: it begins with {str(header)[:80]}")
+            raise UnknownSchema(
+                f"the backup has version {version}, and this Asterism reads versions up to {VERSION}: use a later one"
+            )
+    raise StoreCorrupt(f"this is not a backup that this version can read: it begins with {str(header)[:80]}")
 
 
 async def _must_be_empty(store: Store) -> None:
@@ -174,7 +180,7 @@ async def _must_be_empty(store: Store) -> None:
     }
     if any(found.values()):
         there = ", ".join(f"{number} {what[:-1] if number == 1 else what}" for what, number in found.items() if number)
-        raise StoreError(f"a backup is restored into an empty store, and {store.url} has {there}")
+        raise StoreError(f"a backup can only be restored into an empty store, and {store.url} has {there}")
 
 
 async def _commit(store: Store, writes: list[Write]) -> None:
@@ -204,7 +210,7 @@ async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
                 return None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StoreCorrupt(f"a line of the backup cannot be read: {str(one)[:80]}: {error!r}") from error
-    raise StoreCorrupt(f"a line of the backup is not known: {str(one)[:80]}")
+    raise StoreCorrupt(f"unknown line in the backup: {str(one)[:80]}")
 
 
 def _freed(run: Run, now: float) -> Run:
@@ -214,7 +220,7 @@ def _freed(run: Run, now: float) -> Run:
     if grant is None:
         return run
     if run.stop_request == "cancel" and run.series is not None:
-        # if it ended here, its series would wait for it for ever: to end it is for somebody who tells the series
+        # ending it here would leave its series waiting for ever: only a fleet ends a run and advances its series
         words = f"by {run.stop_requested_by}, who asked to cancel it before the store was restored: cancel it again"
         run = run.changed(stop_request="pause", stop_requested_by=words)
     return release(run, grant, "released", "the store was restored from a backup", now)

@@ -1,8 +1,8 @@
 """The store in memory: for tests, simulations and throw-away fleets. It lasts as long as its process.
 
 It is the reference: where the protocol leaves room, the other engines do as this one does. Documents (inputs, outputs,
-registers, profiles) are copied on the way in, as JSON, so that nobody changes by accident what is stored and nothing
-comes in that another engine could not keep.
+registers, profiles) are copied on the way in, as JSON, so that no caller changes stored data by accident and nothing is
+stored that another engine could not store.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from asterism.store.write_batch import check_distinct_records, topics_of
 
 _WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
-"""Where a run stands in the queue: the most urgent first, then the oldest. It is the same for all its life."""
+"""The place of a run in the queue: the most urgent first, then the oldest. It never changes."""
 
 
 class MemoryStore(MemoryChangeFeed):
-    """``clock`` is the store's clock, in seconds."""
+    """A store in this process. ``clock`` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
         self.url = "memory:"
         super().__init__()
         self._keys: dict[str, str] = {}
-        self._queue: list[_Place] = []  # a heap with every offered run; what is not offered any more is passed over
+        self._queue: list[_Place] = []  # a heap with every offered run, and some that no longer are
         self._queued: set[str] = set()
         self._sweep_at = 1000
         self._reports: dict[str, ProgressReport] = {}
         self._notices: dict[int, Notice] = {}
         self._noticed = 0
-        self._blobs: dict[str, tuple[bytes, float]] = {}  # with the time when it was last kept
-        self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: an end, and when it was first seen here
+        self._blobs: dict[str, tuple[bytes, float]] = {}  # and the time of the last put_blob
+        self._ends: dict[str, tuple[float | None, float]] = {}  # of copies: ended_at, and when it was first seen here
         self._watches = Watches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class MemoryStore(MemoryChangeFeed):
         self._watches.wake(topics_of(checked))
 
     def _checked(self, write: Write) -> Write:
-        """The write as it can be kept. Raises Conflict."""
+        """Return the write as it is stored. Raises Conflict."""
         match write:
             case PutRun(run, expected):
                 found = self._runs.get(run.id)
@@ -86,12 +86,12 @@ class MemoryStore(MemoryChangeFeed):
                     raise Conflict(f"run {run.id}")
                 if found is None and run.key is not None and run.key in self._keys:
                     raise Conflict(f"key {run.key}")
-                return PutRun(_kept(run, found), expected)
+                return PutRun(_stored(run, found), expected)
             case PutCopy(run, expected):
                 if not self._feed.started:
-                    raise ValueError("a copy of a peer's record needs a feed: it was not started")
+                    raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
                 self._checked(PutRun(run, expected))
-                return replace(write, run=_kept(run, self._runs.get(run.id)))
+                return replace(write, run=_stored(run, self._runs.get(run.id)))
             case PutSession(session, expected):
                 known = self._sessions.get(session.id)
                 if (known.revision if known else None) != expected:
@@ -160,7 +160,7 @@ class MemoryStore(MemoryChangeFeed):
     def _enqueue(self, run: Run) -> None:
         if run.id in self._queued:
             return
-        if len(self._queue) >= self._sweep_at:  # so that what was assigned and never taken does not pile up
+        if len(self._queue) >= self._sweep_at:  # runs that were assigned, not taken, would pile up
             self._sweep()
         self._queued.add(run.id)
         heapq.heappush(self._queue, _place(run))
@@ -187,7 +187,7 @@ class MemoryStore(MemoryChangeFeed):
                 if after is not None:
                     taken.append(PutRun(after, run.revision))
             await self.commit(taken)
-        finally:  # a step may raise, and then everything is as it was
+        finally:  # also if a step raises: then nothing has changed
             for place in seen:
                 if self._is_offered(self._runs[place[2]]):
                     heapq.heappush(self._queue, place)
@@ -224,10 +224,10 @@ class MemoryStore(MemoryChangeFeed):
             pool = self._held(query.session)
         elif query.key is not None:
             pool = [self._runs[self._keys[query.key]]] if query.key in self._keys else []
-        found = sorted((run for run in pool if self._meant(run, query)), key=lambda run: run.id, reverse=query.newest)
+        found = sorted((run for run in pool if self._matches(run, query)), key=lambda run: run.id, reverse=query.newest)
         return found[: query.limit]
 
-    def _meant(self, run: Run, query: Query) -> bool:
+    def _matches(self, run: Run, query: Query) -> bool:
         return (
             matches(run, query)
             and (query.offered is None or self._is_offered(run) == query.offered)
@@ -236,7 +236,7 @@ class MemoryStore(MemoryChangeFeed):
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         return [
-            (run, self._shown(session))
+            (run, self._with_used(session))
             for session in self._sessions.values()
             for run in self._held(session.id)
             if run.id not in self._feed.left and is_orphan(run, session, now)
@@ -253,11 +253,11 @@ class MemoryStore(MemoryChangeFeed):
         return Counter(run.status for run in self._runs.values())
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        return [self._shown(session) for session in self._sessions.values() if ended or session.state != ENDED]
+        return [self._with_used(session) for session in self._sessions.values() if ended or session.state != ENDED]
 
-    def _shown(self, session: Session) -> Session:
+    def _with_used(self, session: Session) -> Session:
         used = len(self._owned.get(session.id, ()))
-        return replace(session, used=used) if used else session  # it is kept with none, and most have none
+        return replace(session, used=used) if used else session  # stored as 0, which it is for most
 
     async def register(self, key: str) -> Register | None:
         found = self._registers.get(key)
@@ -280,7 +280,7 @@ class MemoryStore(MemoryChangeFeed):
             if number > after and (run is None or notice.run == run)
         ][:limit]
 
-    # -- large things, and old ones ----------------------------------------------------------------------------------
+    # -- maintenance -------------------------------------------------------------------------------------------------
 
     async def put_blob(self, data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
@@ -308,14 +308,14 @@ class MemoryStore(MemoryChangeFeed):
         if old:
             self._sweep()
         else:
-            self._forget_what_nothing_refers_to(ended_before, min(ended_before, self.clock() - spare))
+            self._prune_unreferenced(ended_before, min(ended_before, self.clock() - spare))
         return len(old)
 
     def _end_seen(self, run_id: str, ended_at: float) -> float:
         ended, seen_at = self._ends.get(run_id, (None, 0.0))
         return seen_at if ended == ended_at else ended_at
 
-    def _forget_what_nothing_refers_to(self, before: float, kept_before: float) -> None:
+    def _prune_unreferenced(self, before: float, kept_before: float) -> None:
         for session in list(self._sessions.values()):
             if session.state == ENDED and session.beat_at < before and not self._owned.get(session.id):
                 del self._sessions[session.id]
@@ -323,7 +323,6 @@ class MemoryStore(MemoryChangeFeed):
         self._notices = {number: notice for number, notice in self._notices.items() if notice.at >= before}
         used = {name for run in self._runs.values() for name in dump_format.blobs_of(run)}
         self._blobs = {
-            # what was kept a moment ago belongs to a run that is about to be written
             name: (data, kept_at)
             for name, (data, kept_at) in self._blobs.items()
             if name in used or kept_at >= kept_before
@@ -337,18 +336,18 @@ class MemoryStore(MemoryChangeFeed):
             if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
                 yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
             if run.session is not None and run.session not in self._sessions and run.id not in self._feed.left:
-                yield f"run {run.id} is owned by session {run.session}, which is not known"
+                yield f"run {run.id} is owned by session {run.session}, which does not exist"
             if self._is_offered(run) and run.id not in self._queued:
-                yield f"run {run.id} is offered and not in the queue"
+                yield f"run {run.id} is offered, but not in the queue"
             for name in dump_format.blobs_of(run):
                 if name not in self._blobs:
-                    yield f"run {run.id} refers to {name}, which is not kept any more"
+                    yield f"run {run.id} refers to blob {name}, which does not exist"
         if set().union(*self._owned.values()) != {run.id for run in self._runs.values() if run.session is not None}:
-            yield "the sessions do not own what the runs say"
+            yield "the index of owned runs does not match the runs"
         if self._keys != {run.key: run.id for run in self._runs.values() if run.key is not None}:
-            yield "the keys are not those of the runs"
+            yield "the index of keys does not match the runs"
         if len(self._queue) != len(self._queued) or {place[2] for place in self._queue} != self._queued:
-            yield "the queue is not what it is said to be"
+            yield "the queue does not match the set of queued runs"
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         everything = [
@@ -376,20 +375,20 @@ def _copied(value: Any) -> Any:
     return json.loads(row_codec.to_text(value))
 
 
-def _kept(run: Run, before: Run | None) -> Run:
-    """The run with documents of its own. Raises ValueError if something changes that is written once: the other
-    engines would not notice, and lose it."""
+def _stored(run: Run, before: Run | None) -> Run:
+    """Return the run with documents of its own. Raises ValueError if a field changes that is written once: the other
+    engines would silently keep the old value."""
     changes: dict[str, Any] = {}
     if before is None:
         changes["input"] = _copied(dict(run.input)) if run.input else NOTHING
     else:
         changed = [name for name in _WRITTEN_ONCE if getattr(run, name) != getattr(before, name)]
         if changed:
-            raise ValueError(f"run {run.id}: {', '.join(changed)} cannot change any more")
+            raise ValueError(f"run {run.id}: {', '.join(changed)} cannot change after its creation")
         if run.input is not before.input:
             changes["input"] = before.input
     if any("|" in name for name in run.avoid):
-        raise ValueError(f"the name of a device has no '|' in it: {', '.join(run.avoid)}")
+        raise ValueError(f"the name of a device must not contain '|': {', '.join(run.avoid)}")
     if run.output is not None and (before is None or run.output is not before.output):
         changes["output"] = _copied(run.output)
     return run.changed(**changes) if changes else run

@@ -1,4 +1,4 @@
-"""Optimistic updates of a store: read, change, compare-and-swap, back off; the one loop for all of them.
+"""Optimistic updates: the one loop that reads, changes, compares and swaps, and backs off.
 
 A record carries a revision, and a write names the revision it replaces. If another writer was faster, ``commit``
 raises Conflict and nothing of the batch happened. Three functions cover what callers do about that:

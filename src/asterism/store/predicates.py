@@ -1,5 +1,6 @@
-"""Which runs are meant: a question, an request and a silent owner against a record. What depends on where a record is
-kept (whether it is a copy that is left to a peer) is the engine's own affair.
+"""Predicates on runs: does a run match a query, suit a take request, or have a silent owner?
+
+Whether a run is a copy that is left to a peer depends on how an engine stores it, and is up to the engine.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from asterism.store.protocol import Query, TakeRequest
 
 
 def is_orphan(run: Run, session: Session, now: float) -> bool:
+    """Whether the owner of a run has ended, or was silent for longer than the run's timeout."""
     if session.state in (ENDED, ABROAD):
         return session.state == ENDED
     return run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now
 
 
 def suits(run: Run, request: TakeRequest) -> bool:
+    """Whether an offered run may go to the device of a request, apart from its priority."""
     return (
         run.not_before <= request.now
         and run.kind not in request.not_kinds
@@ -25,6 +28,7 @@ def suits(run: Run, request: TakeRequest) -> bool:
 
 
 def matches(run: Run, query: Query) -> bool:
+    """Whether a run satisfies a query, apart from ``offered`` and ``judged``."""
     return (
         (query.statuses is None or run.status in query.statuses)
         and (query.workflow is None or run.workflow == query.workflow)

@@ -1,8 +1,10 @@
-"""Records as rows. What is searched for has a column of its own; the rest of a run is one JSON text, without what is
-as it is by default.
+"""Row codec: runs, sessions and notices as rows of a table, and back.
 
-This is on the way of every write, so it is written for speed: what a run says of itself is turned into text once. The
-story only grows, and its text is remembered with the record (``_told``), so that the next one adds only what is new.
+A field that queries search for has a column of its own. The rest of a run is one JSON text, ``state``, which leaves out
+fields with default values.
+
+Every write passes here, so this is written for speed: each part of a run is encoded once. A story only grows, and its
+text is remembered with the record (``_told``), so that the next record encodes only the new entries.
 """
 
 from __future__ import annotations
@@ -56,16 +58,16 @@ COLUMNS = FIXED + MOVING
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
 _TEXTS = ("retry_of", "paused", "stop_requested_by", "error")
-"""Fields inside ``state`` that are None by default, beside ``assigned_by``, ``output`` and ``progress`` …"""
+"""Fields inside ``state`` whose default is None, besides ``assigned_by``, ``output`` and ``progress`` …"""
 
 _KEYS = {"stop_requested_by": "wished_by"}
 """Fields whose key in ``state`` has another name."""
 
 _EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
-"""… those that are nothing of another kind …"""
+"""… those with another empty default …"""
 
 _MAPPINGS = ("declined", "scores")
-"""… and those that are mappings, of whatever type."""
+"""… and those that are mappings, of any type."""
 
 _RARE: dict[str, Any] = {
     **dict.fromkeys((*_TEXTS, "progress")),
@@ -74,28 +76,28 @@ _RARE: dict[str, Any] = {
     "keep": "epoch",
     "superseded": (),
 }
-"""What most runs have as it is by default, seen at a glance: ``_rare(fields) == _COMMON``."""
+"""Fields that have their default in most runs, which one comparison shows: ``_rare(fields) == _COMMON``."""
 
 _grant = itemgetter("created_by", "assigned_by", *_TIMES)
 _rare = itemgetter(*_RARE)
 _COMMON = tuple(_RARE.values())
 _blank = BLANK.__dict__.copy
-"""A new one of these: the fields that a row says nothing of are as they are by default."""
+"""Makes the fields of a run with default values, to be filled from a row."""
 
 _STATUSES = {str(status): status for status in RunStatus}
 _STORY = '"story":['
 _UNTOLD: tuple[tuple[Entry, ...], str] = ((), "")
 _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
-_make_entry = tuple.__new__  # what Entry(…) comes to, without the detour through its own constructor
+_make_entry = tuple.__new__  # the same as Entry(…), without the cost of its constructor
 
 
 def _refuse(value: object) -> Any:
-    raise TypeError(f"a {type(value).__name__} is not JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be stored as JSON")
 
 
 def _encoder() -> Callable[[Any], str]:
-    """The encoder of the standard library, made once: ``JSONEncoder.encode`` makes another for every text. Without its
-    accelerator in C there is only that."""
+    """Return an encoder that is made once; ``JSONEncoder.encode`` makes one for every call. Without the C accelerator
+    of the standard library there is only that."""
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     if make is None:
         return json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -117,11 +119,11 @@ def to_text(value: Any) -> str:
 
 
 def from_text(text: str) -> Any:
-    """What ``to_text`` wrote. Raises ValueError for anything else."""
+    """Decode what ``to_text`` wrote. Raises ValueError for anything else."""
     try:
         value, end = _scan(text, 0)
     except StopIteration:
-        raise ValueError(f"no JSON: {text[:40]!r}") from None
+        raise ValueError(f"not JSON: {text[:40]!r}") from None
     if end != len(text):
         raise ValueError(f"more than one JSON value: {text[:40]!r}")
     return value
@@ -131,7 +133,7 @@ def from_text(text: str) -> Any:
 
 
 def moving(run: Run) -> tuple[Any, ...]:
-    """The values of the columns that change, in the order of MOVING."""
+    """Return the values of the columns that change, in the order of MOVING."""
     return (
         run.revision,
         run.status._value_,
@@ -150,7 +152,7 @@ def moving(run: Run) -> tuple[Any, ...]:
 
 
 def _state(fields: dict[str, Any]) -> str:
-    """What has no column of its own, with the story at the end."""
+    """Return the fields without a column of their own as JSON, with the story at the end."""
     text = _head(*_grant(fields))
     if (value := fields["output"]) is not None:
         text = f'{text},"output":{_encode(value)}'
@@ -161,8 +163,8 @@ def _state(fields: dict[str, Any]) -> str:
 
 @lru_cache(1024)
 def _head(created_by: str, assigned_by: str | None, *times: float | None) -> str:
-    """Who created and assigned it, and when: the same in all records of one assignment, and in all that a device takes
-    at one time."""
+    """Return the beginning of ``state``: creator, assigner and times. It is the same in all records of one assignment,
+    and in all runs that a device takes at one time."""
     text = f'{{"created_by":{_quoted(created_by)}'
     for name, value in zip(_TIMES, times, strict=True):
         if value is not None:
@@ -186,7 +188,7 @@ def _uncommon(fields: dict[str, Any]) -> str:
 
 
 def _told(fields: dict[str, Any]) -> str:
-    """The story, of which the text is known up to some point."""
+    """Return the entries of the story as JSON. The text of the first ones is remembered."""
     story = fields["story"]
     before: tuple[Entry, ...]
     text: str
@@ -204,7 +206,7 @@ def _told(fields: dict[str, Any]) -> str:
 
 @lru_cache(64)
 def _entries(several: tuple[Entry, ...]) -> str:
-    """What a device tells of one run that it takes, it tells of all that it takes at that time."""
+    """Entries as JSON. A device adds the same entries to all runs that it takes at one time."""
     return ",".join(map(_entry, several))
 
 
@@ -215,21 +217,21 @@ def _entry(one: Entry) -> str:
 
 @lru_cache(1024)
 def _number(value: float) -> str:
-    """As JSON. All that happens in one step happens at one time, and it takes a while to find the shortest text of a
-    number."""
+    """A number as JSON. Cached, since everything in one step has the same time, and the shortest text is slow to
+    find."""
     return repr(value) if type(value) is float and isfinite(value) else _encode(value)
 
 
 def _avoided(names: tuple[str, ...]) -> str:
-    """Between bars, so that a search for ``|name|`` finds the name and no other."""
+    """Names between bars, so that a search for ``|name|`` finds exactly that name."""
     text = f"|{'|'.join(names)}|"
     if text.count("|") != len(names) + 1:
-        raise ValueError(f"the name of a device has no '|' in it: {', '.join(names)}")
+        raise ValueError(f"the name of a device must not contain '|': {', '.join(names)}")
     return text
 
 
 def fixed(run: Run) -> tuple[Any, ...]:
-    """The values of the columns that are written once, in the order of FIXED."""
+    """Return the values of the columns that are written once, in the order of FIXED."""
     return (
         run.id,
         run.workflow,
@@ -245,7 +247,7 @@ def fixed(run: Run) -> tuple[Any, ...]:
 
 
 def run_of(row: Sequence[Any]) -> Run:
-    """The run in a row whose columns are COLUMNS. Raises StoreCorrupt."""
+    """Return the run in a row with the columns COLUMNS. Raises StoreCorrupt."""
     try:
         fields = _blank()
         (
@@ -285,7 +287,7 @@ def run_of(row: Sequence[Any]) -> Run:
         story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in state["story"]])
         fields["story"] = story
         start = text.rfind(_STORY)
-        if start >= 0 and next(reversed(state)) == "story":  # as we wrote it, and not as some database prefers it
+        if start >= 0 and next(reversed(state)) == "story":  # as we wrote it, not reordered by a database
             fields["_told"] = (story, text[start + len(_STORY) : -2])
         if "previous" in state:
             fields["previous"] = tuple([Assignment(*one) for one in state["previous"]])
@@ -306,7 +308,7 @@ SESSION_COLUMNS = ("id", "device", "revision", "state", "draining", "beat_at", "
 
 
 def session_row(session: Session) -> tuple[Any, ...]:
-    """In the order of SESSION_COLUMNS."""
+    """Return the values of the columns, in the order of SESSION_COLUMNS."""
     terms = {
         "joined_at": session.joined_at,
         "host": session.host,
@@ -329,7 +331,7 @@ def session_row(session: Session) -> tuple[Any, ...]:
 
 
 def session_of(row: Sequence[Any], used: int = 0) -> Session:
-    """The session in a row whose columns are SESSION_COLUMNS. Raises StoreCorrupt."""
+    """Return the session in a row with the columns SESSION_COLUMNS. Raises StoreCorrupt."""
     try:
         terms = from_text(row[7])
         return Session(
@@ -350,7 +352,7 @@ def session_of(row: Sequence[Any], used: int = 0) -> Session:
             used,
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise StoreCorrupt(f"the session {row[0] if row else '?'} cannot be read: {error!r}") from error
+        raise StoreCorrupt(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error
 
 
 def notice_to_json(notice: Notice) -> dict[str, Any]:

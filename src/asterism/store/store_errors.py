@@ -1,19 +1,20 @@
-"""What can go wrong with a store.
+"""Exceptions of stores.
 
 ::
 
     StoreError
-    ├── Conflict              somebody else was first: nothing of the commit happened
-    ├── StoreUnavailable      out of reach just now; whether the last commit happened is not known
+    ├── Conflict              another writer was faster: nothing of the commit happened
+    ├── StoreUnavailable      out of reach for now; it is unknown whether the last commit happened
     │   ├── StoreBusy         locked by another process for too long; nothing happened
-    │   ├── StoreFull         no room left; nothing happened
-    │   └── StoreUnwritable   it was open, and can be read and not written just now; nothing happened
-    ├── StoreReadOnly         it can be read and not written
-    ├── StoreCorrupt          what is in it cannot be right
-    ├── UnknownSchema         it was written by a later version
-    └── StoreMissing          there is no such store, or what it takes to reach it is not installed
+    │   ├── StoreFull         no space left; nothing happened
+    │   └── StoreUnwritable   an open store cannot be written for now; nothing happened
+    ├── StoreReadOnly         the store cannot be written
+    ├── StoreCorrupt          the stored data is damaged
+    ├── UnknownSchema         a later version has written the store
+    └── StoreMissing          the store does not exist, or its driver is not installed
+        └── StoreNotFound     there is no store at this address: it was not created yet
 
-Those under StoreUnavailable pass: whoever meets one waits, looks what is true, and tries again.
+StoreUnavailable and its subclasses are temporary: wait, look what happened, and try again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from asterism.core.errors import AsterismError
 
 
 class StoreError(AsterismError):
-    """The root of the tree."""
+    """The root of all errors of stores."""
 
 
 class Conflict(StoreError):
@@ -31,7 +32,7 @@ class Conflict(StoreError):
 
     def __init__(self, what: str) -> None:
         self.what = what
-        super().__init__(f"{what} has changed meanwhile")
+        super().__init__(f"another writer has changed {what}")
 
     @property
     def kind(self) -> str:
@@ -44,7 +45,7 @@ class Conflict(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """Out of reach just now. Whether the last commit happened is not known."""
+    """Out of reach for now. It is unknown whether the last commit happened."""
 
 
 class StoreBusy(StoreUnavailable):
@@ -52,19 +53,19 @@ class StoreBusy(StoreUnavailable):
 
 
 class StoreFull(StoreUnavailable):
-    """No room left; nothing happened."""
+    """No space left; nothing happened."""
 
 
 class StoreUnwritable(StoreUnavailable):
-    """It was open, and can be read and not written just now; nothing happened."""
+    """An open store can be read, but not written for now; nothing happened."""
 
 
 class StoreReadOnly(StoreError):
-    """It can be read and not written."""
+    """The store can be read, but not written."""
 
 
 class StoreCorrupt(StoreError):
-    """What is in it cannot be right. ``problem`` is what, without the advice."""
+    """The stored data is damaged. ``problem`` says how, without the advice."""
 
     def __init__(self, problem: str, advice: str = "") -> None:
         self.problem = problem
@@ -72,11 +73,11 @@ class StoreCorrupt(StoreError):
 
 
 class UnknownSchema(StoreError):
-    """It was written by a later version."""
+    """A later version has written the store."""
 
 
 class StoreMissing(StoreError):
-    """There is no such store, or what it takes to reach it is not installed."""
+    """The store does not exist, or its driver is not installed."""
 
 
 class StoreNotFound(StoreMissing):

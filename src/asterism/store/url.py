@@ -1,15 +1,15 @@
-"""Which store a URL names.
+"""Store addresses: open the store that a URL names.
 
 ====================================  ===================================================================
 ``sqlite:///fleet.db``                a file, relative to the current directory
 ``sqlite:////var/lib/fleet.db``       a file, from the root
 ``fleet.db``, ``/var/lib/fleet.db``   the same, if there is a dot or a slash in it
 ``postgresql://user@host/database``   a PostgreSQL server (``postgres://`` is the same)
-``memory:``                           this process alone, for as long as it lasts
+``memory:``                           this process only, until it ends
 ====================================  ===================================================================
 
-Without a URL it is the one in the environment variable ``ASTERISM_STORE``; without that, a file in the user's data
-directory.
+Without a URL, the environment variable ``ASTERISM_STORE`` names the store; without that, it is a file in the user's
+data directory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreError, StoreMissing, StoreNotFound
 
 VARIABLE = "ASTERISM_STORE"
-FORMS = "a store is sqlite:///file.db, sqlite:////from/the/root.db, postgresql://… or memory:"
+FORMS = "valid addresses are sqlite:///file.db, sqlite:////from/the/root.db, postgresql://… and memory:"
 
 
 async def open_store(url: str | None = None, *, create: bool = True) -> Store:
-    """With ``create`` a store that is not there is made. Raises StoreMissing if there is none and none can be made, and
-    whatever the engine has to say."""
+    """Open a store.
+
+    :param url: its address; None for the default store.
+    :param create: create the store if it does not exist.
+    :raises StoreMissing: the store does not exist, and was not or cannot be created.
+    :raises StoreError: the address is not valid, or the engine cannot open the store.
+    """
     named = url if url is not None else os.environ.get(VARIABLE) or None
     if named is None:
         file = default_file(make=create)
@@ -44,9 +49,7 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
     match scheme.lower() if colon else "":
         case "memory":
             if rest.strip("/"):
-                raise StoreError(
-                    f"a store in memory has no name, so it is memory: and nothing more, not {masked_url(named)!r}"
-                )
+                raise StoreError(f"a store in memory has no name: write memory: instead of {masked_url(named)!r}")
             return MemoryStore()
         case "sqlite":
             return await SqliteStore.open(_file_of(named, rest), create=create)
@@ -56,15 +59,17 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
             return await SqliteStore.open(_file_of(named, f"///{named}"), create=create)
         case "":
             shown = masked_url(named)
-            raise StoreError(f"{shown!r} names no store: {FORMS}; a file of this name is sqlite:///{shown}")
-    # only the scheme is shown: there may be a password in the rest
-    raise StoreError(f"stores of the kind {scheme!r} are not known: {FORMS}")
+            raise StoreError(
+                f"{shown!r} is not the address of a store: {FORMS}; for a file of this name write sqlite:///{shown}"
+            )
+    # only the scheme is shown: the rest may contain a password
+    raise StoreError(f"unknown kind of store {scheme!r}: {FORMS}")
 
 
 def default_file(
     *, make: bool = False, environment: Mapping[str, str] = os.environ, platform: str = sys.platform
 ) -> Path:
-    """The file that is used when nothing was said; with ``make``, its folder is made, for this user alone."""
+    """Return the file of the default store. With ``make``, create its folder, for this user alone."""
     file = _data_directory(environment, platform) / "asterism" / "fleet.db"
     if make and not file.parent.is_dir():
         try:
@@ -72,7 +77,7 @@ def default_file(
             file.parent.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise StoreMissing(
-                f"the directory {file.parent} for the store cannot be made: {error}; name another store in {VARIABLE}"
+                f"cannot create the directory {file.parent} for the store: {error}; name another store in {VARIABLE}"
             ) from error
     return file
 
@@ -84,26 +89,28 @@ def _data_directory(environment: Mapping[str, str], platform: str) -> Path:
     if platform == "darwin":
         return home / "Library" / "Application Support"
     named = environment.get("XDG_DATA_HOME", "")
-    return Path(named) if os.path.isabs(named) else home / ".local" / "share"  # a relative one is to be ignored
+    return (
+        Path(named) if os.path.isabs(named) else home / ".local" / "share"
+    )  # the XDG specification: ignore a relative path
 
 
 def _file_of(url: str, rest: str) -> str:
-    """``sqlite:///`` and then the path, so one from the root has four slashes."""
+    """Return the path after ``sqlite:///``; one from the root has four slashes."""
     if not rest.startswith("///"):
         shown = masked_url(url)
         raise StoreError(
-            f"{shown!r} has too few slashes: a file beside you is sqlite:///{masked_url(rest.lstrip('/'))}"
+            f"{shown!r} has too few slashes: for a file in this directory write sqlite:///{masked_url(rest.lstrip('/'))}"
         )
     path = rest[3:]
     if not path:
-        raise StoreError(f"{masked_url(url)!r} names no file: {FORMS}")
+        raise StoreError(f"{masked_url(url)!r} does not name a file: {FORMS}")
     if path == ":memory:":
-        raise StoreError("a store in memory is memory:, without sqlite")
+        raise StoreError("for a store in memory write memory:, without sqlite")
     return os.path.expanduser(path)
 
 
 async def _open_postgres(url: str, create: bool) -> Store:
-    # only now: it needs asyncpg, and says so; in a thread, for importing that takes a tenth of a second
+    # imported only now, since it needs asyncpg; in a thread, since that takes a tenth of a second
     engine = await asyncio.to_thread(import_module, "asterism.store.postgres")
     store: Store = await engine.PostgresStore.open(url, create=create)
     return store

@@ -1,6 +1,6 @@
-"""Watches within one process: whoever commits here wakes whoever waits here.
+"""Watches within one process: a commit wakes the waiters of its topics.
 
-A commit costs what it wakes, however many others are waiting for something else.
+A commit costs time for the watches that it wakes, not for those of other topics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 
 class LocalWatch:
-    """An event that belongs to one event loop. It is woken from that loop. Once closed it is not woken any more."""
+    """An event of one event loop, woken from that loop. Once closed it is never woken again."""
 
     def __init__(self, topics: frozenset[str], forget: Callable[[LocalWatch], None]) -> None:
         self.topics = topics
@@ -26,7 +26,7 @@ class LocalWatch:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 woken = await self._event.wait()
-        # of several who wait, the first to go on clears the event: the others know from having waited, not from it
+        # of several waiters, the first to resume clears the event; the others rely on the result of their own wait
         woken = woken or self._event.is_set()
         self._event.clear()
         return woken
@@ -36,7 +36,7 @@ class LocalWatch:
 
 
 class Watches:
-    """All watches on one store."""
+    """All watches on one store, by topic."""
 
     def __init__(self) -> None:
         self._all: set[LocalWatch] = set()
@@ -63,7 +63,7 @@ class Watches:
                 watch.wake()
 
     def wake_all(self) -> None:
-        """Something has changed, and it is not known what."""
+        """Wake every watch: something changed, and the topics are unknown."""
         for watch in self._all:
             watch.wake()
 

@@ -1,4 +1,4 @@
-"""What engines compute from a batch of writes: the topics it concerns, and whether its records are distinct."""
+"""Batches of writes: the topics that a batch concerns, and whether its records are distinct."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from asterism.store.protocol import (
 
 
 def topic_of(run: Run) -> str | None:
-    """Whom a run concerns that was just written."""
+    """Return the topic of a run that was just written, if it has one."""
     if run.session is None:
         return OFFERED if run.offered else ENDED if run.ended else None
     return for_device(run.device or "") if run.status is RunStatus.ASSIGNED or run.stop_request is not None else None
 
 
 def topics_of(writes: Iterable[Write]) -> set[str]:
-    """Whom a commit concerns."""
+    """Return the topics of a batch."""
     topics: set[str] = set()
     for write in writes:
         if type(write) is PutRun:
@@ -46,14 +46,14 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
 
 
 def check_distinct_records(writes: Sequence[Write]) -> None:
-    """Raises ValueError for a batch that names a record twice, or gives two runs one key: whatever came of it would
-    depend on the order in which an engine goes about it, and no retry could make it right."""
+    """Raises ValueError for a batch that names a record twice, or gives two runs one key: the outcome would depend on
+    the order in which an engine performs it, and no retry could succeed."""
     if len(writes) < 2:
         return
     if type(writes[0]) is PutRun:
         changed = {write.run.id for write in writes if type(write) is PutRun and write.expected is not None}
         if len(changed) == len(writes):
-            return  # so it is of many that end together
+            return  # the common case of runs that end together
     seen = set()
     for write in writes:
         for name in _names(write):
@@ -63,7 +63,7 @@ def check_distinct_records(writes: Sequence[Write]) -> None:
 
 
 def _names(write: Write) -> tuple[tuple[str, str], ...]:
-    """What a write is about. Not by a pattern: this is on the way of every commit."""
+    """Return the records that a write names. Without match, for speed: every commit passes here."""
     if type(write) is PutRun and write.expected is not None:
         return (("run", write.run.id),)
     if isinstance(write, PutRegister | ExpectRegister):

@@ -1,4 +1,6 @@
-"""Tools to test Asterism, and programs built on it: virtual time, a simulator of fleets, conformance suites.
+"""Testing tools: virtual time, a simulator of fleets, and conformance suites.
+
+They test Asterism itself, and programs and engines built on it.
 
 ::
 

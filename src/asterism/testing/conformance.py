@@ -1,4 +1,4 @@
-"""What conformance suites share: async tests without a pytest plugin, and how another process opens the subject.
+"""The base of conformance suites: async tests that need no pytest plugin.
 
 A suite is a class of plain ``async def`` tests. Subclass it for an implementation, and pytest collects the subclass:
 neither a plugin nor an event-loop fixture is needed.

@@ -35,15 +35,16 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from asterism.core.series.machine import Series, UnreadableSeries
-from asterism.series.compare_and_swap import Claim, RetryOptions, change, claim, mend
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions, update
 from asterism.series.register import (
     BadSeriesName,
     Change,
-    RevisionConflict,
+    OutcomeUnknown,
     RegisterBusy,
+    RevisionConflict,
     SeriesRegister,
     Snapshot,
-    OutcomeUnknown,
     read_all,
 )
 from asterism.testing.conformance import AsyncTest, AsyncTests, ProcessOpener
@@ -260,7 +261,8 @@ class RegisterConformance(AsyncTests):
         won = [(place, one) for place, one in enumerate(found) if isinstance(one, str)]
         _same(len(won), 1, "the number of winners")
         # somebody was first, or is just about to be
-        _same([one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)], [], "what the others are told")
+        lost = [one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)]
+        _same(lost, [], "what the others are told")
         [(place, token)] = won
         _same(await register.read(NAME), Snapshot(f"text {place}", token))
 
@@ -287,7 +289,7 @@ class RegisterConformance(AsyncTests):
     async def test_who_did_not_hear_that_it_won_finds_out(self, register: SeriesRegister) -> None:
         faulty = FaultyRegister(register)
         faulty.swaps += ["after", None]
-        outcome = await claim(faulty, NAME, wanted := Claim(7, "ann"), patience=EAGER)
+        outcome = await claim(faulty, NAME, wanted := Claim(7, "ann"), retry=EAGER)
         _same((outcome.after.active, outcome.after.claim_id), (7, wanted.id))
         _same(faulty.swapped, 1, "the number of swaps")
 
@@ -295,19 +297,19 @@ class RegisterConformance(AsyncTests):
         faulty = FaultyRegister(register)
 
         async def somebody_else() -> None:
-            await claim(register, NAME, Claim(1), patience=EAGER)
+            await claim(register, NAME, Claim(1), retry=EAGER)
 
         faulty.swaps += ["before", somebody_else, None]
-        outcome = await claim(faulty, NAME, Claim(7), patience=EAGER)
+        outcome = await claim(faulty, NAME, Claim(7), retry=EAGER)
         _same((outcome.after.active, outcome.after.queue), (1, (7,)))
 
     async def test_what_cannot_be_read_is_taken_until_it_is_mended(self, register: SeriesRegister) -> None:
         token = await register.swap(NAME, None, '{"active_issue": 7, "version": 99}', "by hand")
-        await _refused(claim(register, NAME, Claim(8), patience=EAGER), UnreadableSeries)
+        await _refused(claim(register, NAME, Claim(8), retry=EAGER), UnreadableSeries)
         _same((await register.read(NAME)).token, token)
-        outcome = await mend(register, NAME, lambda series, now: series, "mended", patience=EAGER)
+        outcome = await update(register, NAME, lambda series, now: series, "mended", retry=EAGER, repair=True)
         _same(outcome.after.active, 7)
-        outcome = await change(register, NAME, Claim(8), "m", patience=EAGER)
+        outcome = await update(register, NAME, Claim(8), "m", retry=EAGER)
         _same((outcome.after.active, outcome.after.queue), (7, (8,)))
 
 
@@ -325,7 +327,7 @@ async def race(opener: str, address: str, first: int, number: int) -> None:
     register = await getattr(importlib.import_module(module), function)(address)
     try:
         for item in range(first, first + number):
-            await claim(register, NAME, Claim(item), patience=RetryOptions(tries=0, jitter=(0.001, 0.05)))
+            await claim(register, NAME, Claim(item), retry=RetryOptions(tries=0, jitter=(0.001, 0.05)))
     finally:
         await register.close()
 

@@ -1,11 +1,11 @@
-"""An event loop with virtual time and a seeded order.
+"""Virtual time: an event loop whose clock jumps, in an order that follows a seed.
 
-Time stands still while anything can run, and jumps to the next timer when nothing can, so a timeout of ten minutes
-costs nothing. With a seed, whatever is ready runs in a random but repeatable order: two runs with one seed are the
-same run, and different seeds show different interleavings. If nothing is ready and no timer is set, the program can
-never go on, and ``Deadlock`` says so.
+Time stands still while a callback can run, and jumps to the next timer when none can, so a timeout of ten minutes costs
+nothing. With a seed, ready callbacks run in a random but repeatable order: two runs with one seed are identical, and
+different seeds show different interleavings. If no callback is ready and no timer is set, the program can never
+continue, and the loop raises ``Deadlock``.
 
-Sockets and threads have no place here: they live in real time.
+Sockets and threads do not work here: they live in real time.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ Result = TypeVar("Result")
 
 
 class Deadlock(RuntimeError):
-    """Nothing is ready, no timer is set, and the program has not ended."""
+    """No callback is ready, no timer is set, and the program has not ended."""
 
 
 class _Selector(selectors.SelectSelector):
-    """Waits for nothing: it moves the clock of its loop instead."""
+    """Moves the clock of its loop instead of waiting."""
 
     loop: SimLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise Deadlock(f"nothing can happen any more, at {self.loop.time():.3f} s")
+            raise Deadlock(f"deadlock at {self.loop.time():.3f} s: no callback is ready and no timer is set")
         self.loop.advance(timeout)
         return []
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """``SimLoop(seed).run_until_complete(main())``; without a seed the order is asyncio's own.
+    """``SimLoop(seed).run_until_complete(main())``.
 
-    With ``tick`` the clock moves on by so many seconds with every look at it: recorded times then tell the order of the
-    steps, which are otherwise all at one instant."""
+    :param seed: of the order of ready callbacks; None for asyncio's own order.
+    :param tick: by how many seconds the clock advances at each reading. Recorded times then show the order of steps
+        that would otherwise all have the same time.
+    """
 
     def __init__(self, seed: int | None = None, tick: float = 0.0) -> None:
         self._virtual = 0.0
@@ -48,8 +50,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
-        # asyncio adds this to the time to see which timers are due; below the step of a float late in virtual time it
-        # would be lost, and a timer would never be due
+        # asyncio adds this to the time to find due timers; late in virtual time a smaller value would be lost to the
+        # precision of a float, and a timer would never be due
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
@@ -61,7 +63,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        # timers for one instant come in a random order too: they are kept apart by less than the clock can tell
+        # timers for one instant fire in a random order too: they differ by less than the clock shows
         jitter = 0.0 if self._random is None else self._random.random() * 1e-7
         return super().call_at(when + jitter, callback, *args, context=context)
 
@@ -69,7 +71,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._virtual += max(0.0, seconds)
 
     def _run_once(self) -> None:
-        # asyncio's own queue of what is ready: private, but the same in every CPython since 3.4
+        # asyncio's own queue of ready callbacks: private, but the same in every CPython since 3.4
         if self._random is not None and len(self._ready) > 1:  # type: ignore[attr-defined]
             ready = list(self._ready)  # type: ignore[attr-defined]
             self._random.shuffle(ready)
@@ -79,7 +81,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, Result], seed: int | None = None, tick: float = 0.0) -> Result:
-    """Run a coroutine in virtual time, and close the loop after it. ``seed`` and ``tick`` are those of ``SimLoop``."""
+    """Run a coroutine in virtual time, and return its result. ``seed`` and ``tick`` are those of ``SimLoop``."""
     loop = SimLoop(seed, tick)
     try:
         asyncio.set_event_loop(loop)

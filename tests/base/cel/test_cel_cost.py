@@ -79,13 +79,22 @@ def test_long_and_deep_expressions_are_harmless(text: str, metered: Child) -> No
     metered.evaluate(text)
 
 
-@pytest.mark.parametrize("name", ["nested macros", "doubled text", "shared lists compared", "nested macros over data"])
+SLOW_BOMBS = ("nested macros", "shared lists compared", "nested macros over data")
+
+
+@pytest.mark.parametrize("name", ["doubled text", *(pytest.param(one, marks=pytest.mark.long) for one in SLOW_BOMBS)])
 def test_without_the_meter_the_limits_end_the_process(name: str) -> None:
     with child("unmetered") as process, pytest.raises(AssertionError, match="ended with"):
         process.evaluate(BOMBS[name])
 
 
-@pytest.mark.parametrize("text", [nested(9), BOMBS["doubled text"]], ids=["nested macros", "doubled text"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(nested(9), id="nested macros", marks=pytest.mark.long),
+        pytest.param(BOMBS["doubled text"], id="doubled text"),
+    ],
+)
 def test_the_library_that_was_used_before_is_ended_by_the_limits(text: str) -> None:
     with child("library") as process, pytest.raises(AssertionError, match="ended with"):
         process.evaluate(text)

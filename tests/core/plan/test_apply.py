@@ -495,3 +495,12 @@ def test_a_running_task_that_is_cancelled_may_be_replaced_under_another_name() -
     start(plan, "a2")
     assert (plan["a"].status, plan["a2"].status) == (CANCELLED, RUNNING)
     check_invariants(plan)
+
+
+def test_a_replacement_takes_over_its_own_dependents_alone() -> None:
+    plan = chain("a", "b")
+    plan.add(Task("x"))
+    plan.add(Task("y"), after="x")
+    plan.edit([RemoveTask("a"), RemoveTask("x"), AddTask(Task("a")), AddTask(Task("x"))])
+    assert {(d.source, d.target) for d in plan.dependencies} == {("a", "b"), ("x", "y")}
+    check_invariants(plan)

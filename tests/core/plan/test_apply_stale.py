@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from asterism.core.errors import EditRejected
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import (
     AddDependency,
@@ -137,3 +138,18 @@ def test_every_stale_edit_is_reported() -> None:
     apply(plan, UpdateTask("b", timeout=5), UpdateTask("c", timeout=5), base=0)
     found = violations(plan, UpdateTask("b", retries=1), AddTask(Task("x")), UpdateTask("c", retries=1), base_version=0)
     assert [(violation.edit, violation.rule) for violation in found] == [(0, "stale"), (2, "stale")]
+
+
+def test_a_base_version_ahead_of_the_plan_is_rejected() -> None:
+    with pytest.raises(EditRejected, match="base_version 5 is ahead of the plan, which is at version 0"):
+        chain("a").apply(EditBatch((AddTask(Task("b")),), base_version=5), 0.0)
+
+
+def test_a_removal_of_everything_below_is_stale_if_something_was_added_there() -> None:
+    plan = chain("a", "b")
+    plan.edit([AddTask(Task("new")), AddDependency("b", "new")])
+    with pytest.raises(EditRejected) as caught:
+        plan.apply(EditBatch((RemoveTask("a", "remove"),), base_version=0), 0.0)
+    assert [violation.rule for violation in caught.value.violations] == ["stale", "stale"]
+    plan.apply(EditBatch((RemoveTask("a", "remove"),), base_version=1), 0.0)
+    assert len(plan) == 0

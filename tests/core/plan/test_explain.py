@@ -12,7 +12,7 @@ from asterism.core.plan.explain import Holder, Why, why
 from asterism.core.plan.lock import AssignmentLock, EditCycle, edit_on_all
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.core.plan.task import Task
-from tests.core.plan.tiny_plans import chain, start
+from tests.core.plan.tiny_plans import begin, chain, start
 
 
 class Scene:
@@ -271,3 +271,12 @@ def test_a_failure_that_was_confirmed_says_its_reason() -> None:
     scene.end("b", FAILED, ValueError("no"))
     scene.lock.close(scene.open(), 4.0, "empty")
     assert "(ValueError: no)" in str(scene.why("b"))
+
+
+def test_under_speculative_a_review_does_not_hold_what_may_be_revoked() -> None:
+    plan = chain("a", "b", revocable=True)
+    lock = AssignmentLock(plan, "speculative", edit_on=edit_on_all)
+    begin(plan, speculative=True)
+    start(plan, "a")
+    lock.finish(plan.node("a"), COMPLETED, 2.0)
+    assert why(plan, lock, plan.node("b"), None, 3.0).holders[0].kind == "turn"

@@ -106,3 +106,11 @@ def test_an_unreviewed_end_that_holds_nobody_is_noticed() -> None:
     plan.requeue(plan.nodes["b"])
     with pytest.raises(AssertionError):
         check_invariants(plan)
+
+
+def test_a_ready_task_may_be_kept_outside_the_queue_if_that_is_said() -> None:
+    plan = begin(chain("a"))
+    node = plan.queue.pop(None)
+    with pytest.raises(AssertionError, match="a is not queued"):
+        check_invariants(plan)
+    check_invariants(plan, outside={node})

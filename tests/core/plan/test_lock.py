@@ -326,3 +326,13 @@ def test_a_plan_under_a_lock_begins_like_any_other() -> None:
     plan = begin(pairs("a"))
     assert AssignmentLock(plan).edit_on is None
     assert ready(plan) == ["a"]
+
+
+def test_the_cycle_of_an_editor_in_this_process_cannot_be_claimed() -> None:
+    plan = begin(chain("a"))
+    lock = AssignmentLock(plan, edit_on=edit_on_all)
+    start(plan, "a")
+    lock.finish(plan.node("a"), COMPLETED, 2.0)
+    lock.open(3.0)
+    with pytest.raises(CycleClaimed, match="the editor of this process"):
+        lock.claim(1, "somebody", 4.0, 60.0)

@@ -7,6 +7,7 @@ from typing import Any
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ANY_DEVICE, Lane, ReadyQueue, lane_of
 from asterism.core.plan.task import Task
+from tests.core.plan.tiny_plans import begin, chain
 
 
 def queued(queue: ReadyQueue, task_id: str, rank: float = 0.0, **fields: Any) -> Node:
@@ -93,3 +94,19 @@ def test_anything_looks_into_every_lane() -> None:
     assert not queue.has_ready()
     queued(queue, "here", needs="gpu")
     assert queue.has_ready()
+
+
+def test_a_lane_that_was_set_aside_is_looked_at_again_when_it_is_said() -> None:
+    queue = begin(chain("a")).queue
+    assert list(queue.active_lanes) == [None]
+    queue.deactivate(None)
+    assert not queue.active_lanes
+    queue.activate(("nowhere", frozenset()))  # a lane without work is not worth it
+    assert not queue.active_lanes
+    queue.activate(None)
+    assert list(queue.active_lanes) == [None]
+    queue.deactivate(None)
+    queue.activate_all()
+    assert list(queue.active_lanes) == [None]
+    queue.pop(None)
+    assert not queue.active_lanes

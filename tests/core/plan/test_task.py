@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import InvalidTask, NotJson
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Dependency, Priority, Task, dependencies_of, differences, import_path
 
 
@@ -292,3 +293,14 @@ def test_after_refuses_terms_it_does_not_know(terms: Any) -> None:
 def test_after_refuses_what_names_no_task(after: Any) -> None:
     with pytest.raises(InvalidTask, match="after"):
         dependencies_of("z", after)
+
+
+def test_a_copy_cannot_reach_the_data_of_the_live_task() -> None:
+    plan = Constellation()
+    plan.add(Task("a", data={"x": 1}))
+    with pytest.raises(TypeError):
+        plan.copy()["a"].task.data["x"] = "forged"  # type: ignore[index]
+    given = {"x": 1}
+    task = Task("b", inputs=given)
+    given["x"] = 2
+    assert task.inputs == {"x": 1}

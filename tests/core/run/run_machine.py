@@ -217,7 +217,11 @@ class RunMachine(RuleBasedStateMachine):
 
         if self.said(speaker, ANYWHERE, say, tick):
             self.failures += self.stop_request != "cancel"
-            self.over() if final or self.failures > self.flow.retries else self.freed()
+            if final or self.failures > self.flow.retries:
+                self.over()
+                assert self.run.ended, "more failures than there may be"
+            else:
+                self.freed()
             self.avoided = True
 
     def decline(self, speaker: str, tick: float, full: bool) -> None:

@@ -18,7 +18,7 @@ from tests.core.run.run_machine import RunMachine
 Patch = pytest.MonkeyPatch
 
 HUNT = settings(
-    max_examples=1000,
+    max_examples=4000,
     stateful_step_count=25,
     deadline=None,
     derandomize=True,

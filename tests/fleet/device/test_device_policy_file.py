@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.fleet.policy.policy import DevicePolicy, Rules
-from asterism.fleet.policy.policy_file import LARGEST, BadPolicy, parse
+from asterism.fleet.policy.policy_file import LARGEST, InvalidDevicePolicy, parse
 
 WHOLE = """\
 # what this device does
@@ -25,7 +25,7 @@ workflows: ["media-*"]
 
 
 def mistakes(text: str) -> list[str]:
-    with pytest.raises(BadPolicy) as caught:
+    with pytest.raises(InvalidDevicePolicy) as caught:
         parse(text, "policy.yaml")
     return str(caught.value).split("\n")
 
@@ -76,19 +76,19 @@ shell: true
 """
     assert mistakes(text) == [
         "policy.yaml:1: there is no key 'comands'; did you mean 'commands'?",
-        "policy.yaml:2: shell is true or false, not 'yes'",
-        "policy.yaml:5: hosts[1] is the name of a host (in ASCII), an address or a network such as 10.0.0.0/8, "
+        "policy.yaml:2: shell must be true or false, not 'yes'",
+        "policy.yaml:5: hosts[1] must be the name of a host (in ASCII), an address or a network such as 10.0.0.0/8, "
         "not 'not a host'",
-        "policy.yaml:6: hosts[2] has a port above 65535, not 'x:99999'",
-        "policy.yaml:7: commands[0] is an absolute path, not './tool'",
-        "policy.yaml:7: commands[1] is a name, or an absolute path, not ''",
-        "policy.yaml:7: commands[2] is an absolute path, not '../up'",
-        "policy.yaml:7: commands[3] is a path without .., not '/a/../b'",
-        "policy.yaml:7: commands[4] is text, not 5",
-        "policy.yaml:8: directories is a list, such as [one, two], not '/srv'",
-        "policy.yaml:9: callables[0] is package.module:function, with * for any part, not 'jobs'",
-        "policy.yaml:10: environment[0] is the name of a variable, with * for any part, not 'A-B'",
-        "policy.yaml:11: workflows is a list, such as [one, two], not nothing",
+        "policy.yaml:6: hosts[2] must have a port of at most 65535, not 'x:99999'",
+        "policy.yaml:7: commands[0] must be an absolute path, not './tool'",
+        "policy.yaml:7: commands[1] must be a name or an absolute path, not ''",
+        "policy.yaml:7: commands[2] must be an absolute path, not '../up'",
+        "policy.yaml:7: commands[3] must be a path without .., not '/a/../b'",
+        "policy.yaml:7: commands[4] must be text, not 5",
+        "policy.yaml:8: directories must be a list, such as [one, two], not '/srv'",
+        "policy.yaml:9: callables[0] must be package.module:function, with * for any part, not 'jobs'",
+        "policy.yaml:10: environment[0] must be the name of a variable, with * for any part, not 'A-B'",
+        "policy.yaml:11: workflows must be a list, such as [one, two], not nothing",
         "policy.yaml:12: the key 'shell' is here twice; the first is in line 2",
     ]
 
@@ -96,21 +96,21 @@ shell: true
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "policy.yaml:1: a policy is a mapping"),
-        ("- commands", "policy.yaml:1: a policy is a mapping"),
+        ("", "policy.yaml:1: a device policy must be a mapping"),
+        ("- commands", "policy.yaml:1: a device policy must be a mapping"),
         ("commands: [", "policy.yaml:1: this is not YAML"),
         ("shell: true\n  x: y", "policy.yaml:2: this is not YAML"),
         ("shell: true\n---\nshell: false", "policy.yaml:2: a second document begins here"),
         ("a: &a [*a]", "*a stands for a value that contains it"),
         ("commands: [[[[[[x]]]]]]", "nested too deep"),
         ("[" * 2_000, "policy.yaml:1: this is nested too deep"),
-        ("shell: !!python/object/apply:os.system [true]", "shell is true or false, not a list"),
+        ("shell: !!python/object/apply:os.system [true]", "shell must be true or false, not a list"),
         ("shell: !!python/object/apply:os.system [true]", "2002:python/object/apply:os.system' has no meaning"),
         ("shell: !mine true", "the tag '!mine' has no meaning"),
         ("{[1, 2]: 3}", "a key is text"),
         ("commands: [\x01]", "this is not YAML"),
         ("other: 1", "the keys are commands, shell, callables, hosts, directories, environment, secrets, workflows"),
-        ("workflows: ['']", "is the name of a workflow"),
+        ("workflows: ['']", "must be the name of a workflow"),
     ],
 )
 def test_what_is_no_policy_is_told(text: str, words: str) -> None:
@@ -122,10 +122,10 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         DevicePolicy.load(path)
     path.write_bytes(b"shell: true\n# \xff\n")
-    with pytest.raises(BadPolicy, match=r"policy.yaml:2: the file is not text in UTF-8"):
+    with pytest.raises(InvalidDevicePolicy, match=r"policy.yaml:2: the file is not text in UTF-8"):
         DevicePolicy.load(path)
     path.write_bytes(b"#" * (LARGEST + 1))
-    with pytest.raises(BadPolicy, match="is larger than"):
+    with pytest.raises(InvalidDevicePolicy, match="is larger than"):
         DevicePolicy.load(path)
 
 
@@ -137,7 +137,7 @@ WORDS = st.sampled_from([*WHOLE.split(" "), "\n", ":", "[", "]", "&a", "*a"])
 def test_any_text_is_a_policy_or_told_to_be_none(text: str) -> None:
     try:
         DevicePolicy(parse(text))
-    except BadPolicy as error:
+    except InvalidDevicePolicy as error:
         told = error.mistakes
     else:
         return

@@ -544,7 +544,7 @@ def test_without_a_home_the_directory_for_temporary_files_will_do(
     assert found == tmp_path / f"asterism-{os.getuid()}"
     assert found.stat().st_mode & 0o777 == 0o700
     found.chmod(0o777)
-    with pytest.raises(PermissionError, match="not ours alone"):
+    with pytest.raises(PermissionError, match="belongs to another user"):
         state_directory()
 
 

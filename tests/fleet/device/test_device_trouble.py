@@ -90,7 +90,7 @@ def test_without_any_descriptor_it_is_trouble_and_with_many_it_works() -> None:
 def test_a_child_that_cannot_note_its_start_is_the_devices_trouble() -> None:
     """Its disk is full: what it writes before it becomes the command does not fit any more."""
     made = executors()
-    made._records._settled()
+    made._records._open_records()
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, made._records._groups, inheritable=False)
     os.close(full)

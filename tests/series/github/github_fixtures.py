@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from asterism.series.compare_and_swap import RetryOptions
-from asterism.series.github.github_register import open_github
-from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.sync import SyncService, SyncSettings
+from asterism.series.github.github_register import GitHubRegister, open_github
+from asterism.series.github.sync import SyncService
 from asterism.series.github.sync_report import SeriesReport, SyncReport
+from asterism.series.github.sync_settings import SyncSettings
 from tests.series.github.github_server import TOKEN, GitHubServer
 from tests.series.github.github_world import World
 
@@ -36,7 +36,7 @@ def opened(server: GitHubServer, **more: Any) -> GitHubRegister:
 
 def service_of(register: GitHubRegister, mode: Any = "enforce", assignee: str = "robot", **more: Any) -> SyncService:
     # a crowd on a machine that is busy may have to wait longer for a turn than a user would
-    usual: dict[str, Any] = {"patience": QUICK, "by": "cron", "lock_deadline": 300.0}
+    usual: dict[str, Any] = {"retry": QUICK, "by": "cron", "lock_deadline": 300.0}
     return SyncService(register, SyncSettings(assignee, mode, **(usual | more)))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from asterism.series.github.github_register import open_github
-from asterism.series.github.github_register import GitHubRegister
+from asterism.series.github.github_register import GitHubRegister, open_github
 from tests.series.github.github_server import TOKEN
 
 

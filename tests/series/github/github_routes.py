@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tests.series.github.github_payloads import Forms
 from tests.series.github.github_graphql import GraphQL
+from tests.series.github.github_payloads import Forms
 from tests.series.github.github_world import Issue, Refusal
 
 if TYPE_CHECKING:

@@ -12,15 +12,16 @@ import sys
 
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.github.github_register import open_github
-from asterism.series.github.sync import SyncService, SyncSettings
+from asterism.series.github.sync import SyncService
+from asterism.series.github.sync_settings import SyncSettings
 from asterism.series.register import SeriesError
 
 PATIENCE = RetryOptions(tries=0, jitter=(0.05, 0.3), deadline=120.0)
 
 
 async def one() -> dict[str, object]:
-    register = open_github("acme/rocket", environ=os.environ, patience=300.0)
-    service = SyncService(register, SyncSettings("robot", patience=PATIENCE, lock_deadline=60.0))
+    register = open_github("acme/rocket", environ=os.environ, max_wait=300.0)
+    service = SyncService(register, SyncSettings("robot", retry=PATIENCE, lock_deadline=60.0))
     try:
         report = await service.sync()
         return {

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from asterism.core.series.machine import Series
-from asterism.series.compare_and_swap import change
+from asterism.series.compare_and_swap import update
 from asterism.series.github.assignment_lock import HeldLock
 from asterism.series.github.tracking_issue import TrackingIssues
-from asterism.series.register import STATE_FILE, Snapshot, OutcomeUnknown
+from asterism.series.register import STATE_FILE, OutcomeUnknown, Snapshot
 from tests.series.github.github_fixtures import (
     QUICK,
     SERIES,
@@ -39,7 +39,7 @@ def server():
 def announced(server: GitHubServer) -> list[int]:
     """Of whom it was said that they are active now, in order."""
     notes = server.call(lambda world: [note["body"] for issue in world.listed() for note in issue.comments])
-    return [int(note[1:].split(" is the active issue of RFC-093 now")[0]) for note in notes]
+    return [int(note[1:].split(" is now the active issue of RFC-093")[0]) for note in notes]
 
 
 def turn_of_another(server: GitHubServer, until: float) -> None:
@@ -64,7 +64,7 @@ def test_a_promotion_that_a_command_made_is_announced_too(server):
 
     async def release() -> None:
         register = opened(server)
-        await change(register, SERIES, lambda series, now: series.leave(1, now), "release", patience=QUICK)
+        await update(register, SERIES, lambda series, now: series.leave(1, now), "release", retry=QUICK)
         await register.close()
 
     asyncio.run(release())
@@ -98,10 +98,10 @@ def test_a_state_that_is_old_by_now_is_not_announced(server):
     async def scene() -> None:
         register = opened(server)
         before = Series.from_text((await register.read(SERIES)).text, SERIES)
-        await change(register, SERIES, lambda series, now: series.leave(1, now), "release", patience=QUICK)
+        await update(register, SERIES, lambda series, now: series.leave(1, now), "release", retry=QUICK)
         after = Series.from_text((await register.read(SERIES)).text, SERIES)
         for series in (after, before):
-            text = f"#{series.active} is the active issue of RFC-093 now"
+            text = f"#{series.active} is now the active issue of RFC-093"
             await TrackingIssues(register).announce(series, number, text, Snapshot(None, None))
         await register.close()
 
@@ -134,7 +134,7 @@ def test_a_mark_whose_reply_is_lost_is_followed_by_its_comment_once(server):
         tracking.register.swap = lost  # type: ignore[method-assign]
         series = Series.from_text((await register.read(SERIES)).text, SERIES)
         for _ in range(2):
-            await tracking.announce(series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None))
+            await tracking.announce(series, number, "#1 is now the active issue of RFC-093", Snapshot(None, None))
         await register.close()
 
     asyncio.run(scene())
@@ -145,15 +145,15 @@ async def test_a_promotion_within_the_turn_is_counted_as_any_other(server):
     """The active issue is closed after the state was held against reality, and before it is assigned."""
     register = opened(server)
     service = service_of(register)
-    take, closed = service.turns.take, []
+    acquire, closed = service.context.lock.acquire, []
 
     async def late(name: str) -> HeldLock:
         if not closed:
             closed.append(1)
             await asyncio.to_thread(merged, server, 1)
-        return await take(name)
+        return await acquire(name)
 
-    service.turns.take = late  # type: ignore[method-assign]
+    service.context.lock.acquire = late  # type: ignore[method-assign]
     await service.sync()
     await register.close()
     counts = service.metrics.counts
@@ -253,7 +253,9 @@ def test_a_copy_of_github_that_is_behind_does_not_announce_what_was_announced_be
             return Snapshot(old.text, old.token)
 
         register.read = behind  # type: ignore[method-assign]
-        await TrackingIssues(register).announce(series, number, "#1 is the active issue of RFC-093 now", Snapshot(None, None))
+        await TrackingIssues(register).announce(
+            series, number, "#1 is now the active issue of RFC-093", Snapshot(None, None)
+        )
         await register.close()
 
     asyncio.run(scene())

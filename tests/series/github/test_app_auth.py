@@ -152,7 +152,7 @@ async def test_a_token_that_is_not_given_at_first_is_asked_for_again_and_nothing
         take_back(server)
         server.faults.only = lambda method, path: path == ASKED_FOR_ONE
         server.faults.broken = 1.0
-        made = await service.register.client.send("POST", "issues", {"title": "one"}, again=False)
+        made = await service.register.client.send("POST", "issues", {"title": "one"}, repeatable=False)
         assert made["title"] == "one"
     assert [one.title for one in server.world.listed()].count("one") == 1
 
@@ -168,5 +168,5 @@ async def test_the_token_of_a_person_that_is_refused_is_asked_with_once(server):
 async def test_an_app_that_is_not_installed_is_told(server, key):
     server.app_key = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
     async with staying(server, key) as service:
-        with pytest.raises(RegisterUnavailable, match="not known to be installed"):
+        with pytest.raises(RegisterUnavailable, match="cannot find the installation"):
             await service.register.names()

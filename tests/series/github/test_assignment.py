@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.github_client import ATTEMPTS
+from asterism.series.github.github_client import MAX_ATTEMPTS
 from tests.series.github.github_fixtures import sync, world_of
 from tests.series.github.github_server import GitHubServer
 
@@ -62,7 +62,7 @@ def test_who_leaves_while_the_bot_is_assigned_is_not_brought_back(server):
     assert people(server, 1) == {BOT}
 
 
-@pytest.mark.parametrize("times", [1, ATTEMPTS], ids=["once", "each time"])
+@pytest.mark.parametrize("times", [1, MAX_ATTEMPTS], ids=["once", "each time"])
 def test_who_was_dropped_by_a_list_whose_reply_got_lost_is_brought_back_too(server, times):
     lost: list[int] = []
     write, answer = server._write, server.routes.answer

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from asterism.series.compare_and_swap import RetryOptions, change
+from asterism.series.compare_and_swap import RetryOptions, update
 from asterism.series.github import assignment_lock as turns_module
-from asterism.series.github.assignment_lock import LENGTH, LockHeld, HeldLock, LockExpired, AssignmentLock
-from asterism.series.github.sync import SyncService, SyncSettings
+from asterism.series.github.assignment_lock import LENGTH, AssignmentLock, HeldLock, LockExpired, LockHeld
+from asterism.series.github.sync import SyncService
 from asterism.series.github.sync_report import SyncReport
+from asterism.series.github.sync_settings import SyncSettings
 from asterism.series.register import STATE_FILE, RegisterUnavailable
 from tests.series.github.github_fixtures import (
     QUICK,
@@ -41,7 +42,7 @@ def server():
 async def released(server: GitHubServer, issue: int) -> None:
     """What ``series release`` does: the state changes, and the issue stays assigned."""
     register = opened(server)
-    await change(register, SERIES, lambda series, now: series.leave(issue, now), "release", patience=QUICK)
+    await update(register, SERIES, lambda series, now: series.leave(issue, now), "release", retry=QUICK)
     await register.close()
 
 
@@ -68,14 +69,14 @@ def test_an_assignment_that_is_late_does_not_land_beside_another(server):
 
 
 def test_without_turns_it_does(server, monkeypatch):
-    async def take(self: AssignmentLock, name: str) -> HeldLock:
+    async def acquire(self: AssignmentLock, name: str) -> HeldLock:
         return HeldLock(name, "", float("inf"), lambda: 0.0)
 
-    async def give_back(self: AssignmentLock, turn: HeldLock) -> None:
+    async def release(self: AssignmentLock, turn: HeldLock) -> None:
         return None
 
-    monkeypatch.setattr(AssignmentLock, "take", take)
-    monkeypatch.setattr(AssignmentLock, "give_back", give_back)
+    monkeypatch.setattr(AssignmentLock, "acquire", acquire)
+    monkeypatch.setattr(AssignmentLock, "release", release)
     asyncio.run(late_assignment(server))
     assert server.world.doubles != []
 
@@ -83,18 +84,18 @@ def test_without_turns_it_does(server, monkeypatch):
 async def test_a_turn_is_taken_by_one_and_given_back(server):
     register = opened(server)
     turns = AssignmentLock(register)
-    turn = await turns.take(SERIES)
+    turn = await turns.acquire(SERIES)
     with pytest.raises(LockHeld):
-        await turns.take(SERIES)
-    await turns.take("OPS-7")  # another series has turns of its own
-    await turns.give_back(turn)
-    await turns.take(SERIES)
+        await turns.acquire(SERIES)
+    await turns.acquire("OPS-7")  # another series has turns of its own
+    await turns.release(turn)
+    await turns.acquire(SERIES)
     await register.close()
 
 
 async def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
     registers = [opened(server) for _ in range(10)]
-    taken = await asyncio.gather(*(AssignmentLock(one).take(SERIES) for one in registers), return_exceptions=True)
+    taken = await asyncio.gather(*(AssignmentLock(one).acquire(SERIES) for one in registers), return_exceptions=True)
     for register in registers:
         await register.close()
     assert len([one for one in taken if isinstance(one, HeldLock)]) == 1
@@ -104,16 +105,16 @@ async def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
 async def test_a_turn_whose_reply_was_lost_is_recognised(server):
     server.faults.lose, server.faults.only = 1.0, lambda method, path: path.endswith("/git/refs")
     register = opened(server)
-    turn = await AssignmentLock(register).take(SERIES)
-    turn.guard()
+    turn = await AssignmentLock(register).acquire(SERIES)
+    turn.check()
     await register.close()
 
 
 async def test_a_turn_is_given_back_although_the_first_tries_get_lost(server):
     register = opened(server)
     turns = AssignmentLock(register)
-    turn = await turns.take(SERIES)
-    await register._repository("")  # so that only the swap itself is asked of GraphQL
+    turn = await turns.acquire(SERIES)
+    await register._query_repository("")  # so that only the swap itself is asked of GraphQL
     left = [2]
 
     def twice(method: str, path: str) -> bool:
@@ -121,9 +122,9 @@ async def test_a_turn_is_given_back_although_the_first_tries_get_lost(server):
         return path == "/graphql" and left[0] >= 0
 
     server.faults = Faults(drop=1.0, only=twice)
-    await turns.give_back(turn)
+    await turns.release(turn)
     assert left[0] < 0
-    await turns.take(SERIES)
+    await turns.acquire(SERIES)
     await register.close()
 
 
@@ -135,7 +136,7 @@ def held(server: GitHubServer, **document: object) -> None:
 async def can_take(server: GitHubServer) -> bool:
     register = opened(server)
     try:
-        await AssignmentLock(register).take(SERIES)
+        await AssignmentLock(register).acquire(SERIES)
     except LockHeld:
         return False
     finally:
@@ -171,15 +172,15 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
     now = [0.0]
     register = opened(server)
     service = service_of(register)
-    service.turns = AssignmentLock(register, clock=lambda: now[0])
-    take = service.turns.take
+    service.context.lock = AssignmentLock(register, clock=lambda: now[0])
+    acquire = service.context.lock.acquire
 
     async def slow(name: str) -> HeldLock:
-        turn = await take(name)
+        turn = await acquire(name)
         now[0] = LENGTH - 20.0
         return turn
 
-    service.turns.take = slow  # type: ignore[method-assign]
+    service.context.lock.acquire = slow  # type: ignore[method-assign]
     [report] = (await service.sync()).series
     assert (report.status, report.assigned) == ("unavailable", False)
     assert "took too long" in (report.problem or "")
@@ -191,10 +192,10 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
 def test_the_margins_leave_time_to_work_and_time_to_arrive():
     assert turns_module.TIMEOUT + turns_module.MARGIN < LENGTH / 2
     turn = HeldLock(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN - 1)
-    turn.guard()
+    turn.check()
     late = HeldLock(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN + 1)
     with pytest.raises(LockExpired):
-        late.guard()
+        late.check()
 
 
 def test_who_does_not_get_the_turn_is_told_that_what_was_decided_stands(server):
@@ -226,7 +227,7 @@ async def waiting(server: GitHubServer, **settings: Any) -> tuple[SyncReport, fl
         now[0] += seconds
 
     register = opened(server)
-    settings = {"by": "cron", "patience": RetryOptions(tries=20), **settings}
+    settings = {"by": "cron", "retry": RetryOptions(tries=20), **settings}
     service = SyncService(register, SyncSettings("robot", **settings), sleep=sleep, clock=clock)
     report = await service.sync()
     await register.close()
@@ -256,7 +257,7 @@ async def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(
     async def never(seconds: float) -> None:
         pytest.fail("it waited")
 
-    service._sleep = never
+    service.context.sleep = never
     report = await service.sync()
     await register.close()
     assert {one.name: one.status for one in report.series} == {"OPS-7": "contended", SERIES: "in step"}

@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series.github.discovery import Assignee, BadPattern, SeriesMatcher
-from asterism.series.github.reconcile import is_newer
+from asterism.series.github.reconcile import is_newer_version
 from asterism.series.github.tracking_issue import body_of
 
 
@@ -35,13 +35,13 @@ def issue(title: str, *labels: str, number: int = 7, **more: object) -> dict[str
     ],
 )
 def test_titles_and_labels_name_series(form, found):
-    seen = SeriesMatcher().find(form)
+    seen = SeriesMatcher().match(form)
     assert (seen and (seen.series, seen.micro)) == found
 
 
 def test_a_pattern_of_ones_own_finds_other_titles():
-    finder = SeriesMatcher(r"^\[(?P<series>\w+)\]")
-    seen = finder.find(issue("[alpha] something", number=42))
+    matcher = SeriesMatcher(r"^\[(?P<series>\w+)\]")
+    seen = matcher.match(issue("[alpha] something", number=42))
     assert seen is not None
     assert (seen.series, seen.micro) == ("alpha", 42)
 
@@ -94,14 +94,14 @@ def test_a_view_fits_into_an_issue_however_many_wait(waiting):
     ("title", "micro"), [("RFC-093-12: a", 12), ("RFC-093-b: letters", 7), ("RFC-093-²: small", 7), ("RFC-093-1b", 7)]
 )
 def test_a_micro_part_that_is_no_number_leaves_the_order_to_the_number_of_the_issue(title, micro):
-    seen = SeriesMatcher(r"^(?P<series>RFC-\d+)-(?P<micro>[\w²]+)").find(issue(title))
+    seen = SeriesMatcher(r"^(?P<series>RFC-\d+)-(?P<micro>[\w²]+)").match(issue(title))
     assert (seen and (seen.series, seen.micro)) == ("RFC-093", micro)
 
 
 def test_a_required_label_counts_in_whatever_case():
-    finder = SeriesMatcher(required="Bot")
-    assert finder.find(issue("RFC-093-02: a part", "bug", "bOT")) is not None
-    assert finder.find(issue("RFC-093-02: a part", "bug")) is None
+    matcher = SeriesMatcher(required="Bot")
+    assert matcher.match(issue("RFC-093-02: a part", "bug", "bOT")) is not None
+    assert matcher.match(issue("RFC-093-02: a part", "bug")) is None
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,19 @@ def test_a_required_label_counts_in_whatever_case():
 )
 def test_a_label_in_other_case_names_the_series_that_titles_name(label, series):
     """To GitHub labels are the same in whatever case; titles are not."""
-    found = SeriesMatcher().find(issue("another part", label))
+    found = SeriesMatcher().match(issue("another part", label))
     assert found is not None
     assert found.series == series
 
 
 def test_a_label_is_taken_as_it_is_where_titles_may_be_in_any_case():
-    finder = SeriesMatcher(title=r"^(?P<series>\w+-\d+)-(?P<micro>\d+)")
-    assert finder.find(issue("another part", "series:rfc-093/3")).series == "rfc-093"
-    finder = SeriesMatcher(title=r"^\[(?P<series>[A-Z]+-\d+)\]")
-    assert finder.find(issue("another part", "series:rfc-093/3")).series == "rfc-093"
+    matcher = SeriesMatcher(title=r"^(?P<series>\w+-\d+)-(?P<micro>\d+)")
+    assert matcher.match(issue("another part", "series:rfc-093/3")).series == "rfc-093"
+    matcher = SeriesMatcher(title=r"^\[(?P<series>[A-Z]+-\d+)\]")
+    assert matcher.match(issue("another part", "series:rfc-093/3")).series == "rfc-093"
 
 
 def test_a_later_version_is_told_from_rubbish():
-    assert is_newer('{"version": 2}')
+    assert is_newer_version('{"version": 2}')
     for text in (None, "", "{", "[]", "7", '{"version": 1}', '{"version": "2"}', '{"version": true}', '{"version": 0}'):
-        assert not is_newer(text)
+        assert not is_newer_version(text)

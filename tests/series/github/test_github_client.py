@@ -12,17 +12,10 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.auth import (
-    BadRepository,
-    Credentials,
-    NoCredentials,
-    credentials_from,
-    repository_of,
-)
-from asterism.series.github.github_register import open_github
+from asterism.series.github.auth import Credentials, NoCredentials, credentials_from
 from asterism.series.github.github_client import GitHubClient, RequestRejected
-from asterism.series.github.github_register import GitHubRegister
-from asterism.series.register import RateLimited, RegisterUnavailable, OutcomeUnknown
+from asterism.series.github.github_register import BadRepository, GitHubRegister, open_github, parse_repository
+from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable
 from tests.series.github.github_fixtures import environ, opened, service_of, world_of
 from tests.series.github.github_server import Faults, GitHubServer, Limit
 
@@ -70,7 +63,7 @@ async def test_a_limit_that_takes_longer_than_the_patience_is_told(server):
 async def test_the_patience_is_for_one_piece_of_work_and_begins_anew_with_the_next(server):
     async with with_client(server) as (client, slept):
         for _ in range(2):
-            client.begin()
+            client.begin_operation()
             server.secondary_next = 60
             await client.get("issues/1")
         server.secondary_next = 60
@@ -92,14 +85,14 @@ async def test_a_limit_that_the_deadline_does_not_leave_time_for_is_told_at_once
         if waits:
             await register.client.get("issues/1")
             continue
-        with pytest.raises(RateLimited, match=f"asks to wait {asked} s"):
+        with pytest.raises(RateLimited, match=f"accepts the next request in {asked} s"):
             await register.client.get("issues/1")
     assert slept == [10.0, 14.0]
     register.client._until -= 15.0  # most of the time is over
     server.secondary_next = 10
     with pytest.raises(RateLimited):
         await register.client.get("issues/1")
-    register.client.begin()
+    register.client.begin_operation()
     server.secondary_next = 10
     await register.client.get("issues/1")
     assert slept == [10.0, 14.0, 10.0]
@@ -141,7 +134,7 @@ async def test_a_primary_limit_of_graphql_which_answers_200_is_waited_for_too(se
             server.limit = Limit()
 
         client._sleep = reset
-        data, errors = await client.ask('query { repository(owner: "acme", name: "rocket") { id } }', {})
+        data, errors = await client.graphql('query { repository(owner: "acme", name: "rocket") { id } }', {})
         assert (data["repository"]["id"], errors) == ("R_4242", [])
         assert 20 < slept[0] < 83
 
@@ -158,14 +151,14 @@ async def test_nothing_more_is_sent_once_the_limit_is_known_to_be_used_up(server
 
 async def test_what_has_not_changed_does_not_count_against_the_limit(server):
     async with with_client(server) as (client, _):
-        await client.pages("issues", {"state": "open"})
+        await client.get_all("issues", {"state": "open"})
         left = server.limit.remaining
         for _ in range(10):
-            await client.pages("issues", {"state": "open"})
+            await client.get_all("issues", {"state": "open"})
         assert server.limit.remaining == left
         assert client.calls["not_modified"] == 10
         server.call(lambda world: world.add_issue("RFC-093-04: new"))
-        assert len(await client.pages("issues", {"state": "open"})) == 4
+        assert len(await client.get_all("issues", {"state": "open"})) == 4
 
 
 # -- lost replies ------------------------------------------------------------------------------------------------------
@@ -186,13 +179,13 @@ async def test_a_read_is_asked_again_after_a_broken_connection_and_an_error_of_t
 async def test_a_read_that_never_gets_through_is_out_of_reach_and_a_write_is_unsure(server):
     server.faults = Faults(drop=1.0)
     async with with_client(server) as (client, _):
-        with pytest.raises(RegisterUnavailable, match="out of reach"):
+        with pytest.raises(RegisterUnavailable, match="not reachable"):
             await client.get("issues/1")
         with pytest.raises(OutcomeUnknown):
             await client.send("PATCH", "issues/1", {"title": "x"})
         server.forget()
         with pytest.raises(OutcomeUnknown):
-            await client.send("POST", "issues", {"title": "x"}, again=False)
+            await client.send("POST", "issues", {"title": "x"}, repeatable=False)
         assert server.counted["dropped"] == 1
 
 
@@ -203,8 +196,8 @@ async def test_a_server_that_is_not_there_is_told_and_nothing_was_sent():
         return None
 
     register.client._sleep = sleep
-    with pytest.raises(RegisterUnavailable, match="out of reach"):
-        await register.client.send("POST", "issues", {"title": "x"}, again=False)
+    with pytest.raises(RegisterUnavailable, match="not reachable"):
+        await register.client.send("POST", "issues", {"title": "x"}, repeatable=False)
     await register.close()
 
 
@@ -217,7 +210,7 @@ async def test_a_next_page_that_leads_elsewhere_is_not_followed_with_our_credent
 
     server._answered = elsewhere  # type: ignore[method-assign]
     async with with_client(server) as (client, _):
-        assert len(await client.pages("issues", {"state": "open"})) == 3
+        assert len(await client.get_all("issues", {"state": "open"})) == 3
 
 
 async def test_the_clock_is_that_of_github(server):
@@ -282,7 +275,7 @@ def test_an_app_needs_its_key(tmp_path):
     file = tmp_path / "key.pem"
     with pytest.raises(NoCredentials, match="GITHUB_APP_PRIVATE_KEY"):
         credentials_from({"GITHUB_APP_ID": "77"})
-    with pytest.raises(NoCredentials, match="cannot be read"):
+    with pytest.raises(NoCredentials, match="cannot read the private key"):
         credentials_from({"GITHUB_APP_ID": "77", "GITHUB_APP_PRIVATE_KEY_FILE": str(file)})
     file.write_text("hello")
     with pytest.raises(NoCredentials, match="PEM"):
@@ -299,7 +292,7 @@ def test_credentials_are_never_shown():
 @pytest.mark.parametrize("text", ["", "rocket", "acme/", "/rocket", "acme/rocket/x", "acme/..", "a b/c", "acme/ro?ket"])
 def test_what_names_no_repository_is_refused(text):
     with pytest.raises(BadRepository):
-        repository_of(text)
+        parse_repository(text)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "api.github.com", "https://", "file:///x"])

@@ -21,9 +21,9 @@ from githubkit.compat import type_validate_python
 from githubkit_schemas.latest import models
 
 from asterism.series.github.github_client import RequestRejected
-from asterism.series.register import RevisionConflict, RegisterUnavailable
-from tests.series.github.github_openapi import FOLDER, MISSING
+from asterism.series.register import RegisterUnavailable, RevisionConflict
 from tests.series.github.github_fixtures import environ, merged, opened, sync, world_of
+from tests.series.github.github_openapi import FOLDER, MISSING
 from tests.series.github.github_server import GitHubServer
 from tests.series.github.github_world import World
 

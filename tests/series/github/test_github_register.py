@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from asterism.core.series.machine import Series
-from asterism.series.compare_and_swap import Claim, RetryOptions, claim
+from asterism.series.claims import Claim, claim
+from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.register import RevisionConflict, RegisterUnavailable, Snapshot, OutcomeUnknown
+from asterism.series.register import OutcomeUnknown, RegisterUnavailable, RevisionConflict, Snapshot
 from asterism.testing.register_conformance import ProcessOpener, RegisterConformance
-from tests.series.github.github_opener import open_at
 from tests.series.github.github_fixtures import opened
+from tests.series.github.github_opener import open_at
 from tests.series.github.github_server import Faults, GitHubServer
 
 NAME = "RFC-093"
@@ -69,8 +70,8 @@ async def test_claims_go_through_while_replies_get_lost(server):
         try:
             while True:  # who is told that GitHub is out of reach comes back, as a job does
                 with contextlib.suppress(RegisterUnavailable):
-                    patience = RetryOptions(tries=0, jitter=(0.0, 0.05))
-                    return (await claim(register, NAME, wanted, patience=patience)).after.position(issue)
+                    retry = RetryOptions(tries=0, jitter=(0.0, 0.05))
+                    return (await claim(register, NAME, wanted, retry=retry)).after.position(issue)
         finally:
             await register.close()
 

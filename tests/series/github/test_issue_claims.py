@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from asterism.series.compare_and_swap import Claim, UpdateCounts, Outcome, change
-from asterism.series.compare_and_swap import claim as claim_in_register
-from asterism.series.github.observed_state import Departure
+from asterism.series.claims import Claim
+from asterism.series.claims import claim as claim_in_register
+from asterism.series.compare_and_swap import Outcome, UpdateCounts, update
 from asterism.series.github.issue_claims import ClaimAfterDepartures, IssueClaims
+from asterism.series.github.observed_state import Departure
 from asterism.series.register import NotClaimable
 from tests.series.github.github_fixtures import QUICK, SERIES, assigned, merged, opened, state, sync, world_of
 from tests.series.github.github_server import GitHubServer
@@ -28,7 +29,7 @@ def claimed(server: GitHubServer, number: int, **terms: Any) -> tuple[Outcome, d
         register = opened(server)
         claims = IssueClaims(register.client)
         try:
-            return await claims.claim(register, SERIES, Claim(number, "ann"), patience=QUICK, **terms), claims.left
+            return await claims.claim(register, SERIES, Claim(number, "ann"), retry=QUICK, **terms), claims.left
         finally:
             await register.close()
 
@@ -39,7 +40,7 @@ def queued(server: GitHubServer, *numbers: int) -> None:
     async def main() -> None:
         register = opened(server)
         for number in numbers:
-            await claim_in_register(register, SERIES, Claim(number), patience=QUICK)
+            await claim_in_register(register, SERIES, Claim(number), retry=QUICK)
         await register.close()
 
     asyncio.run(main())
@@ -109,7 +110,7 @@ def test_an_open_active_issue_is_waited_for_as_before(server):
 def test_while_a_series_is_paused_nobody_gets_the_turn_of_who_is_gone(server):
     async def pause() -> None:
         register = opened(server)
-        await change(register, SERIES, lambda series, now: series.pause(now, "ann"), "pause", patience=QUICK)
+        await update(register, SERIES, lambda series, now: series.pause(now, "ann"), "pause", retry=QUICK)
         await register.close()
 
     queued(server, 1, 2)
@@ -177,7 +178,7 @@ def test_who_becomes_active_after_the_look_is_looked_at_too(server):
 
         register.swap = late  # type: ignore[method-assign]
         try:
-            return await claims.claim(register, SERIES, Claim(2), patience=QUICK), claims.left
+            return await claims.claim(register, SERIES, Claim(2), retry=QUICK), claims.left
         finally:
             await register.close()
 
@@ -201,7 +202,7 @@ def test_many_claims_at_once_behind_a_closed_issue_make_one_active(server):
     async def one(number: int) -> Outcome:
         register = opened(server)
         try:
-            return await IssueClaims(register.client).claim(register, SERIES, Claim(number), patience=QUICK)
+            return await IssueClaims(register.client).claim(register, SERIES, Claim(number), retry=QUICK)
         finally:
             await register.close()
 
@@ -231,5 +232,5 @@ def test_the_history_says_who_left_and_why(gone, item, said):
     series = Series("X").claim(1, 1.0).enqueue([(2, 2), (3, 3)], 2.0)
     step = ClaimAfterDepartures(Claim(item, "ann"), gone)
     after = step(series, 3.0)
-    assert step.told(series, after) == said
+    assert step.message(series, after) == said
     assert after.revision == series.revision + 1

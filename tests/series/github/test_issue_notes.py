@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from asterism.series.compare_and_swap import change
+from asterism.series.compare_and_swap import update
 from asterism.series.github.github_register import open_github
 from asterism.series.github.place_labels import MOST_AT_ONCE, BadLabel
-from asterism.series.github.sync import SyncSettings
 from asterism.series.github.sync import SyncService
+from asterism.series.github.sync_settings import SyncSettings
 from asterism.series.register import STATE_FILE
 from tests.series.github.github_fixtures import (
     QUICK,
@@ -57,7 +57,7 @@ def comments(server: GitHubServer, number: int = 1) -> list[str]:
 def changed(server: GitHubServer, step: Any) -> None:
     async def main() -> None:
         register = opened(server)
-        await change(register, SERIES, step, "by hand", patience=QUICK)
+        await update(register, SERIES, step, "by hand", retry=QUICK)
         await register.close()
 
     asyncio.run(main())
@@ -192,7 +192,7 @@ def test_labels_that_say_something_else_are_refused(server, names, said):
 # -- a person unassigns ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("terms", [{}, {"way": "graphql"}, {"view": False}], ids=["rest", "graphql", "no view"])
+@pytest.mark.parametrize("terms", [{}, {"assign_with": "graphql"}, {"view": False}], ids=["rest", "graphql", "no view"])
 def test_who_is_assigned_again_after_a_person_unassigned_it_is_told_so_once(server, terms):
     sync(server, **terms)
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
@@ -337,7 +337,7 @@ def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects
 
     sync(server)
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
-    monkeypatch.setattr(sync_module, "unassigned_by_person", unknown)
+    monkeypatch.setattr(sync_module, "find_unassignment", unknown)
     report = sync(server, **RESPECT)
     assert (report.status, assigned(server)) == ("unavailable", [])
     sync(server)

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from asterism.series.github.assignment_lock import LENGTH
-from tests.series.github.github_fixtures import SERIES, assigned, merged, opened, service_of, state, sync, view, world_of
+from tests.series.github.github_fixtures import (
+    SERIES,
+    assigned,
+    merged,
+    opened,
+    service_of,
+    state,
+    sync,
+    view,
+    world_of,
+)
 from tests.series.github.github_server import GitHubServer
 
 
@@ -52,7 +62,7 @@ def later(server: GitHubServer) -> None:
     server.ahead = LENGTH + 30
 
 
-def in_step(server: GitHubServer) -> None:
+def Reconciliation(server: GitHubServer) -> None:
     """What is so is what the state says, and what the one tracking issue shows."""
     document = state(server)
     world = server.world
@@ -79,7 +89,10 @@ def a_duplicate(server: GitHubServer) -> None:
     server.call(lambda world: world.assign(3, "robot", by_hand=True))
 
 
-@pytest.mark.parametrize("before", [nothing, a_merge, a_duplicate])
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(nothing, marks=pytest.mark.long), a_merge, pytest.param(a_duplicate, marks=pytest.mark.long)],
+)
 def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[GitHubServer], None]) -> None:
     writes, died = 0, True
     while died:
@@ -89,7 +102,7 @@ def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[Gi
             later(server)
             report = sync(server, "announce")
             assert (report.status, report.problem) == ("in step", None), f"after {writes} writes"
-            in_step(server)
+            Reconciliation(server)
             told = [
                 note["body"].partition(" is the active")[0] for one in server.world.listed() for note in one.comments
             ]

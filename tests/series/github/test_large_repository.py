@@ -61,7 +61,9 @@ def test_a_series_goes_on_while_somebody_comments_between_any_two_lists(server):
         try:
             return [
                 one.item
-                for one in await IssueObserver(register.client, SeriesMatcher(assignee=Assignee("robot"))).live(SERIES, True)
+                for one in await IssueObserver(register.client, SeriesMatcher(assignee=Assignee("robot"))).live_issues(
+                    SERIES, True
+                )
             ]
         finally:
             await register.close()
@@ -83,7 +85,7 @@ async def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
     before_each(server, slow)
     register = opened(server)
     service = service_of(register, view=False, assignee=assignee)
-    service.turns = AssignmentLock(register, clock=lambda: now[0])
+    service.context.lock = AssignmentLock(register, clock=lambda: now[0])
     for active in (1, 2):
         lists.clear()
         [report] = (await service.sync()).series

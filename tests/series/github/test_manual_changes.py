@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from asterism.core.series.machine import UnreadableSeries
-from asterism.series.compare_and_swap import change
+from asterism.series.compare_and_swap import update
 from asterism.series.register import STATE_FILE, RegisterUnavailable, SeriesError
 from tests.series.github.github_fixtures import QUICK, SERIES, opened, service_of, state, synced, view, world_of
 from tests.series.github.github_server import Faults, GitHubServer
@@ -66,7 +66,7 @@ async def command(server: GitHubServer, chance: random.Random) -> None:
         lambda series, now: series.resume(now),
     ]
     try:
-        await change(register, SERIES, chance.choice(steps), "by hand", patience=QUICK)
+        await update(register, SERIES, chance.choice(steps), "by hand", retry=QUICK)
     except (UnreadableSeries, SeriesError):
         pass
     finally:
@@ -97,7 +97,7 @@ async def storm(server: GitHubServer, seed: int) -> None:
         await asyncio.gather(people(), *(one_sync(server) for _ in range(TOGETHER)))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_whatever_people_do_the_service_never_assigns_two_and_puts_right_what_they_did(seed):
     with GitHubServer(world_of(6), Faults(seed=seed, lose=0.03, drop=0.02, broken=0.01)) as server:
         server.limit.remaining = 1_000_000

@@ -88,7 +88,7 @@ def observed(server: GitHubServer, file: Path, times: int = 1) -> tuple[SyncRepo
     async def once() -> SyncReport:
         register = opened(server)
         service = service_of(register, "observe")
-        service.metrics.recall(file)
+        service.metrics.load_observed(file)
         report = await service.sync()
         await register.close()
         service.metrics.write(file)

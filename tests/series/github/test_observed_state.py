@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asterism.series.github.discovery import Assignee, SeriesMatcher
-from asterism.series.github.observed_state import IssueObserver, CannotRebuild
+from asterism.series.github.observed_state import CannotRebuild, IssueObserver
 from tests.series.github.github_fixtures import SERIES, assigned, opened, service_of, sync, synced, world_of
 from tests.series.github.github_server import GitHubServer
 from tests.series.github.github_world import World
@@ -65,7 +65,7 @@ def test_a_list_that_is_not_given_in_pages_is_read_once(server):
 
     async def listed() -> int:
         register = opened(server)
-        found = await register.client.pages("issues", {"state": "open"})
+        found = await register.client.get_all("issues", {"state": "open"})
         await register.close()
         return len(found)
 
@@ -122,11 +122,11 @@ def test_a_label_is_the_same_in_whatever_case(server):
 # -- rebuilding --------------------------------------------------------------------------------------------------------
 
 
-def live(server: GitHubServer, name: str, finder: SeriesMatcher, known: bool) -> list[tuple[int, bool]]:
+def live(server: GitHubServer, name: str, matcher: SeriesMatcher, known: bool) -> list[tuple[int, bool]]:
     async def scene() -> list[tuple[int, bool]]:
         register = opened(server)
         try:
-            found = await IssueObserver(register.client, finder).live(name, known)
+            found = await IssueObserver(register.client, matcher).live_issues(name, known)
             return [(int(one.item), one.assigned) for one in found]
         finally:
             await register.close()

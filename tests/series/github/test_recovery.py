@@ -11,7 +11,7 @@ from asterism.core.series.machine import Series
 from asterism.series.github.discovery import TRACKING_LABEL, SeriesIssue
 from asterism.series.github.github_client import GitHubClient, RequestRejected
 from asterism.series.github.observed_state import ObservedSeries
-from asterism.series.github.reconcile import in_step
+from asterism.series.github.reconcile import Reconciliation
 from asterism.series.register import STATE_FILE
 from tests.series.github.github_fixtures import (
     SERIES,
@@ -228,9 +228,9 @@ def test_a_state_that_another_mended_meanwhile_is_not_rebuilt_a_second_time(serv
     """Its queue has an order that somebody gave it."""
     sync(server)
     right = state(server)
-    reality = ObservedSeries({n: SeriesIssue(n, SERIES, n, n == 3, {}) for n in (1, 2, 3)})
+    observed = ObservedSeries({n: SeriesIssue(n, SERIES, n, n == 3, {}) for n in (1, 2, 3)})
     mended = Series.from_text(json.dumps({**right, "queue": [3, 2]}), SERIES)
-    assert in_step(reality, None, mending=True)(mended, 1.0) is mended
+    assert Reconciliation(observed, repair=True)(mended, 1.0) is mended
 
 
 def test_a_state_that_cannot_be_read_is_reported_and_left_in_observe(server):

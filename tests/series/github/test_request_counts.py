@@ -8,17 +8,17 @@ import pytest
 
 from asterism.series.github.github_register import open_github
 from tests.series.github import sync_costs
-from tests.series.github.sync_costs import cycle, figures
 from tests.series.github.github_fixtures import environ, service_of, world_of
 from tests.series.github.github_server import GitHubServer
+from tests.series.github.sync_costs import cycle, figures
 
 MOST = {
-    github_cycles.FIRST: 32,
-    github_cycles.NOTHING: 3,
-    github_cycles.QUEUED: 8,
-    github_cycles.PROMOTED: 22,
-    github_cycles.AGAIN: 24,
-    github_cycles.REPAIRED: 17,
+    sync_costs.FIRST: 32,
+    sync_costs.NOTHING: 3,
+    sync_costs.QUEUED: 8,
+    sync_costs.PROMOTED: 22,
+    sync_costs.AGAIN: 24,
+    sync_costs.REPAIRED: 17,
 }
 
 
@@ -30,7 +30,7 @@ def test_a_sync_takes_few_requests(tmp_path, capsys, kept):
         assert requests <= MOST[what], what
         assert charged <= requests
     if kept:
-        assert found[github_cycles.NOTHING] == (2, 0)
+        assert found[sync_costs.NOTHING] == (2, 0)
     with capsys.disabled():
         print("".join(f"\n  {what}: {one[0]} requests, {one[1]} counted" for what, one in found.items()), end=" ")
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from asterism.series.compare_and_swap import change
-from asterism.series.github.github_register import open_github
-from asterism.series.github.github_register import GitHubRegister
+from asterism.series.compare_and_swap import update
+from asterism.series.github.github_register import GitHubRegister, open_github
 from asterism.series.register import RegisterUnavailable, Snapshot
 from tests.series.github.github_fixtures import (
     SERIES,
@@ -65,8 +64,8 @@ def test_a_commit_that_one_copy_does_not_know_yet_is_not_rebuilt(server):
     sync(server)
 
     async def steer(register: GitHubRegister) -> None:
-        await change(register, SERIES, lambda series, now: series.front(4, now), "front")
-        await change(register, SERIES, lambda series, now: series.pause(now, "ann", "holiday"), "pause")
+        await update(register, SERIES, lambda series, now: series.front(4, now), "front")
+        await update(register, SERIES, lambda series, now: series.pause(now, "ann", "holiday"), "pause")
 
     with_register(server, steer)
     before = state(server)

@@ -195,8 +195,8 @@ def test_announce_comments_once_on_each_promotion(server):
     sync(server, "announce")
     comments = [note["body"] for note in server.call(lambda world: world.issue(tracking)).comments]
     assert [one.splitlines()[0] for one in comments] == [
-        "#1 is the active issue of RFC-093 now (revision 1).",
-        "#2 is the active issue of RFC-093 now (revision 2).",
+        "#1 is now the active issue of RFC-093 (revision 1).",
+        "#2 is now the active issue of RFC-093 (revision 2).",
     ]
 
 
@@ -260,10 +260,10 @@ def test_a_paused_series_promotes_nobody_and_leaves_alone_what_people_assign(ser
     sync(server)
 
     async def pause() -> None:
-        from asterism.series.compare_and_swap import change
+        from asterism.series.compare_and_swap import update
 
         register = opened(server)
-        await change(register, SERIES, lambda series, now: series.pause(now, "ada", "a release"), "pause")
+        await update(register, SERIES, lambda series, now: series.pause(now, "ada", "a release"), "pause")
         await register.close()
 
     asyncio.run(pause())

@@ -20,7 +20,7 @@ from tests.series.github.github_fixtures import SERIES, assigned, environ, state
 from tests.series.github.github_server import Faults, GitHubServer
 from tests.series.github.github_world import World
 
-CHILD = Path(__file__).with_name("github_child.py")
+CHILD = Path(__file__).with_name("sync_process.py")
 
 
 def merge_now_and_then(server: GitHubServer) -> None:
@@ -66,7 +66,7 @@ def run_all(server: GitHubServer, processes: int, syncs: int) -> list[dict[str, 
     return ends
 
 
-def in_step(world: World, series: str) -> tuple[list[int], list[int]]:
+def Reconciliation(world: World, series: str) -> tuple[list[int], list[int]]:
     """The open issues of the series: assigned, and not."""
     open_ones = [issue for issue in world.listed() if issue.state == "open" and issue.title.startswith(f"{series}-")]
     robot = world.people["robot"]
@@ -103,7 +103,7 @@ def test_many_syncs_at_once_never_assign_two_issues_of_a_series(processes, syncs
         report = asyncio.run(synced(server))
         assert [one.status for one in report.series] == ["in step", "in step"]
         for series in (SERIES, "OPS-7"):
-            holding, waiting = server.call(lambda world, series=series: in_step(world, series))
+            holding, waiting = server.call(lambda world, series=series: Reconciliation(world, series))
             document = state(server, series)
             assert holding == ([document["active_issue"]] if document["active_issue"] else [])
             assert sorted(document["queue"]) == waiting

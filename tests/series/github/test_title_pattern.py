@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.series.github.discovery import SeriesMatcher
-from asterism.series.github.discovery import STANDARDS, TITLE_PATTERN, lookalikes, why_not
+from asterism.series.github.discovery import STANDARDS, TITLE_PATTERN, SeriesMatcher, mismatch_reason, similar_names
 from tests.series.github.github_fixtures import opened, service_of
 from tests.series.github.github_server import GitHubServer
 from tests.series.github.github_world import World
@@ -106,7 +105,7 @@ DO_NOT = [
 
 
 def found(title: str) -> tuple[str, int] | None:
-    seen = SeriesMatcher().find({"number": 77, "title": title, "labels": []})
+    seen = SeriesMatcher().match({"number": 77, "title": title, "labels": []})
     return (seen.series, seen.micro) if seen else None
 
 
@@ -146,19 +145,19 @@ def test_no_standard_is_a_series(code, number, part, rest):
     for form in ("{}-{}-{}", "[{}-{}-{}]", "{} {} - {}", "Draft-{}-{}-{}"):
         title = form.format(code, number, part) + rest
         assert found(title) is None
-        assert "standard" in (why_not(title, re.compile(TITLE_PATTERN), ()) or "")
+        assert "standard" in (mismatch_reason(title, re.compile(TITLE_PATTERN), ()) or "")
 
 
 @given(st.text(max_size=80), st.sampled_from(["", "RFC-093", "rfc 1 - 2", "[RFC-1-2", "ISO-1-"]))
 def test_no_title_breaks_the_judge(text, beginning):
     title = beginning + text
-    seen, why = found(title), why_not(title, re.compile(TITLE_PATTERN), {"RFC-093"})
+    seen, why = found(title), mismatch_reason(title, re.compile(TITLE_PATTERN), {"RFC-093"})
     if seen is not None:
         name, micro = seen
         assert re.fullmatch(r"(?:[A-Z][A-Za-z0-9]*-)*[A-Z]+-[0-9]+", name)
         assert f"{micro}" in title
     assert why is None or why
-    lookalikes([title])
+    similar_names([title])
 
 
 @pytest.mark.parametrize("piece", ["A-", "[", "RFC-1", "RFC 1 - ", "RFC 050 -", " ", "0", "Ab-9"])
@@ -167,32 +166,32 @@ def test_no_title_takes_long(piece):
     began = time.process_time()
     for title in (piece * 2000, piece * 2000 + "RFC-1-1", "RFC-1-1 " + piece * 2000):
         found(title)
-        why_not(title, re.compile(TITLE_PATTERN), ())
+        mismatch_reason(title, re.compile(TITLE_PATTERN), ())
     assert time.process_time() - began < 5.0
 
 
 @pytest.mark.parametrize(
     ("title", "why"),
     [
-        ("rfc-093-02: x", "small letters"),
-        ("Rfc-093-02: x", "small letters"),
+        ("rfc-093-02: x", "lower case"),
+        ("Rfc-093-02: x", "lower case"),
         ("see RFC-093-02", "beginning"),
         ("[backend] RFC-093-02: x", "beginning"),
         ("(see [RFC-093-02])", "beginning"),
         ("RFC-093: the whole", "no micro number"),
         ("[RFC-093] the whole", "no micro number"),
         ("RFC 093: the whole", "no micro number"),
-        ("RFC_093_02", "another way"),
-        ("RFC093-02", "another way"),
-        ("RFC-093/02", "another way"),
-        ("RFC 093 02", "another way"),
-        ("(RFC-093-02) x", "another way"),
-        ("RFC-093-02x", "another way"),
-        ("RFC 2119 - 10 reasons", "another way"),
-        ("ISO-8859-01", "ISO is taken for the name of a standard"),
+        ("RFC_093_02", "not written like"),
+        ("RFC093-02", "not written like"),
+        ("RFC-093/02", "not written like"),
+        ("RFC 093 02", "not written like"),
+        ("(RFC-093-02) x", "not written like"),
+        ("RFC-093-02x", "not written like"),
+        ("RFC 2119 - 10 reasons", "not written like"),
+        ("ISO-8859-01", "ISO is the name of a standard"),
         ("RFC-100: another whole", None),
         ("a question", None),
-        ("rfc_093_02", "another way"),
+        ("rfc_093_02", "not written like"),
         ("version 1.2", None),
         ("version_1_2", None),
         ("Fix #12-13", None),
@@ -201,21 +200,21 @@ def test_no_title_takes_long(piece):
     ],
 )
 def test_why_a_title_that_looks_like_one_names_no_series(title, why):
-    said = why_not(title, re.compile(TITLE_PATTERN), {"RFC-093"})
+    said = mismatch_reason(title, re.compile(TITLE_PATTERN), {"RFC-093"})
     assert (said is None) if why is None else (why in (said or "")), said
 
 
 def test_near_misses_of_a_pattern_of_ones_own():
     pattern = re.compile(r"^(?P<series>TEAM [A-Z])/(?P<micro>\d+)")
-    assert why_not("team a/1", pattern, ()) == "capitals are written as small letters"
-    assert why_not("for TEAM A/1", pattern, ()) == "it does not stand at the beginning of the title"
-    assert why_not("RFC_093_02", pattern, ()) is None  # the forms of others are none of its business
-    assert SeriesMatcher(pattern.pattern).find({"number": 1, "title": "TEAM A/1"}).series == "TEAM A"
+    assert mismatch_reason("team a/1", pattern, ()) == "its capitals are written in lower case"
+    assert mismatch_reason("for TEAM A/1", pattern, ()) == "it does not stand at the beginning of the title"
+    assert mismatch_reason("RFC_093_02", pattern, ()) is None  # the forms of others are none of its business
+    assert SeriesMatcher(pattern.pattern).match({"number": 1, "title": "TEAM A/1"}).series == "TEAM A"
 
 
 def test_a_label_in_small_letters_names_the_series_of_a_title_with_a_prefix():
     for label in ("series:flow-rfc-009/2", "series:Flow-RFC-009/2"):
-        seen = SeriesMatcher().find({"number": 1, "title": "x", "labels": [{"name": label}]})
+        seen = SeriesMatcher().match({"number": 1, "title": "x", "labels": [{"name": label}]})
         assert (seen.series, seen.micro) == ("Flow-RFC-009", 2)
 
 
@@ -229,7 +228,7 @@ def test_a_label_in_small_letters_names_the_series_of_a_title_with_a_prefix():
     ],
 )
 def test_names_that_may_be_meant_for_one_series(names, alike):
-    assert lookalikes(names) == alike
+    assert similar_names(names) == alike
 
 
 async def test_every_form_is_of_one_series_when_it_is_synced():

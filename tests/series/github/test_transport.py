@@ -9,8 +9,9 @@ import os
 import pytest
 from githubkit import TokenAuthStrategy
 
-from asterism.series.github.response_cache import ResponseCache, CachedResponse
-from asterism.series.github.auth import BadRepository, Credentials, repository_of
+from asterism.series.github.auth import Credentials
+from asterism.series.github.github_register import BadRepository, parse_repository
+from asterism.series.github.response_cache import CachedResponse, ResponseCache
 from asterism.series.github.transport import Connection
 from asterism.series.register import RegisterUnavailable
 from tests.series.github.github_fixtures import SERIES, opened, sync, world_of
@@ -27,15 +28,15 @@ from tests.series.github.github_server import Faults, GitHubServer
     ],
 )
 def test_tls_is_verified_in_whatever_letters_it_is_written(address, verified):
-    made = Connection(address, Credentials("t"), "acme", "rocket")._made(TokenAuthStrategy("t"))
+    made = Connection(address, Credentials("t"), "acme", "rocket")._make(TokenAuthStrategy("t"))
     assert (made.config.ssl_verify is not False) is verified
 
 
 def test_an_owner_that_an_enterprise_manages_has_an_underscore():
-    assert repository_of("alice_acme/rocket") == ("alice_acme", "rocket")
+    assert parse_repository("alice_acme/rocket") == ("alice_acme", "rocket")
     for wrong in ("_acme/rocket", "acme/..", "acme", "ac me/rocket"):
         with pytest.raises(BadRepository):
-            repository_of(wrong)
+            parse_repository(wrong)
 
 
 def test_a_query_whose_replies_all_get_lost_is_out_of_reach_and_not_unsure():
@@ -51,7 +52,7 @@ def test_a_query_whose_replies_all_get_lost_is_out_of_reach_and_not_unsure():
                 return None
 
             register.client._sleep = sleep
-            with pytest.raises(RegisterUnavailable, match="out of reach"):
+            with pytest.raises(RegisterUnavailable, match="not reachable"):
                 await register.read(SERIES)
             await register.close()
 
@@ -60,7 +61,7 @@ def test_a_query_whose_replies_all_get_lost_is_out_of_reach_and_not_unsure():
 
 def test_a_cache_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
     cache = ResponseCache(tmp_path / "cache.json")
-    cache.keep("/issues", CachedResponse("etag", [], None))
+    cache.put_response("/issues", CachedResponse("etag", [], None))
 
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")

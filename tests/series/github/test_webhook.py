@@ -28,8 +28,8 @@ from asterism.core.series.machine import Series
 from asterism.series.github.discovery import SeriesMatcher
 from asterism.series.github.sync_report import SeriesReport, SyncReport
 from asterism.series.github.sync_worker import SyncWorker
-from asterism.series.github.webhook import SeenDeliveries, concern_of, is_signed
-from asterism.series.github.webhook_server import CannotServe, listening_at
+from asterism.series.github.webhook import SeenDeliveries, affected_series, is_signed
+from asterism.series.github.webhook_server import CannotServe, parse_listen_address
 from asterism.series.register import RegisterUnavailable
 from asterism.testing.virtual_time import run as virtually
 from tests.cli.local_github import GitHubServer, scenes
@@ -75,17 +75,17 @@ def test_a_signature_is_right_for_one_body_and_one_secret():
 
 
 def test_a_delivery_is_new_once_by_its_id_and_by_its_body():
-    memory = SeenDeliveries(most=2)
-    assert memory.is_new("1", b"a")
-    assert not memory.is_new("1", b"b")  # the same id
-    assert not memory.is_new("2", b"a")  # the same body under another id, which is not signed
+    memory = SeenDeliveries(limit=2)
+    assert memory.add("1", b"a")
+    assert not memory.add("1", b"b")  # the same id
+    assert not memory.add("2", b"a")  # the same body under another id, which is not signed
     for number in range(5):
-        memory.is_new(f"more {number}", f"{number}".encode())
-    assert memory.is_new("1", b"a")  # what is remembered is bounded
+        memory.add(f"more {number}", f"{number}".encode())
+    assert memory.add("1", b"a")  # what is remembered is bounded
 
 
-def concern(event: str, form: dict[str, Any], finder: SeriesMatcher | None = None) -> frozenset[str] | None:
-    return concern_of(event, json.dumps(form).encode(), "acme/rocket", finder or SeriesMatcher()).series
+def concern(event: str, form: dict[str, Any], matcher: SeriesMatcher | None = None) -> frozenset[str] | None:
+    return affected_series(event, json.dumps(form).encode(), "acme/rocket", matcher or SeriesMatcher()).series
 
 
 def test_an_event_concerns_the_series_of_its_issue():
@@ -116,30 +116,30 @@ def test_labels_that_are_no_list_are_refused(action, labels):
     issue = {"number": 1, "title": "RFC-093-01: part 1", "labels": labels}
     body = json.dumps(payload(action, issue=issue, label={"name": "bug"})).encode()
     with pytest.raises(ValueError, match="the labels of the issue are no list"):
-        concern_of("issues", body, "acme/rocket", SeriesMatcher())
+        affected_series("issues", body, "acme/rocket", SeriesMatcher())
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"repository": {"full_name": "acme/rocket"}}', b"\xff"])
 def test_a_body_that_is_not_githubs_is_refused(body):
     with pytest.raises(ValueError):  # noqa: PT011 - json's own errors are of this kind, and there are several
-        concern_of("issues", body, "acme/rocket", SeriesMatcher())
+        affected_series("issues", body, "acme/rocket", SeriesMatcher())
 
 
 @pytest.mark.parametrize("text", ["", "8080", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":8080"])
 def test_what_is_no_address_cannot_be_listened_on(text):
     with pytest.raises(CannotServe, match="no address"):
-        listening_at(text, None, None, False)
+        parse_listen_address(text, None, None, False)
 
 
 def test_more_than_this_machine_takes_tls():
     for here in ("127.0.0.1:0", "[::1]:0", "localhost:8080"):
-        assert listening_at(here, None, None, False).is_loopback
+        assert parse_listen_address(here, None, None, False).is_loopback
     with pytest.raises(CannotServe, match="--tls-cert"):
-        listening_at("0.0.0.0:8080", None, None, False)
+        parse_listen_address("0.0.0.0:8080", None, None, False)
     with pytest.raises(CannotServe, match="goes with its key"):
-        listening_at("0.0.0.0:8080", "cert.pem", None, False)
-    assert not listening_at("0.0.0.0:8080", "cert.pem", "key.pem", False).is_loopback
-    assert listening_at("0.0.0.0:8080", None, None, True).behind_proxy
+        parse_listen_address("0.0.0.0:8080", "cert.pem", None, False)
+    assert not parse_listen_address("0.0.0.0:8080", "cert.pem", "key.pem", False).is_loopback
+    assert parse_listen_address("0.0.0.0:8080", None, None, True).behind_proxy
 
 
 class Noting:
@@ -158,11 +158,11 @@ class Noting:
 
 async def asked_every_five_minutes(service: Noting, times: int = 20) -> None:
     worker = SyncWorker(cast(Any, service), 600.0)
-    working = asyncio.create_task(worker.work())
+    working = asyncio.create_task(worker.run())
     await asyncio.sleep(1)
     for _ in range(times):
         await asyncio.sleep(300)
-        worker.ask(frozenset({"RFC-1"}))
+        worker.request(frozenset({"RFC-1"}))
     await asyncio.sleep(1)
     working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -207,21 +207,21 @@ async def test_one_series_in_trouble_is_tried_again_and_holds_up_no_other(status
     service = Troubled("OPS-7", status)
     loop = asyncio.get_running_loop()
     worker = SyncWorker(cast(Any, service), 3600.0)
-    working = asyncio.create_task(worker.work())
+    working = asyncio.create_task(worker.run())
     delivered = []
     for _ in range(40):
         await asyncio.sleep(7.3)
         delivered.append(loop.time())
-        worker.ask(frozenset({"RFC-093"}))
+        worker.request(frozenset({"RFC-093"}))
     await asyncio.sleep(1)
-    during = worker.trouble
+    during = worker.problem
     service.status = "in step"
     service.name = ""
     await asyncio.sleep(61)
     working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working
-    after = worker.trouble
+    after = worker.problem
     assert [at for at, only in service.asked if only and "RFC-093" in only] == delivered
     tried = service.times("OPS-7")
     pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]

@@ -78,7 +78,7 @@ class Workflow:
             for name in _ACTION:
                 object.__setattr__(self, name, getattr(action, name))
         if problems:
-            raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {'; '.join(problems)}")
+            raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {'; '.join(problems)}", problems)
 
     def delay(self, tries: int) -> float:
         """The delay before the next attempt, after ``tries`` attempts: it doubles."""
@@ -123,7 +123,9 @@ class Workflow:
         try:
             flow = cls(**known)
         except InvalidWorkflow as error:
-            raise InvalidWorkflow(f"{error}; no such field: {unknown}" if unknown else str(error)) from None
+            if not unknown:
+                raise
+            raise InvalidWorkflow(f"{error}; no such field: {unknown}", error.problems) from None
         if unknown:
             raise InvalidWorkflow(f"workflow {safe_repr(flow.name)}: no such field: {unknown}")
         return flow

@@ -1,5 +1,8 @@
-"""HTTP requests of a device: every address is judged before it is asked, also where a redirect leads, no secret goes to
-an origin that the work did not name, and no answer is larger than the device can bear."""
+"""HTTP requests of a device: judged by the device policy, without secrets to other origins, and with a size limit.
+
+The device policy judges every address before a request is sent to it, also the target of a redirect. No secret goes to
+an origin that the work did not name.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.fleet.policy.policy import DevicePolicy
 
 LARGEST = 64 << 20
-"""How large an answer may be, in bytes."""
+"""How large a response may be, in bytes."""
 
 
 async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: DevicePolicy, mask: Mask) -> Any:
-    """Send a request and return the body of the answer: parsed if it says it is JSON, text otherwise. ``headers`` are
-    ours and win over those in ``terms``. ``mask`` has the secrets that no other origin is told. Raises RequestFailed
-    for a status that was not expected, NoAnswer when there is none, PolicyForbids, UnsafeRedirect, and DeviceTrouble if
-    this machine could open no connection."""
+    """Send a request and return the body of the response: parsed if it is JSON, text otherwise. ``headers`` replace
+    those in ``terms``. ``mask`` holds the secrets that no other origin gets. Raises RequestFailed for an unexpected
+    status, NoAnswer if there is no response, PolicyForbids, UnsafeRedirect, and DeviceTrouble if this machine could not
+    open a connection."""
     httpx = await load_httpx("HTTP requests need httpx on this device")
     mine = httpx.Headers(terms.get("headers"))
     policy.headers(mine)
@@ -38,7 +41,7 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
 
 
 async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
-    async with await http_client(timeout=None) as client:  # the workflow's own limit rules
+    async with await http_client(timeout=None) as client:  # the limit of the workflow applies
         asked = http_requests.build_request(client, terms, headers)
         for hop in range(http_requests.MAX_REDIRECTS + 1):
             policy.url(asked.url, begun=hop > 0)
@@ -53,7 +56,7 @@ async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy
 
 
 def _exhausted(error: BaseException | None) -> OSError | None:
-    """The answer of the system behind an error of httpx, if it is that this machine is at its end."""
+    """The error of the operating system behind an error of httpx, if this machine has run out of a resource."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             return error
@@ -73,7 +76,7 @@ async def _body(answer: Any) -> bytes:
 def _value(answer: Any, body: bytes, expected: Any) -> Any:
     try:
         text = body.decode(answer.charset_encoding or "utf-8", errors="replace")
-    except LookupError:  # a name of no encoding
+    except LookupError:  # an unknown encoding
         text = body.decode(errors="replace")
     if answer.status_code not in expected if expected else not answer.is_success:
         raise http_requests.RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)

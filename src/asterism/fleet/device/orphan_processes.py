@@ -1,12 +1,12 @@
-"""What a device left running when it died suddenly, and its guard with it: ended when the device starts again.
+"""Orphan processes: what a device left running when it and its guard died suddenly; killed when it starts again.
 
-A stray is known by its marks: the same device, the same store, another session, and an agent that is not alive. It is
-looked for in the environment of every process of this user (Linux), which also finds what has left its process group,
-and in the files of earlier lives (anywhere), which also finds what has thrown its environment away. No other process is
-ever touched: none of another user, of another device, of a session whose agent is alive, or in doubt. The file of
-another device's dead life is removed if nothing that it names is running.
+An orphan carries the marks of the same device, the same store, another session, and an agent that is not alive. It is
+found in the environment of every process of this user (on Linux), which also finds processes that have left their
+process group, and in the process records of earlier sessions (on all systems), which also finds processes that have
+cleared their environment. No other process is touched: none of another user, of another device, of a session whose
+agent is alive, or in doubt. The records of another device's dead session are removed if none of its processes runs.
 
-``DeviceLock`` says whether a device is alive on this machine; ``kill_orphans`` is for whoever holds it.
+Only the holder of the device's lock (``host.DeviceLock``) may call ``kill_orphans``.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from asterism.fleet.device.process_records import (
 )
 
 ROUNDS = 10
-"""How often it is looked again for what was started while the rest was being ended."""
+"""How often to look again for processes that were started while others were being killed."""
 
 
 def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user: int | None = None) -> list[int]:
-    """End what earlier lives of this device left running, but nothing of the session ``alive``. Returns the numbers of
-    the process groups that were ended, or of single processes that had joined somebody else's."""
+    """Kill what earlier sessions of this device left running, but nothing of the session ``alive``. Returns the killed
+    process groups, and the killed processes that had joined the group of another."""
     ended: set[int] = set()
     for _ in range(ROUNDS):
         found = dict(_marked(device, store_mark(store), alive, proc, os.getuid() if user is None else user))
@@ -46,12 +46,12 @@ def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user
         ended |= new
         if not new:
             break
-    for life, whose, running in _dead_lives(proc):
-        ours = whose["device"] == device and whose["store"] in (store_mark(store), "") and whose["session"] != alive
+    for records, agent, running in _dead_records(proc):
+        ours = agent["device"] == device and agent["store"] in (store_mark(store), "") and agent["session"] != alive
         if ours:
             ended.update(filter(_kill_group, running))
-        if ours or (not running and _was_here(whose, proc)):
-            shutil.rmtree(life, ignore_errors=True)
+        if ours or (not running and _was_here(agent, proc)):
+            shutil.rmtree(records, ignore_errors=True)
     return sorted(ended)
 
 
@@ -59,8 +59,8 @@ def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user
 
 
 def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Iterator[tuple[int, int]]:
-    """(process, group) of everything that carries the marks of a dead session of this device."""
-    space, spared = pid_namespace("self", proc), set(_forebears(proc))
+    """The processes with the marks of a dead session of this device, each with its group."""
+    namespace, spared = pid_namespace("self", proc), set(_ancestors(proc))
     for entry in sorted(proc.glob("[0-9]*")):
         number = int(entry.name)
         if number in spared or _owner(entry) != user:
@@ -68,10 +68,10 @@ def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Itera
         marks = _environment(entry)
         if (
             marks.get("ASTERISM_DEVICE") == device
-            and pid_namespace(entry.name, proc) == space
+            and pid_namespace(entry.name, proc) == namespace
             and marks.get("ASTERISM_FLEET") in (store, "")
             and marks.get("ASTERISM_SESSION") not in (None, alive)
-            and not _lives_on(marks.get("ASTERISM_AGENT", ""), proc)
+            and not _is_alive(marks.get("ASTERISM_AGENT", ""), proc)
         ):
             stat = read_stat(number, proc)
             if stat is not None and stat[0] not in "ZX":
@@ -79,7 +79,7 @@ def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Itera
 
 
 def _end(found: Mapping[int, int], proc: Path) -> set[int]:
-    """End whole groups, but only groups that are theirs: those whose leader is among them, or gone."""
+    """Kill whole groups whose leader is among the processes or gone, and single processes of other groups."""
     ended = set()
     for number, group in found.items():
         leader = read_stat(group, proc)
@@ -103,8 +103,8 @@ def _kill_group(group: int) -> bool:
     return True
 
 
-def _forebears(proc: Path) -> Iterator[int]:
-    """We and those we descend from: a device may be started by a run of its own earlier life."""
+def _ancestors(proc: Path) -> Iterator[int]:
+    """This process and its ancestors: a device may be started by a run of its own earlier session."""
     number = os.getpid()
     while number > 0:
         yield number
@@ -124,14 +124,14 @@ def _environment(entry: Path) -> dict[str, str]:
         data = (entry / "environ").read_bytes()
     except OSError:
         return {}
-    if b"ASTERISM_DEVICE=" not in data:  # so it is with almost all of them
+    if b"ASTERISM_DEVICE=" not in data:  # the usual case
         return {}
     lines = data.decode(errors="surrogateescape").split("\0")
     return dict(line.split("=", 1) for line in lines if line.startswith("ASTERISM_") and "=" in line)
 
 
-def _lives_on(agent: str, proc: Path) -> bool:
-    """Whether an agent is alive; in doubt it is."""
+def _is_alive(agent: str, proc: Path) -> bool:
+    """Whether the agent of these marks is alive; True in doubt."""
     try:
         number, noted = agent.split()
         return is_same_process(int(number), float(noted), proc)
@@ -139,34 +139,36 @@ def _lives_on(agent: str, proc: Path) -> bool:
         return True
 
 
-# -- by the files ------------------------------------------------------------------------------------------------------
+# -- by the process records --------------------------------------------------------------------------------------------
 
 
-def _dead_lives(proc: Path) -> Iterator[tuple[Path, dict[str, Any], list[int]]]:
-    """The lives of devices on this machine that have ended, with the process groups of theirs that have not."""
+def _dead_records(proc: Path) -> Iterator[tuple[Path, dict[str, Any], list[int]]]:
+    """The records of sessions on this machine whose agent is dead: their directory, the agent, and the process groups
+    that still run."""
     host, now = socket.gethostname(), boot_id(proc)
-    for life in sorted((state_directory() / "lives").glob("*")):
+    for records in sorted((state_directory() / "lives").glob("*")):
         try:
-            first, *lines = (life / "groups").read_text(errors="replace").split("\n")
-            whose = json.loads(first)
-            named = {"device", "session", "store"} <= whose.keys() and whose["host"] == host
-            before = whose["boot"] != now
-            dead = before or not is_same_process(int(whose["agent"]), float(whose["began"]), proc)
-            running = [] if before else [one for one, noted in _noted(lines[:-1]) if is_same_process(one, noted, proc)]
+            first, *lines = (records / "groups").read_text(errors="replace").split("\n")
+            agent = json.loads(first)
+            named = {"device", "session", "store"} <= agent.keys() and agent["host"] == host
+            before = agent["boot"] != now
+            dead = before or not is_same_process(int(agent["agent"]), float(agent["began"]), proc)
+            groups = [] if before else _open_groups(lines[:-1])
+            running = [group for group, started in groups if is_same_process(group, started, proc)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # not one of ours, or not whole: nothing is known of it
+            continue  # not a record of ours, or an incomplete one
         if named and dead:
-            yield life, whose, running
+            yield records, agent, running
 
 
-def _was_here(whose: Mapping[str, Any], proc: Path) -> bool:
-    """Whether a life was one among our process numbers, on this very machine: homes may be shared, and names, too."""
-    same_machine = whose["boot"] == boot_id(proc) or whose.get("machine") == machine_id() != ""
-    return same_machine and whose.get("space") == pid_namespace("self", proc)
+def _was_here(agent: Mapping[str, Any], proc: Path) -> bool:
+    """Whether an agent ran on this very machine and in this PID namespace: machines may share a home and a name."""
+    same_machine = agent["boot"] == boot_id(proc) or agent.get("machine") == machine_id() != ""
+    return same_machine and agent.get("space") == pid_namespace("self", proc)
 
 
-def _noted(lines: Sequence[str]) -> Iterator[tuple[int, float]]:
-    """The process groups that a life has noted and not crossed out, with when their leaders began."""
+def _open_groups(lines: Sequence[str]) -> list[tuple[int, float]]:
+    """The recorded process groups that have not ended, each with the start time of its leader."""
     found: dict[str, tuple[int, float]] = {}
     for line in lines:
         ticket, *rest = line[1:].split()
@@ -174,4 +176,4 @@ def _noted(lines: Sequence[str]) -> Iterator[tuple[int, float]]:
             found[ticket] = (int(rest[0]), float(rest[1]))
         else:
             found.pop(ticket, None)
-    yield from found.values()
+    return list(found.values())

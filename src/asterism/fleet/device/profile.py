@@ -1,4 +1,4 @@
-"""What a device says of itself with each heartbeat: what it is, how busy it is, and what it lives on."""
+"""Profile of a device, sent with each heartbeat: its machine, its load, its battery."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ POWER = Path("/sys/class/power_supply")
 
 
 def measure(power: Path = POWER) -> dict[str, Any]:
-    """``os``, ``arch``, ``python``; ``cores`` that it may use and ``cpu``, how many of them are wanted in 0…1;
-    ``memory`` in bytes; ``battery`` in 0…1, or None if there is none or nobody can tell; whether it is ``plugged``."""
+    """Measure the profile: ``os``, ``arch``, ``python``; ``cores`` that this process may use, and ``cpu``, the share of
+    them in use in 0…1; ``memory`` in bytes; ``battery`` in 0…1, None if there is none or it is not known; ``plugged``,
+    whether it is connected to power."""
     battery, plugged = _energy(power)
-    still = _still()
+    constants = _constants()
     try:
-        cpu = min(1.0, os.getloadavg()[0] / still["cores"])
+        cpu = min(1.0, os.getloadavg()[0] / constants["cores"])
     except OSError:
         cpu = 0.0
-    return {**still, "cpu": round(cpu, 3), "battery": battery, "plugged": plugged}
+    return {**constants, "cpu": round(cpu, 3), "battery": battery, "plugged": plugged}
 
 
 @lru_cache(maxsize=1)
-def _still() -> dict[str, Any]:
-    """What does not change."""
+def _constants() -> dict[str, Any]:
+    """The part that does not change."""
     return {
         "os": platform.system().lower(),
         "arch": platform.machine(),
@@ -49,8 +50,8 @@ def _memory() -> int | None:
 
 
 def _energy(power: Path) -> tuple[float | None, bool]:
-    """How full the batteries are, and whether it is plugged in. What has no battery of its own is; the battery of a
-    mouse is not its own."""
+    """How full the batteries are, and whether the machine is plugged in. A machine without a battery of its own is
+    plugged in; the battery of a mouse does not count."""
     charges, lines, draining = [], [], False
     try:
         supplies = sorted(power.iterdir())

@@ -1,10 +1,10 @@
-"""What a workflow's words stand for in one run.
+"""Inputs of a run: fill references and secrets into the terms of its workflow.
 
-The input of a run is data: only ``{"secret": NAME}`` as the whole of a named value means something else. What merely
-looks like that, such as a result that came from anywhere, is given as ``{"$literal": …}``. In ``env`` and ``http`` of
-the workflow, ``{"from": NAME, "select": …}`` stands for an input of the run and ``{"secret": NAME}`` for a
-variable of the device. All secrets are collected, each with the policy's leave, before anything is evaluated: what goes
-wrong from then on is told through their mask.
+The input of a run is data. The one exception is ``{"secret": NAME}`` as the whole of a named value. A value that merely
+looks like that, such as the result of another task, is given as ``{"$literal": …}``. In ``env`` and ``http`` of the
+workflow, ``{"from": NAME, "select": …}`` refers to an input of the run and ``{"secret": NAME}`` to a variable of the
+device. All secrets are collected, after the device policy has allowed each of them, before anything is evaluated: every
+later error message is masked.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.policy.policy import DevicePolicy
 
 CONSTANTS = frozenset({str, int, float, bool, type(None), list})
-"""What stands for itself, seen at a glance."""
+"""Types whose values never hold a reference."""
 
 _LITERAL = "$literal"
 
 
 def secrets_of(workflow: Workflow, given: Any, policy: DevicePolicy) -> frozenset[str]:
-    """The names of the secrets that a run refers to, all of which may be read and are there. Evaluates nothing. Raises
-    PolicyForbids, and DeviceUnavailable for one that this device does not have."""
+    """The names of the secrets that a run refers to; the device policy allows all of them, and the device has them.
+    Evaluates nothing. Raises PolicyForbids, and DeviceUnavailable for a secret that this device does not have."""
     if workflow.http is None and stands_for_itself(workflow, given):
         return frozenset()
-    names = frozenset(_named(workflow, given))
+    names = frozenset(_secret_names(workflow, given))
     for name in sorted(names):
         policy.secret(name)
         if name not in os.environ:
@@ -40,7 +40,7 @@ def secrets_of(workflow: Workflow, given: Any, policy: DevicePolicy) -> frozense
     return names
 
 
-def _named(workflow: Workflow, given: Any) -> Iterator[str]:
+def _secret_names(workflow: Workflow, given: Any) -> Iterator[str]:
     yield from secret_names([workflow.env, workflow.http])
     for value in given.values() if isinstance(given, Mapping) else ():
         if is_secret(value):
@@ -50,10 +50,10 @@ def _named(workflow: Workflow, given: Any) -> Iterator[str]:
 
 
 def fill(workflow: Workflow, given: Any, mask: Mask) -> ResolvedInputs:
-    """The inputs and variables of one run, with its secrets from ``mask``. Raises MissingInput, and whatever an
-    expression raises: call it under the mask."""
+    """The inputs and variables of one run, with its secrets from ``mask``. Raises MissingInput, and what an expression
+    raises: call it under the mask."""
     if stands_for_itself(workflow, given):
-        return ResolvedInputs(dict(given), {}, mask)  # so it is most of the time, and on the way of every run
+        return ResolvedInputs(dict(given), {}, mask)  # the usual case, on the hot path of every run
     if not isinstance(given, Mapping):
         raise MissingInput(f"the input of a run is an object of named values, not {safe_repr(given)}")
     values = {
@@ -67,7 +67,7 @@ def fill(workflow: Workflow, given: Any, mask: Mask) -> ResolvedInputs:
 
 
 def stands_for_itself(workflow: Workflow, given: Any) -> bool:
-    """Whether nothing in an input or in a workflow's variables stands for something else."""
+    """Whether neither the input nor the variables of the workflow hold a reference."""
     return type(given) is dict and not workflow.env and CONSTANTS.issuperset(map(type, given.values()))
 
 
@@ -105,14 +105,14 @@ def is_secret(value: Any) -> bool:
 
 
 def literal(value: Any) -> Any:
-    """A value as an input of a run that stands for itself, whatever it looks like."""
+    """A value as an input of a run that is taken as it is, even if it looks like a reference."""
     if type(value) in CONSTANTS:
         return value
     return {_LITERAL: value} if is_secret(value) or _is_literal(value) else value
 
 
 def bare(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An input as the work reads it: what stands for itself is there without a word about that."""
+    """An input as the work reads it, without the ``$literal`` marks."""
     return {name: _bare(value) for name, value in given.items()}
 
 

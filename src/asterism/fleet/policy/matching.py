@@ -84,11 +84,11 @@ class HostRule:
         """Raises ValueError that says what to write."""
         found = _ENTRY.fullmatch(text)
         if found is None:
-            raise ValueError("is host or host:port, with https:// before it if that is meant")
+            raise ValueError("must be host or host:port, optionally with http:// or https:// before it")
         scheme = found[1].lower() if found[1] else None
         port = None if found[3] is None else -1 if found[3] == "*" else int(found[3])
         if port is not None and port > 65535:
-            raise ValueError("has a port above 65535")
+            raise ValueError("must have a port of at most 65535")
         names, network = _host_rule(found[2].lower())
         return cls(scheme, names, network, port)
 
@@ -111,7 +111,7 @@ def _host_rule(text: str) -> tuple[re.Pattern[str] | None, Network | None]:
     if "/" in text or _NUMERIC.fullmatch(text):
         return None, _network(text)
     if not _NAME.fullmatch(text):
-        raise ValueError("is the name of a host (in ASCII), an address or a network such as 10.0.0.0/8")
+        raise ValueError("must be the name of a host (in ASCII), an address or a network such as 10.0.0.0/8")
     return compile_pattern(text), None
 
 
@@ -119,7 +119,7 @@ def _network(text: str) -> Network:
     try:
         found = ipaddress.ip_network(text)
     except ValueError as error:
-        raise ValueError(f"is no address and no network: {error}") from None
+        raise ValueError(f"must be an address or a network ({error})") from None
     mapped = getattr(found.network_address, "ipv4_mapped", None)
     if mapped is not None and found.prefixlen >= 96:
         return ipaddress.ip_network(f"{mapped}/{found.prefixlen - 96}")

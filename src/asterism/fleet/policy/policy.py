@@ -1,15 +1,15 @@
-"""A device's own policy: what it will execute, whatever it is asked for.
+"""The device policy: what a device executes, whatever it is asked to.
 
-A policy file lists what is allowed; what it does not list is refused. Nothing that comes from the other side (run,
-workflow, input) can widen it: what is judged is what would be executed, after every ``{name}`` is filled in and every
-symbolic link followed, and what was judged is what is executed. Without a policy file everything is allowed.
+A device policy lists what is allowed; everything else is refused. A run, its workflow and its input cannot widen it: it
+judges what would be executed, after every ``{name}`` is filled in and every symbolic link is followed, and exactly what
+was judged is executed. Without a device policy everything is allowed.
 
-What it cannot do. An allowed command does what it likes, with any arguments: whoever lists ``sh``, ``env`` or
-``python`` lists everything. A function runs inside the agent and sees all that the agent sees; ``environment`` and
-``directories`` are for commands. A host is compared by name, not by what it resolves to.
+Limits. An allowed command does what it likes, with any arguments: a policy that lists ``sh``, ``env`` or ``python``
+allows everything. A function runs inside the agent and sees all that the agent sees; ``environment`` and
+``directories`` apply to commands. Host names are compared as text and are not resolved.
 
 ``secrets`` lists variables of the device that hold secrets: work may read them as ``{"secret": NAME}``, and their
-values are masked in whatever text leaves this device, also if the work does not refer to them.
+values are masked in all text that leaves the device, even if the work does not refer to them.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ ORDINARY = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*"),
     "__CF_USER_TEXT_ENCODING",
 )
-"""The variables that every command gets from its device, as long as the device has them."""
+"""The variables of the device that every command gets."""
 
 _AUTHORITY = re.compile(r"[^{}/?#]*//[^{}/?#]*(?=[/?#]|$)")
-"""The part of a URL that says where it leads, if no input has a say in it."""
+"""The scheme and host of a URL, if no input is part of them."""
 _IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class PolicyForbids(AsterismError):
-    """The device's own policy does not allow it. ``begun`` is whether something had happened before that was known,
-    as with a redirect to a host that is not allowed."""
+    """The device policy does not allow it. ``begun`` says whether something was executed before, as with a redirect to
+    a host that is not allowed."""
 
     def __init__(self, why: str, *, begun: bool = False) -> None:
         self.begun = begun
@@ -58,7 +58,7 @@ class PolicyForbids(AsterismError):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a policy file says. ``workflows`` of None are all of them; whatever else is empty allows nothing."""
+    """The rules of a device policy. ``workflows`` of None allows all workflows; any other empty rule allows nothing."""
 
     commands: tuple[str, ...] = ()
     shell: bool = False
@@ -72,16 +72,17 @@ class Rules:
 
 @dataclass(frozen=True)
 class Program:
-    """A command as it will be executed: the file, free of links, and the name it is called by."""
+    """A command as it will be executed: the file, with all links followed, and the name it is called by."""
 
     file: str
     name: str
 
 
 class DevicePolicy:
-    """``name`` is how messages call it. Raises ValueError if a rule makes no sense; ``load`` says where it stands."""
+    """``name`` names it in messages. ``rules`` of None allow everything. Raises ValueError for a rule that is not
+    valid; ``load`` names its line."""
 
-    def __init__(self, rules: Rules | None, name: str = "the policy") -> None:
+    def __init__(self, rules: Rules | None, name: str = "the device policy") -> None:
         self.everything = rules is None
         self.rules, self.name = rules or Rules(), name
         self._workflows = None if self.rules.workflows is None else NamePatterns(self.rules.workflows)
@@ -93,14 +94,15 @@ class DevicePolicy:
 
     @classmethod
     def load(cls, path: Path) -> DevicePolicy:
-        """The policy in a file. Raises BadPolicy with every mistake, and OSError if the file cannot be read."""
-        from asterism.fleet.policy.policy_file import read  # what reads files takes long to import
+        """Read a device policy from a file. Raises InvalidDevicePolicy with every mistake, and OSError if the file
+        cannot be read."""
+        from asterism.fleet.policy.policy_file import read  # pydantic and yaml are slow to import
 
         return cls(read(path), path.name)
 
     @classmethod
     def open(cls) -> DevicePolicy:
-        """Everything is allowed."""
+        """A device policy that allows everything."""
         return cls(None)
 
     def _forbid(self, what: str, key: str, **terms: Any) -> PolicyForbids:
@@ -109,7 +111,7 @@ class DevicePolicy:
     # -- beforehand --------------------------------------------------------------------------------------------------
 
     def objection(self, workflow: Workflow) -> str | None:
-        """Why this device will never execute a workflow, whatever its input; None if it may."""
+        """Why this device never executes a workflow, whatever its input; None if it may."""
         if self.everything:
             return None
         reasons = []
@@ -118,7 +120,7 @@ class DevicePolicy:
                 judged()
             except PolicyForbids as error:
                 reasons.append(str(error))
-            except Exception:  # not here now, or wrong in another way: that is said when it is to be executed
+            except Exception:  # not available now, or wrong in another way: reported by the execution
                 continue
         return "; ".join(reasons) or None
 
@@ -154,8 +156,8 @@ class DevicePolicy:
             raise self._forbid("shell lines", "shell")
 
     def command(self, word: str) -> Program | None:
-        """What the first word of a command stands for; None if that is for the system to say. Raises DeviceUnavailable
-        if it is allowed and not there."""
+        """The program that the first word of a command names; None if the operating system looks it up. Raises
+        DeviceUnavailable if it is allowed and does not exist."""
         if self.everything:
             return None
         forbidden = self._forbid(f"the command {word[:200]!r}", "commands")
@@ -168,15 +170,15 @@ class DevicePolicy:
             raise forbidden
         name = _named(found)
         program = Program(os.path.realpath(name), name)
-        by_name = "/" not in word  # and so found where the entries of that name would be found
-        if not any(_stands_for(entry, program, by_name) for entry in self.rules.commands):
+        by_name = "/" not in word  # found on the PATH, like the entries of that name
+        if not any(_allows_program(entry, program, by_name) for entry in self.rules.commands):
             raise forbidden
         if not os.path.isfile(program.file):
             raise DeviceUnavailable(f"there is no command {word!r} on this device")
         return program
 
     def call(self, call: Callable[..., Any] | str | None) -> None:
-        """Judged by its path, before anything is imported."""
+        """Judge a function by its import path, before anything is imported."""
         if self.everything or call is None:
             return
         try:
@@ -187,7 +189,7 @@ class DevicePolicy:
             raise self._forbid(f"the function {path[:200]!r}", "callables")
 
     def called(self, path: str, function: Callable[..., Any]) -> None:
-        """Judged by what it turned out to be: a pattern lets nothing through that a module only happens to import."""
+        """Judge an imported function by its own module: a pattern does not allow what a module merely imports."""
         if self.everything or path in self.rules.callables:
             return
         real = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
@@ -195,7 +197,7 @@ class DevicePolicy:
             raise self._forbid(f"the function {path!r}, which is really {real!r},", "callables")
 
     def host(self, scheme: str, host: str, port: int | None, userinfo: bool = False, *, begun: bool = False) -> None:
-        """Judged by the parts of a URL as they were understood by whoever is going to connect."""
+        """Judge the parts of a URL, as the HTTP client has parsed them."""
         if self.everything:
             return
         if scheme not in DEFAULT_PORTS:
@@ -207,7 +209,7 @@ class DevicePolicy:
             raise self._forbid(f"requests to {scheme}://{host[:200]}:{number}", "hosts", begun=begun)
 
     def url(self, url: Any, *, begun: bool = False) -> None:
-        """``host``, for a URL as httpx understands it: what judges and what connects must not read it differently."""
+        """Judge a URL, parsed by httpx as for the request itself: two parsers might read it differently."""
         if self.everything:
             return
         import httpx
@@ -216,13 +218,14 @@ class DevicePolicy:
         self.host(known.scheme, known.raw_host.decode("ascii"), known.port, bool(known.userinfo), begun=begun)
 
     def headers(self, headers: Iterable[str]) -> None:
-        """A request says which host it is for in two places, and only one of them is judged."""
+        """Refuse a ``Host`` header: it may name another host than the URL that is judged."""
         if not self.everything and any(str(name).strip().lower() == "host" for name in headers):
             raise self._forbid("a request with a 'Host' of its own", "hosts")
 
     def directory(self, cwd: str | None) -> str | None:
-        """Where a command runs, free of links; None for where the agent is. One that names no directory runs in the
-        first that is listed, if the agent is in none of them. Raises DeviceUnavailable if it is not there."""
+        """The working directory of a command, with all links followed; None for that of the agent. A command without a
+        directory runs in the first listed one, if the agent runs in none of them. Raises DeviceUnavailable if it does
+        not exist."""
         if self.everything:
             return cwd
         roots = [os.path.realpath(os.path.expanduser(root)) for root in self.rules.directories]
@@ -238,7 +241,7 @@ class DevicePolicy:
         return place
 
     def passes(self, name: str) -> bool:
-        """Whether a command gets this variable of the device."""
+        """Whether commands get this variable of the device."""
         return self.everything or name in self._passed
 
     def may_set(self, name: str) -> bool:
@@ -246,7 +249,7 @@ class DevicePolicy:
         return self.everything or name in self._listed or name in self._secrets
 
     def may_be_given(self, name: str) -> bool:
-        """Whether an input may be a variable of this very name."""
+        """Whether an input may become a variable of this name."""
         return self.everything or (name in self._listed and name not in self._secrets)
 
     def variables(self, names: Iterable[str]) -> None:
@@ -255,7 +258,7 @@ class DevicePolicy:
             raise self._forbid(f"to set {', '.join(map(repr, refused))}", "environment")
 
     def counts_on(self, name: str) -> None:
-        """A shell line has the variable of an input that may not be one."""
+        """Refuse a shell line that uses the variable of an input which may not become one."""
         if not self.may_be_given(name):
             raise self._forbid(f"to set {name!r} (${VARIABLE_PREFIX}{name} is there in any case)", "environment")
 
@@ -264,7 +267,7 @@ class DevicePolicy:
             raise self._forbid(f"to read the secret {name!r}", "secrets")
 
     def holds_secret(self, name: str) -> bool:
-        """Whether a variable of the device is listed as a secret."""
+        """Whether the device policy lists a variable as a secret."""
         return name in self._secrets
 
 
@@ -272,7 +275,7 @@ class DevicePolicy:
 
 
 def _on_path(name: str) -> str | None:
-    """Where the device's PATH has a command. What the PATH says relative to somewhere is passed over."""
+    """The path of a command on the device's PATH. Relative entries of the PATH are skipped."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         found = os.path.join(folder, name)
         if os.path.isabs(folder) and os.path.isfile(found) and os.access(found, os.X_OK):
@@ -281,16 +284,17 @@ def _on_path(name: str) -> str | None:
 
 
 def _named(path: str) -> str:
-    """The path with its directory free of links and detours. Its last part is kept: programs go by it."""
+    """The path with all links in its directory followed. The last part is kept: programs behave by their name."""
     folder, name = os.path.split(path)
     return os.path.realpath(path) if name in ("", ".", "..") else os.path.join(os.path.realpath(folder), name)
 
 
-def _stands_for(entry: str, program: Program, by_name: bool) -> bool:
-    """Whether an entry of ``commands`` means this program.
+def _allows_program(entry: str, program: Program, by_name: bool) -> bool:
+    """Whether an entry of ``commands`` allows this program.
 
-    A name is what the PATH has under it. A path is that very file: another link to the same program is another entry,
-    since programs of many names do what their name says. A pattern of paths must match what is behind the link, too."""
+    A name allows the command that the PATH has under it. A path allows that very file: another link to the same program
+    is another entry, since some programs behave by their name. A pattern of paths must match the target of a link,
+    too."""
     if "/" not in entry:
         name = os.path.basename(program.name)
         if not compile_pattern(entry).fullmatch(name):
@@ -305,7 +309,7 @@ def _stands_for(entry: str, program: Program, by_name: bool) -> bool:
 
 
 def _path_pattern(entry: str) -> re.Pattern[str]:
-    """A pattern of paths, the directories before the first wildcard free of links."""
+    """A pattern of paths, with all links followed in the directories before the first wildcard."""
     parts = entry.split("/")
     fixed = next(index for index, part in enumerate(parts) if is_pattern(part))
     folder = os.path.realpath("/".join(parts[:fixed]) or "/").rstrip("/")
@@ -321,10 +325,10 @@ def _inside(place: str, root: str) -> bool:
 
 
 def _import_pattern(entry: str) -> re.Pattern[str]:
-    """``*`` reaches into submodules; among functions it stands for one name, for what a module imports hangs below its
-    names."""
+    """``*`` in the module part matches submodules, too; in the function part it matches one name, since imported
+    objects hang below the names of a module."""
     module, colon, function = entry.partition(":")
     if not colon or not module or not function:
-        raise ValueError("is package.module:function, with * for any part")
+        raise ValueError("must be package.module:function, with * for any part")
     found, below = compile_pattern(module), compile_pattern(function, ".")
     return re.compile(f"{found.pattern}:{below.pattern}", found.flags)

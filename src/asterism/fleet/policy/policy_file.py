@@ -1,4 +1,6 @@
-"""The policy file of a device, in YAML::
+"""The file of a device policy, in YAML: its keys, its reader, and every mistake in it with its line.
+
+::
 
     commands: [ffmpeg, /opt/tools/*]     # names on the device's PATH, absolute paths, patterns
     shell: false
@@ -9,7 +11,7 @@
     secrets: [API_TOKEN]                 # variables that work may read as secrets; their values are always masked
     workflows: ["media-*"]               # all, if left out
 
-What is left out allows nothing. Every mistake is told with its line.
+A key that is left out allows nothing.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from asterism.base.safe_text import describe_value
+from asterism.base.text import describe_value
 from asterism.base.yaml_lines import Mistake, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError
 from asterism.fleet.policy.matching import HostRule
 from asterism.fleet.policy.policy import Rules
 
 LARGEST = 1 << 20
-"""How large a policy file may be, in bytes."""
+"""How large the file may be, in bytes."""
 
 _DEEPEST = 4
 
@@ -37,8 +39,8 @@ _VARIABLE = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 _FUNCTION = re.compile(r"[A-Za-z_*?][\w.*?]*:[A-Za-z_*?][\w.*?]*", re.ASCII)
 
 
-class BadPolicy(AsterismError):
-    """A policy file that cannot be used; ``mistakes`` are all of them, in the order of their lines."""
+class InvalidDevicePolicy(AsterismError):
+    """The file of a device policy has mistakes; ``mistakes`` are all of them, in the order of their lines."""
 
     def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:
         self.name, self.mistakes = name, tuple(sorted(mistakes))
@@ -46,25 +48,27 @@ class BadPolicy(AsterismError):
 
 
 def read(path: Path) -> Rules:
-    """Raises BadPolicy with every mistake, and OSError if the file cannot be read."""
+    """Read a device policy. Raises InvalidDevicePolicy with every mistake, and OSError if the file cannot be read."""
     text, mistakes = read_text(path, max_bytes=LARGEST)
     if mistakes:
-        raise BadPolicy(str(path), mistakes)
+        raise InvalidDevicePolicy(str(path), mistakes)
     return parse(text, str(path))
 
 
 def parse(text: str, name: str = "policy") -> Rules:
-    """``read``, for a text."""
+    """Read a device policy from a text; ``name`` names it in messages."""
     data, mistakes = parse_yaml(text, max_depth=_DEEPEST, tilde_is_null=False)
     rules = Rules()
     if isinstance(data, dict):
         rules = _rules(data, mistakes)
     elif not mistakes:
         keys = ", ".join(_File.model_fields)
-        problem = f"a policy is a mapping with some of the keys {keys}; one that allows nothing is shell: false"
+        problem = (
+            f"a device policy must be a mapping with some of the keys {keys}; to allow nothing, write shell: false"
+        )
         mistakes.append(Mistake(1, problem))
     if mistakes:
-        raise BadPolicy(name, mistakes)
+        raise InvalidDevicePolicy(name, mistakes)
     return rules
 
 
@@ -82,22 +86,22 @@ def _rules(data: Any, mistakes: list[Mistake]) -> Rules:
     return Rules(**said)
 
 
-# -- the shape ---------------------------------------------------------------------------------------------------------
+# -- the model ---------------------------------------------------------------------------------------------------------
 
 
 def _command(text: str) -> str:
     if "/" in text:
         return _path(text)
     if not text or text in (".", "..", "~"):
-        raise ValueError("is a name, or an absolute path")
+        raise ValueError("must be a name or an absolute path")
     return text
 
 
 def _path(text: str) -> str:
     if not text.startswith(("/", "~/")):
-        raise ValueError("is an absolute path")
+        raise ValueError("must be an absolute path")
     if ".." in text.split("/"):
-        raise ValueError("is a path without ..")
+        raise ValueError("must be a path without ..")
     return text
 
 
@@ -112,19 +116,19 @@ def _host(text: str) -> str:
 
 def _function(text: str) -> str:
     if not _FUNCTION.fullmatch(text):
-        raise ValueError("is package.module:function, with * for any part")
+        raise ValueError("must be package.module:function, with * for any part")
     return text
 
 
 def _variable(text: str) -> str:
     if not _VARIABLE.fullmatch(text):
-        raise ValueError("is the name of a variable, with * for any part")
+        raise ValueError("must be the name of a variable, with * for any part")
     return text
 
 
 def _workflow(text: str) -> str:
     if not text:
-        raise ValueError("is the name of a workflow, with * for any part")
+        raise ValueError("must be the name of a workflow, with * for any part")
     return text
 
 
@@ -138,10 +142,12 @@ class _File(BaseModel):
     directories: list[Annotated[str, AfterValidator(_directory)]] = []
     environment: list[Annotated[str, AfterValidator(_variable)]] = []
     secrets: list[Annotated[str, AfterValidator(_variable)]] = []
-    workflows: list[Annotated[str, AfterValidator(_workflow)]] = []  # only if it is written; then nothing is nothing
+    workflows: list[
+        Annotated[str, AfterValidator(_workflow)]
+    ] = []  # all workflows if it is left out; an empty list allows none
 
 
-# -- the words ---------------------------------------------------------------------------------------------------------
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 _WANTED = {
     "list_type": "a list, such as [one, two]",
@@ -161,4 +167,4 @@ def _sentence(problem: Any) -> str:
     if kind == "value_error":
         return f"{written} {problem['ctx']['error']}, not {describe_value(value)}"
     wanted = _WANTED.get(kind)
-    return f"{written} is {wanted}, not {describe_value(value)}" if wanted else f"{written}: {problem['msg']}"
+    return f"{written} must be {wanted}, not {describe_value(value)}" if wanted else f"{written}: {problem['msg']}"

@@ -1,9 +1,9 @@
 """Assignment of issues, verified by reading the issue back, and detection of unassignments by people.
 
-GitHub answers 201 to an assignment of an account that cannot be assigned, and assigns nobody. People are assigned
-through REST, which adds them. Bots are assigned through GraphQL, which replaces the whole list of assignees: the present
-ones are kept in it. An account that is assigned between the read and the write is missing from that list, and loses its
-assignment. The timeline of the issue shows it, and the account is assigned again.
+GitHub answers 201 even if the account cannot be assigned, and assigns nobody. People are assigned through REST, which
+adds them. Bots are assigned through GraphQL, which replaces the whole list of assignees: the present ones are kept in
+it. An account that is assigned between the read and the write is missing from that list, and loses its assignment. The
+timeline of the issue shows it, and the account is assigned again.
 
 The timeline also shows whether a person unassigned the active issue. The service acts under the login of its token, so
 a person whose token it uses cannot be told apart from it.
@@ -29,8 +29,9 @@ CLOCK_TOLERANCE = 2.0
 _ACTOR = (
     "... on User { id login } ... on Bot { id login } ... on Organization { id login } ... on Mannequin { id login }"
 )
-_ASSIGNABLE_ACTORS = f"""query($owner: String!, $name: String!, $after: String) {{ repository(owner: $owner, name: $name) {{
-  suggestedActors(capabilities: [CAN_BE_ASSIGNED], first: 100, after: $after) {{
+_ASSIGNABLE_ACTORS = f"""query($owner: String!, $name: String!, $after: String) {{
+  repository(owner: $owner, name: $name) {{
+    suggestedActors(capabilities: [CAN_BE_ASSIGNED], first: 100, after: $after) {{
     nodes {{ {_ACTOR} }} pageInfo {{ hasNextPage endCursor }} }} }} }}"""
 _ASSIGNMENTS = f"""query($owner: String!, $name: String!, $number: Int!) {{ viewer {{ login }}
   repository(owner: $owner, name: $name) {{ issue(number: $number) {{ id
@@ -187,7 +188,8 @@ class Assigner:
 async def find_unassignment(client: GitHubClient, assignee: Assignee, number: int, since: float) -> Unassignment | None:
     """The last unassignment of the assignee from the issue, if a person made it after ``since``.
 
-    An earlier one says nothing about the present turn of the issue. Raises RegisterUnavailable if GitHub does not tell."""
+    An earlier one does not concern the present turn of the issue. Raises RegisterUnavailable if GitHub does not
+    tell."""
     variables = {"owner": client.owner, "name": client.name, "number": number}
     data, errors = await client.graphql(_UNASSIGNMENTS, variables)
     try:

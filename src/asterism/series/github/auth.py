@@ -54,5 +54,7 @@ def _private_key(environ: Mapping[str, str]) -> str:
             raise NoCredentials(f"cannot read the private key of the App from {file}: {error}") from None
     key = key.replace("\\n", "\n")  # a variable that takes one line has the line breaks escaped
     if "PRIVATE KEY" not in key:
-        raise NoCredentials("the private key of the App is not in PEM form: it begins with -----BEGIN … PRIVATE KEY-----")
+        raise NoCredentials(
+            "the private key of the App is not in PEM form: it begins with -----BEGIN … PRIVATE KEY-----"
+        )
     return key

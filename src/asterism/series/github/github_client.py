@@ -7,8 +7,8 @@
 - GraphQL answers 200 also to a request that it refuses: the body decides, not the status.
 - A list is read to its end: after a full page comes another request, whatever is cached.
 
-The client derives GitHub's clock from the ``Date`` header, to the second. It decides about leases, because the clocks of
-the machines that run workflows may differ.
+The client derives GitHub's clock from the ``Date`` header, to the second. That clock decides about leases, because the
+clocks of the machines that run workflows may differ.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from asterism.core.errors import safe_repr
-from asterism.series.github.response_cache import ResponseCache, CachedResponse
-from asterism.series.github.transport import Connection, Response, ResponseLost, RequestNotSent
-from asterism.series.register import RateLimited, RegisterUnavailable, SeriesError, OutcomeUnknown
+from asterism.series.github.response_cache import CachedResponse, ResponseCache
+from asterism.series.github.transport import Connection, RequestNotSent, Response, ResponseLost
+from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable, SeriesError
 
 MAX_ATTEMPTS = 4
 PAGE_SIZE = 100
@@ -47,7 +47,7 @@ class RequestRejected(SeriesError):
 class Request(NamedTuple):
     """One request.
 
-    ``repeatable``: safe to send twice. ``guard`` is called before each sending, and raises if it is too late. ``reads``:
+    ``repeatable``: safe to send twice. ``guard``: called before each sending; raises if it is too late. ``reads``:
     changes nothing."""
 
     method: str
@@ -228,7 +228,9 @@ class GitHubClient:
                 request.guard()
             self.calls["requests"] += 1
             try:
-                response = await self._connection.send(request.method, request.url, request.params, request.body, request.headers)
+                response = await self._connection.send(
+                    request.method, request.url, request.params, request.body, request.headers
+                )
             except RequestNotSent as error:
                 problem, may_have_happened = str(error), False
             except ResponseLost as error:

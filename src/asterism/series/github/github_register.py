@@ -270,7 +270,7 @@ class GitHubRegister:
 
     def _commit_error(self, refused: RequestRejected) -> RegisterUnavailable:
         if refused.status == 409:
-            return RegisterUnavailable(f"{self.url} has no commit yet, and cannot hold a series before: push a commit first")
+            return RegisterUnavailable(f"{self.url} has no commit yet, so it cannot hold a series: push a commit")
         if refused.status == 404:
             return RegisterUnavailable(f"{self.url} does not exist, or the credentials may not write to it")
         return RegisterUnavailable(str(refused))

@@ -139,9 +139,7 @@ class IssueObserver:
                 observed.add(number, await self._read(number, name))
         return observed
 
-    async def observe_assignments(
-        self, name: str, survey: IssueSurvey, active: Item | None = None
-    ) -> ObservedSeries:
+    async def observe_assignments(self, name: str, survey: IssueSurvey, active: Item | None = None) -> ObservedSeries:
         """One series of an earlier survey, with the present assignments.
 
         Only the assigned issues are listed, so it is fast however many issues are open. If ``active`` is named, because

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from asterism.core.series.machine import SCHEMA, Live, Series
 from asterism.series.claims import signed
 from asterism.series.github.observed_state import ObservedSeries
-from asterism.series.github.tracking_record import LastKnown
+from asterism.series.github.tracking_record import NOTHING_KNOWN, LastKnown
 
 MAX_NAMED = 10
 """Queued issues that a message names."""
@@ -31,7 +31,7 @@ class Reconciliation:
     observed: ObservedSeries
     by: str | None = None
     repair: bool = False
-    last_known: LastKnown = LastKnown()
+    last_known: LastKnown = NOTHING_KNOWN
     claim: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self, series: Series, now: float) -> Series:

@@ -24,7 +24,7 @@ from asterism.series.github.reconcile import Reconciliation, is_newer_version
 from asterism.series.github.sync_report import SeriesReport
 from asterism.series.github.sync_settings import SyncSettings
 from asterism.series.github.tracking_issue import TrackingIssues, body_of, plain, shown_body, unassigned_note
-from asterism.series.github.tracking_record import LastKnown, TrackingRecord, other_rules_reason
+from asterism.series.github.tracking_record import NOTHING_KNOWN, LastKnown, TrackingRecord, other_rules_reason
 from asterism.series.register import OutcomeUnknown, RegisterUnavailable, SeriesError, Snapshot
 from asterism.series.series_metrics import SeriesMetrics
 
@@ -96,9 +96,7 @@ class SyncContext:
 class SeriesSync:
     """One sync of one series. ``seen`` is its state and ``record`` its tracking record, as they were read at first."""
 
-    def __init__(
-        self, context: SyncContext, name: str, survey: IssueSurvey, seen: Snapshot, record: Snapshot
-    ) -> None:
+    def __init__(self, context: SyncContext, name: str, survey: IssueSurvey, seen: Snapshot, record: Snapshot) -> None:
         self._context, self._name, self._survey = context, name, survey
         self._seen, self._record_snapshot = seen, record
         self._record = TrackingRecord.parse(record.text, name)
@@ -194,7 +192,7 @@ class SeriesSync:
         report.assigned = report.state.active in assigned
 
     async def _update_state(
-        self, observed: ObservedSeries, seen: Snapshot, last_known: LastKnown = LastKnown()
+        self, observed: ObservedSeries, seen: Snapshot, last_known: LastKnown = NOTHING_KNOWN
     ) -> None:
         context, report = self._context, self.report
         broken = _broken_reason(seen.text, self._name) is not None

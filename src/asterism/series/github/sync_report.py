@@ -102,7 +102,9 @@ class SeriesReport:
             then = "the series is paused" if self.state.paused else "it was assigned again"
             details.append(f"{self.unassigned.by} unassigned #{self.unassigned.issue}: {then}")
         if self.duplicates:
-            details.append(f"assigned besides the active issue: {', '.join(f'#{number}' for number in self.duplicates)}")
+            details.append(
+                f"assigned besides the active issue: {', '.join(f'#{number}' for number in self.duplicates)}"
+            )
         if self.problem and problem:
             details.append(self.problem)
         is_active = f"{would or 'is '}active"
@@ -147,7 +149,10 @@ class SyncReport:
 
     def observations(self) -> list[str]:
         """The near misses, similar names and preventable assignments, as sentences."""
-        lines = [f"#{miss.number} belongs to no series: {miss.why}: {miss.title}" for miss in self.near_misses[:MAX_NEAR_MISSES]]
+        lines = [
+            f"#{miss.number} belongs to no series: {miss.why}: {miss.title}"
+            for miss in self.near_misses[:MAX_NEAR_MISSES]
+        ]
         if len(self.near_misses) > MAX_NEAR_MISSES:
             lines.append(f"and {len(self.near_misses) - MAX_NEAR_MISSES} more similar issues (--json lists them)")
         lines += [f"these names are similar and may mean one series: {', '.join(names)}" for names in self.lookalikes]

@@ -118,6 +118,9 @@ class LastKnown(NamedTuple):
         return series
 
 
+NOTHING_KNOWN = LastKnown()
+
+
 def _state_in_body(body: str | None, name: str) -> Series:
     """The state that a tracking issue shows; an unused series if it shows none."""
     document = (body or "").replace("\r\n", "\n").partition("```json\n")[2].rpartition("```")[0]

@@ -1,6 +1,15 @@
-"""The store in PostgreSQL, for fleets: 15 and later, through asyncpg.
+"""The engine in PostgreSQL (15 and later, through asyncpg): fleets on many machines share a store.
 
-Importing this where asyncpg is missing raises StoreMissing, which says what to install.
+``store`` is the class ``PostgresStore``. ``address`` parses the URL, ``connection_pool`` opens and lends connections,
+``schema`` applies the migrations, ``statements`` holds the SQL. ``group_commit`` commits for many callers in few
+transactions, ``queue`` takes runs, ``reads`` reads and performs heartbeats, ``notifications`` wakes watches with LISTEN
+and NOTIFY, ``server_clock`` estimates the server's clock, ``maintenance`` checks, dumps and deletes, ``error_mapping``
+turns errors of the server, the driver and the network into StoreErrors.
+
+Every connection goes to the server that takes writes: nothing is decided on a replica. No transaction relies on an
+isolation level above READ COMMITTED: each write compares a revision.
+
+Importing this package without asyncpg raises StoreMissing, which says what to install.
 """
 
 from __future__ import annotations
@@ -11,9 +20,7 @@ from asterism.base.extras import install_hint
 from asterism.store.store_errors import StoreMissing
 
 if importlib.util.find_spec("asyncpg") is None:
-    raise StoreMissing(
-        f"a store in PostgreSQL is reached through asyncpg, which is not installed: {install_hint('postgres')}"
-    )
+    raise StoreMissing(f"a store in PostgreSQL needs asyncpg, which is not installed: {install_hint('postgres')}")
 
 from asterism.store.postgres.store import PostgresStore
 

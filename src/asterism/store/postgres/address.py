@@ -1,8 +1,8 @@
-"""Where the store is: the URL taken apart.
+"""The address of a PostgreSQL store: parses its URL.
 
-``postgresql://user:password@host:port/database?schema=asterism``, with anything else that PostgreSQL understands in
-such a URL. Several hosts (``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are several servers of one
-cluster: they are tried in turn, each with its share of the time, so that one that is gone does not use up all of it.
+``postgresql://user:password@host:port/database?schema=asterism``, with any parameter that PostgreSQL understands.
+Several hosts (``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they are tried in
+turn, each with its share of the time, so that a server that is down does not use up all of it.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ class Address:
 
     @classmethod
     def parse(cls, url: str, schema: str | None = None) -> Address:
-        """``schema`` goes before the URL's. Raises StoreMissing for what is no such URL, without repeating it: there
-        might be a password in it."""
+        """Parse a URL. ``schema`` takes precedence over that of the URL. Raises StoreMissing if it is not valid,
+        without repeating it: it may contain a password."""
         try:
             parts = urlsplit(url)
             query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
             name = schema or query.pop("schema", "") or SCHEMA
             login, _, hostlist = parts.netloc.rpartition("@")
             if "@" in parts.path or not url.partition(":")[2].startswith("//"):
-                raise ValueError("a login that is not where it belongs would be taken for the name of a database")
+                raise ValueError("a misplaced login would be taken for the name of a database")
             hosts = list(_hosts(unquote(hostlist) or query.pop("host", ""), query.pop("port", "")))
         except ValueError:
             raise StoreMissing(
-                "the address of the store cannot be read; it should look like postgresql://user@host:5432/database, "
+                "the address of the store is not valid; it should look like postgresql://user@host:5432/database, "
                 "with anything but letters, digits, '-', '.', '_' and '~' in the password written as %XX"
             ) from None
         if parts.scheme not in ("postgresql", "postgres"):
-            raise StoreMissing(f"a store in PostgreSQL begins with postgresql://, not {parts.scheme}://")
+            raise StoreMissing(f"the address of a store in PostgreSQL begins with postgresql://, not {parts.scheme}://")
         if not _NAME.fullmatch(name):
             raise StoreMissing(
-                f"{name!r} is no name for a schema: lower-case letters, digits and '_', not a digit first, 63 at most"
+                f"{name!r} is not a valid schema name: use up to 63 lower-case letters, digits and '_', no digit first"
             )
-        query.pop("target_session_attrs", None)  # decisions are never made on a replica
+        query.pop("target_session_attrs", None)  # nothing is decided on a replica
         query.pop("schema", None)
         user, _, password = login.partition(":")
         given = {"dsn": urlunsplit(("postgresql", "", parts.path, urlencode(query, safe="/,:"), ""))}
@@ -62,7 +62,7 @@ class Address:
 
 
 def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
-    """``{"host": …, "port": …}`` for each; one empty set if none is named, which leaves it to asyncpg: ``PGHOST``, or
+    """Yield ``{"host": …, "port": …}`` for each host; an empty one if none is named: asyncpg then uses ``PGHOST``, or
     this machine."""
     numbers = [int(port) if port else None for port in ports.split(",")]
     if not names:
@@ -70,7 +70,7 @@ def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
         return
     all_names = names.split(",")
     if len(numbers) not in (1, len(all_names)):
-        raise ValueError("there are not as many ports as hosts")
+        raise ValueError("the numbers of ports and hosts differ")
     for place, one in enumerate(all_names):
         host, port = _host_and_port(one)
         yield {"host": host, "port": port or numbers[place if len(numbers) > 1 else 0] or 5432}

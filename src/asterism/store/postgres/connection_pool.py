@@ -1,7 +1,7 @@
-"""Connections to the server: opened when they are needed, used by one at a time, closed when they have been idle.
+"""Connection pool: connections to the server, opened on demand and closed when idle.
 
-All of them go to the server that takes writes. Every one has limits, so that nothing waits for ever: for a statement,
-for a lock, for a transaction whose client went to sleep, and for an answer from a server that is gone.
+All of them go to the server that takes writes. Each has time limits for a statement, for a lock, for a transaction
+whose client sleeps, and for the answer of a server that is gone, so that nothing waits for ever.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ log = logging.getLogger(__name__)
 
 OLDEST_SERVER = 15
 IDLE = 60.0
-"""So many seconds a connection is kept that nobody uses."""
+"""How long an unused connection is kept, in seconds."""
 
 QUICK = {"plan_cache_mode": "force_generic_plan"} | dict.fromkeys(
     ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
 )
-"""One plan for all arguments, by index: made while the tables are empty, it is still right when they are not."""
+"""Settings for reads and writes by id: one plan for all arguments, by index. It is made while the tables are empty, and
+still right when they are full."""
 
 BROAD = {"plan_cache_mode": "force_custom_plan"}
+"""Settings for queries: a plan for each call."""
 
 
 class Connection(Protocol):
-    """What is used of asyncpg's."""
+    """What we use of asyncpg's connections."""
 
     async def execute(self, query: str, *args: Any) -> str: ...
     async def fetch(self, query: str, *args: Any) -> list[Any]: ...
@@ -52,18 +54,18 @@ class Connection(Protocol):
 
 
 class ConnectionFactory:
-    """How a connection is opened: where, and within which limits. ``timeout`` is what nothing takes longer than, in
-    seconds; locks are waited for a part of it."""
+    """Opens connections to one address. ``timeout`` is the longest time for a statement, in seconds; the limit for
+    locks is a part of it."""
 
     def __init__(self, address: Address, timeout: float, clock: ServerClock) -> None:
         self.address = address
         self.timeout = timeout
         self.clock = clock
         self.settled = False
-        """Whether the store was open already: from then on a server that takes no writes is one that will again."""
+        """Whether the store was opened: from then on a server that refuses writes is temporarily unavailable."""
 
     async def connect(self, settings: Mapping[str, str]) -> Connection:
-        """Raises a StoreError that says of each server why it is not the one."""
+        """Open a connection. Raises a StoreError that says for each server why it cannot be used."""
         refusals: list[StoreError] = []
         for host in self.address.hosts:
             try:
@@ -106,9 +108,9 @@ class ConnectionFactory:
 
 
 def _refusal(error: Exception, shown: str) -> StoreError:
-    """What a failure to connect means. A name that cannot be found today may be found tomorrow."""
+    """Return the StoreError for a failure to connect. A host name that cannot be resolved now may be resolved later."""
     if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return StoreMissing(f"{shown}: the address of the store cannot be used")
+        return StoreMissing(f"{shown}: the address of the store is not valid")
     meant = translated(error, shown)
     return meant if isinstance(meant, StoreError) else StoreUnavailable(str(meant))
 
@@ -126,25 +128,25 @@ class ConnectionPool:
 
     @contextlib.asynccontextmanager
     async def borrowed(self) -> AsyncIterator[Connection]:
-        """A connection for the block. What goes wrong in it leaves it in the words of the store."""
+        """Lend a connection for the block. Errors of the driver leave the block as StoreErrors."""
         async with self._room:
             connection = self._take_idle() or await self._open()
             try:
                 yield connection
             except Exception as error:
                 if spoils(error):
-                    self._spoiled(connection)
-                    self._close_idle(0.0)  # whatever befell this one befell the others
+                    self._discard(connection)
+                    self._close_idle(0.0)  # the others are probably broken too
                 else:
-                    self._give_back(connection)
+                    self._return(connection)
                 meant = translated(error, self._factory.address.shown)
                 if meant is error:
                     raise
                 raise meant from error
             except BaseException:
-                self._spoiled(connection)  # cancelled in the middle of something
+                self._discard(connection)  # cancelled during a statement
                 raise
-            self._give_back(connection)
+            self._return(connection)
 
     async def fetch(self, query: str, *args: Any) -> list[Any]:
         async with self.borrowed() as connection:
@@ -156,11 +158,11 @@ class ConnectionPool:
 
     async def _open(self) -> Connection:
         if self._closed:
-            raise StoreUnavailable(f"{self._factory.address.shown}: this store was closed")
+            raise StoreUnavailable(f"{self._factory.address.shown}: this store is closed")
         connection = await self._factory.connect(self._settings)
         if self._closed:
             connection.terminate()
-            raise StoreUnavailable(f"{self._factory.address.shown}: this store was closed")
+            raise StoreUnavailable(f"{self._factory.address.shown}: this store is closed")
         return connection
 
     def _take_idle(self) -> Connection | None:
@@ -170,16 +172,16 @@ class ConnectionPool:
                 return connection
         return None
 
-    def _give_back(self, connection: Connection) -> None:
+    def _return(self, connection: Connection) -> None:
         if self._closed or connection.is_closed() or connection.is_in_transaction():
-            self._spoiled(connection)
+            self._discard(connection)
             return
         loop = asyncio.get_running_loop()
         self._idle.append((loop.time(), connection))
         if self._reaper is None:
             self._reaper = loop.call_later(IDLE, self._reap)
 
-    def _spoiled(self, connection: Connection) -> None:
+    def _discard(self, connection: Connection) -> None:
         if not connection.is_closed():
             connection.terminate()
 
@@ -194,10 +196,10 @@ class ConnectionPool:
         old = [connection for since, connection in self._idle if now - since >= longer_than]
         self._idle = [(since, one) for since, one in self._idle if now - since < longer_than]
         for connection in old:
-            self._spoiled(connection)
+            self._discard(connection)
 
     async def close(self) -> None:
-        """The idle ones now, those in use when they are given back."""
+        """Close idle connections now, and the others when they are returned."""
         self._closed = True
         if self._reaper is not None:
             self._reaper.cancel()

@@ -1,9 +1,9 @@
-"""What the server, the driver and the network say, in the words of the store.
+"""Errors of the server, the driver and the network as StoreErrors.
 
-Whether a commit happened is not known after StoreUnavailable itself; after the kinds below it nothing did. A server
-that takes no writes counts as unavailable, not as read-only, once the store is open: in a failover that passes, and
-the next connection looks for the server that takes them. ValueError is for what cannot be stored at all, such as a
-name with a NUL in it: that is the caller's mistake.
+After StoreUnavailable itself it is unknown whether a commit happened; after its subclasses nothing happened. Once the
+store is open, a server that refuses writes counts as unavailable, not as read-only: that passes after a failover, and
+the next connection looks for the server that takes writes. ValueError is for a value that cannot be stored, such as a
+name with a NUL in it, which is an error of the caller.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from asterism.store.store_errors import (
 )
 
 CONFLICT = "AS001"
-"""Raised by our own functions, with what has changed as the message."""
+"""The SQLSTATE of our own functions for a conflict. The message names the record."""
 
 COLLISIONS = frozenset({"40P01", "40001"})
-"""Two commits stood in each other's way. Nothing happened, and it may be tried again at once."""
+"""SQLSTATEs of deadlocks and serialization failures: nothing happened, and an immediate retry may succeed."""
 
 _KINDS: dict[str, tuple[type[StoreError], str]] = {
-    "25006": (StoreUnavailable, "it takes no writes just now: a failover may be under way, or it was set to read-only"),
-    "25P03": (StoreUnavailable, "it ended a transaction that had been idle for too long"),
-    "28": (StoreMissing, "it refuses the login"),
-    "3D000": (StoreMissing, "there is no such database"),
-    "3F000": (StoreMissing, "the store's schema is gone"),
-    "40": (StoreBusy, "others changed the same records again and again"),
-    "42501": (StoreReadOnly, "the user of the store may not do this"),
-    "42883": (StoreMissing, "the store's functions are gone"),
-    "42P01": (StoreMissing, "the store's tables are gone"),
-    "53100": (StoreFull, "its disk is full"),
-    "53300": (StoreUnavailable, "it has too many connections"),
-    "55P03": (StoreBusy, "a record was locked by another process for too long"),
-    "57014": (StoreBusy, "a statement took too long and was stopped"),
-    "57P": (StoreUnavailable, "it is starting, or shutting down"),
-    "XX001": (StoreCorrupt, "its data are damaged"),
+    "25006": (StoreUnavailable, "the server refuses writes: a failover may be in progress, or it was set to read-only"),
+    "25P03": (StoreUnavailable, "the server ended a transaction that was idle for too long"),
+    "28": (StoreMissing, "the server refuses the login"),
+    "3D000": (StoreMissing, "the database does not exist"),
+    "3F000": (StoreMissing, "the schema of the store is missing"),
+    "40": (StoreBusy, "other writers changed the same records repeatedly"),
+    "42501": (StoreReadOnly, "the database user lacks a privilege"),
+    "42883": (StoreMissing, "the functions of the store are missing"),
+    "42P01": (StoreMissing, "the tables of the store are missing"),
+    "53100": (StoreFull, "the disk of the server is full"),
+    "53300": (StoreUnavailable, "the server has too many connections"),
+    "55P03": (StoreBusy, "another process locked a record for too long"),
+    "57014": (StoreBusy, "a statement took too long and was cancelled"),
+    "57P": (StoreUnavailable, "the server is starting up or shutting down"),
+    "XX001": (StoreCorrupt, "the data of the server is damaged"),
     "XX002": (StoreCorrupt, "an index is damaged"),
 }
 """By SQLSTATE, or the beginning of one."""
@@ -51,7 +51,7 @@ _UNSTORABLE = ("22", "54")
 
 
 def translated(error: Exception, shown: str) -> Exception:
-    """The error to raise instead; ``shown`` is the address in messages."""
+    """Return the error to raise instead. ``shown`` is the address for messages."""
     if isinstance(error, StoreError):
         return error
     if isinstance(error, asyncpg.PostgresError):
@@ -59,11 +59,11 @@ def translated(error: Exception, shown: str) -> Exception:
     if isinstance(error, ValueError | OverflowError) and not isinstance(error, OSError):
         return error if not isinstance(error, asyncpg.InterfaceError) else ValueError(f"cannot be stored: {error}")
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return StoreReadOnly(f"{shown}: it is a standby, or set to read-only; a store needs a server that takes writes")
+        return StoreReadOnly(f"{shown}: the server is a standby or read-only; a store needs a server that takes writes")
     if isinstance(error, TimeoutError):
-        return StoreUnavailable(f"{shown}: no answer in time")
+        return StoreUnavailable(f"{shown}: the server did not answer in time")
     if isinstance(error, OSError):
-        return StoreUnavailable(f"{shown}: it cannot be reached: {error.strerror or error or type(error).__name__}")
+        return StoreUnavailable(f"{shown}: cannot reach the server: {error.strerror or error or type(error).__name__}")
     if isinstance(error, EOFError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         return StoreUnavailable(f"{shown}: {error or type(error).__name__}")
     return error
@@ -83,7 +83,7 @@ def _from_server(error: asyncpg.PostgresError, shown: str) -> Exception:
 
 
 def own_copy(error: Exception) -> Exception:
-    """For one of several who meet the same error: one that all of them raise would collect the traces of all."""
+    """Return a copy for one of several callers: an error that all of them raise would collect the tracebacks of all."""
     try:
         copy = type(error)(*error.args)
     except TypeError:
@@ -95,7 +95,7 @@ def own_copy(error: Exception) -> Exception:
 
 
 def storable(text: str) -> bool:
-    """Whether PostgreSQL can hold it as text; what it cannot hold is the name of nothing in it."""
+    """Whether PostgreSQL can hold a text. No record has a name that it cannot hold."""
     return (text.isascii() and "\0" not in text) or _encodes(text)
 
 
@@ -111,7 +111,7 @@ def is_collision(error: Exception) -> bool:
 
 
 def is_about_one(error: Exception) -> bool:
-    """Whether a group failed because of one of its members: what cannot be stored, or is locked by another."""
+    """Whether a group failed because of one member: a value that cannot be stored, or a locked record."""
     return isinstance(error, ValueError | OverflowError) or _state_behind(error) in {"55P03", *COLLISIONS}
 
 

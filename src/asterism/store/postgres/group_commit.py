@@ -1,13 +1,12 @@
 """Group commit: many callers, few transactions.
 
-Whoever commits puts the work into a queue and waits. A few committers take everything that is queued: writes of one
-run each go to the server together, in one statement and one transaction, and each caller learns what became of its
-own. Those that write several runs go together, too, but then all of them or none. What writes anything else has a
-transaction of its own.
+A caller queues a job and waits. A few committers take all queued jobs. Jobs that write one run each go to the server
+together, in one statement and one transaction, and each caller learns the outcome of its own. Jobs that write several
+runs go together too, but all of them succeed or none. A job that writes anything else has a transaction of its own.
 
-Two writes of one run are never in one statement, which would carry out one of them, no matter which. If a group fails
-because of one of its members (a name that cannot be stored, a record that another process has locked, a run that is
-not as expected where all have to be), each of them is tried again alone, so that only that one fails.
+Two writes of one run are never in one statement, which would perform an arbitrary one of them. If a group fails because
+of one of its members (a name that cannot be stored, a record that another process has locked, a revision that does not
+match where all have to), each job is tried again alone, so that only that one fails.
 """
 
 from __future__ import annotations
@@ -42,23 +41,23 @@ log = logging.getLogger(__name__)
 
 LARGEST_GROUP = 1000
 LARGEST_WHOLE = 200
-"""The same where all have to be as expected or none is written. While the server writes these, we prepare the next."""
+"""The same for a group that succeeds or fails as a whole. While the server writes one, we prepare the next."""
 
 LARGEST_TEXT = 4_000_000
-"""So many characters of JSON go to the server at once, and one record at least."""
+"""The largest number of characters of JSON in a group of more than one job."""
 
-TRIES = 5
-"""So often a commit is tried that another one stood in the way of."""
+DEADLOCK_TRIES = 5
+"""How often to try a commit that deadlocks with another."""
 
-NO_PEERS = "records are exchanged between stores of one machine each (SQLite): the devices share this one already"
-"""What is said to whoever wants a copy of a peer's record kept here."""
+NO_PEERS = "only SQLite stores exchange records with peers: all devices can share this store directly"
+"""The refusal of a copy of a peer's record."""
 
 Row = tuple[Any, ...]
 
 
 class Job:
-    """One call of ``commit``, encoded: if something is no JSON, the caller hears of it before it waits. ``runs`` are
-    those it is about; ``run`` is the one, if it is about one run and nothing else."""
+    """One call of ``commit``, encoded: a value that is not JSON is refused before the caller waits. ``runs`` are the
+    runs it writes; ``run`` is the one, if it writes one run and nothing else."""
 
     __slots__ = ("alone", "future", "inserts", "others", "run", "runs", "size", "updates", "writes")
 
@@ -90,7 +89,7 @@ class Job:
             row = (run.id, write.expected, *moving(run))
             self.updates.append(row)
             self.size += len(row[-1])
-        if _may_be_kept_apart(run.input) or (run.output is not None and _may_be_kept_apart(run.output)):
+        if _may_be_blob(run.input) or (run.output is not None and _may_be_blob(run.output)):
             for name in blobs_of(run):
                 self._other("uses", {"run": run.id, "name": name})
 
@@ -113,7 +112,7 @@ class Job:
             case PutCopy() | Contribution():
                 raise StoreError(NO_PEERS)
             case _:
-                raise TypeError(f"a commit is made of writes, not of {write!r}")
+                raise TypeError(f"a store cannot write a {type(write).__name__}")
 
     def _other(self, kind: str, row: dict[str, Any]) -> None:
         if self.others is None:
@@ -130,7 +129,7 @@ class Job:
 
 
 class Committer:
-    """``committed`` is called with the topics of what went through."""
+    """Performs jobs. Calls ``committed`` with the topics of those that succeeded."""
 
     def __init__(self, connections: ConnectionPool, most: int, committed: Callable[[set[str]], None]) -> None:
         self._connections = connections
@@ -142,9 +141,9 @@ class Committer:
         self._closed = False
 
     def submit(self, writes: Sequence[Write]) -> asyncio.Future[None]:
-        """The future is done when the writes are, or when they are known to have failed."""
+        """Queue a commit. The future is done when the writes are durable or have failed."""
         if self._closed:
-            raise StoreUnavailable("this store was closed")
+            raise StoreUnavailable("this store is closed")
         check_distinct_records(writes)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not writes:
@@ -159,7 +158,7 @@ class Committer:
         return future
 
     async def close(self) -> None:
-        """What was handed in is carried out first."""
+        """Finish queued jobs, and stop."""
         self._closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -176,7 +175,7 @@ class Committer:
                     if not isinstance(error, Exception):
                         raise
         finally:
-            self._working -= 1  # in the same step that found the queue empty: nothing is left lying there
+            self._working -= 1  # in the step that found the queue empty: no job is left behind
 
     def _next_group(self) -> list[Job]:
         first = self._queue.popleft()
@@ -186,7 +185,7 @@ class Committer:
         while self._queue and len(runs) < (LARGEST_WHOLE if whole else LARGEST_GROUP):
             job = self._queue.popleft()
             if job.future.cancelled():
-                continue  # nobody waits for it any more, and nothing has happened yet
+                continue  # its caller no longer waits, and nothing has happened yet
             apart = job.alone or (job.run is None) is not whole or not runs.isdisjoint(job.runs)
             if apart or size + job.size > LARGEST_TEXT:
                 left.append(job)
@@ -202,7 +201,7 @@ class Committer:
             done, present = await self._send(group)
         except (StoreError, ValueError, OverflowError) as error:
             if len(group) > 1 and (is_about_one(error) or isinstance(error, Conflict)):
-                log.info("a group of %d commits failed and is tried one by one: %s", len(group), error)
+                log.info("a group of %d commits failed; trying them one by one: %s", len(group), error)
                 for job in group:
                     job.alone = True
                 self._queue.extendleft(reversed(group))
@@ -241,16 +240,16 @@ class Committer:
                 done, present = await self._connections.fetchrow(statements()["commit_runs"], *arguments)
                 return set(done), set(present)
             except StoreBusy as error:
-                if tries == TRIES or not is_collision(error):
+                if tries == DEADLOCK_TRIES or not is_collision(error):
                     raise
                 tries += 1
 
 
-def _may_be_kept_apart(value: Any) -> bool:
-    """A quick look at what ``blobs_of`` looks at closely."""
+def _may_be_blob(value: Any) -> bool:
+    """Whether a value may be a blob: a fast filter before ``blobs_of``."""
     return "$blob" in value if type(value) is dict else isinstance(value, Mapping) and bool(value)
 
 
 def _id(row: Row) -> str:
-    """Two commits lock the runs they share in the same order."""
+    """The id of a run. Sorted by it, two commits lock the runs they share in the same order."""
     return row[0]  # type: ignore[no-any-return]

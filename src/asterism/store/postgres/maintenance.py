@@ -1,4 +1,4 @@
-"""Large things, old things, and everything at once: blobs, retention, the check and the dump."""
+"""Maintenance of the PostgreSQL engine: writing blobs, retention, the integrity check, and the dump."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asterism.store.postgres.connection_pool import Connection, ConnectionPool
 from asterism.store.postgres.server_clock import ServerClock
 from asterism.store.postgres.statements import statements
 from asterism.store.protocol import Register
-from asterism.store.row_codec import COLUMNS, moving, notice_of, run_of, session_of
+from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of
 from asterism.store.store_errors import StoreCorrupt
 
 PAGE = 200
@@ -60,7 +60,7 @@ class Maintenance:
         problems: list[str] = []
         async with self._snapshot() as connection:
             for name, value in await connection.fetch(statements()["careless_settings"]):
-                problems.append(f"the server runs with {name} = {value}: what it acknowledged may be lost in a crash")
+                problems.append(f"the server runs with {name} = {value}: a crash may lose acknowledged commits")
             async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
                 problems += _problems_of_run(row)
             for query, (what, read) in _READERS.items():
@@ -68,15 +68,15 @@ class Maintenance:
                     problems += _problem(what, read, row)
             async for name, found in connection.cursor(statements()["sums_of_blobs"], prefetch=BLOB_PAGE):
                 if name != found:
-                    problems.append(f"the large value {name} is not what its name says")
+                    problems.append(f"blob {name} is damaged: its content does not match its name")
             for query, words in _CONTRADICTIONS.items():
                 problems += [words.format(*row) for row in await connection.fetch(statements()[query])]
         return problems
 
     @contextlib.asynccontextmanager
     async def _snapshot(self) -> AsyncIterator[Connection]:
-        """A transaction that sees one instant, for as long as it takes; the server cannot clear away meanwhile what is
-        dead since."""
+        """A transaction that sees one instant, for as long as it takes. Meanwhile the server cannot vacuum newer dead
+        rows."""
         async with (
             self._broad.borrowed() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
@@ -94,12 +94,12 @@ def _problems_of_run(row: Sequence[Any]) -> list[str]:
         return [str(error)]
     problems = []
     if (run.status in OWNED) != (run.session is not None):
-        problems.append(f"run {run.id} is {run.status}, but its owner is {run.session or 'nobody'}")
+        problems.append(f"run {run.id} is {run.status}, but its owner is {run.session or 'missing'}")
     if run.ended != (run.ended_at is not None):
-        problems.append(f"run {run.id} is {run.status}, but has {'a' if run.ended_at else 'no'} time at which it ended")
-    written = dict(zip(COLUMNS[-len(moving(run)) :], moving(run), strict=True))
-    if written["offered"] != row[COLUMNS.index("offered")]:
-        problems.append(f"run {run.id} is listed wrongly among those that devices may have")
+        problems.append(f"run {run.id} is {run.status}, but has {'an' if run.ended_at else 'no'} end time")
+    offered = row[COLUMNS.index("offered")]
+    if offered != moving(run)[MOVING.index("offered")]:
+        problems.append(f"run {run.id} is {'' if offered else 'not '}offered, but should {'not ' if offered else ''}be")
     return problems
 
 
@@ -112,11 +112,11 @@ def _problem(what: str, read: Callable[[Sequence[Any]], object], row: Sequence[A
 
 
 _READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
-    "all_sessions": ("the session", session_of),
+    "all_sessions": ("session", session_of),
     "all_registers": ("register", lambda row: json.loads(row[1])),
     "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
 }
 _CONTRADICTIONS = {
-    "runs_of_nobody": "run {0} belongs to session {1}, which is not known",
-    "missing_blobs": "run {0} refers to a large value that is missing: {1}",
+    "runs_of_nobody": "run {0} belongs to session {1}, which does not exist",
+    "missing_blobs": "run {0} refers to blob {1}, which does not exist",
 }

@@ -1,13 +1,12 @@
-"""Waking others, and being woken.
+"""Notifications between processes with LISTEN and NOTIFY: wake the watches of others, and be woken.
 
-After a commit that concerns somebody its topics go out with NOTIFY, in a transaction of their own: a transaction with
-a NOTIFY holds a lock of the whole database while it commits, and the commits of runs shall not queue up for that. What
-comes up while one is on its way, and for a moment after, goes out together: each NOTIFY wakes every process that
-listens. If a process dies between its commit and its NOTIFY nobody is woken, and whoever waits finds the change when
-they look the next time.
+After a commit its topics go out with NOTIFY, in a transaction of their own: a transaction with a NOTIFY holds a lock of
+the whole database while it commits, and commits of runs must not queue up for that. Topics that arrive while one
+notification is on its way, and for a moment after, go out together: each NOTIFY wakes every listening process. If a
+process dies between its commit and its NOTIFY, no watch is woken, and waiters find the change when they look next.
 
-One connection listens, from the first watch on. When it is lost it is opened again, and everybody is woken, since
-nobody knows what was missed. It also asks the server for the time now and then, which shows whether it is alive.
+One connection listens, from the first watch on. When it is lost it is opened again, and all watches are woken, since
+notifications may have been missed. It also asks for the server's time regularly, which shows whether it is alive.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from asterism.store.watches import Watches
 log = logging.getLogger(__name__)
 
 LONGEST_PAYLOAD = 7500  # the server takes up to 7,999 bytes
-GAP = 0.01
-"""So many seconds are between two NOTIFY of one process."""
+NOTIFY_INTERVAL = 0.01
+"""The least time between two notifications of one process, in seconds."""
 
-PULSE = 10.0
-"""So often the listening connection is tried."""
+KEEPALIVE = 10.0
+"""How often to test the listening connection, in seconds."""
 
 SETTINGS = BROAD | {"application_name": "asterism listening"}
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 
 
 class NotificationSender:
-    """Sends topics out. ``sender`` is in every message, so that a process can tell its own."""
+    """Sends topics to other processes. Each message names its ``sender``, so that a process ignores its own."""
 
     def __init__(self, connections: ConnectionPool, channel: str, sender: str) -> None:
         self._connections = connections
@@ -50,7 +49,7 @@ class NotificationSender:
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, topics: Iterable[str]) -> None:
+    def send(self, topics: Iterable[str]) -> None:
         self._topics.update(topics)
         if not self._sending:
             self._sending = True
@@ -64,21 +63,22 @@ class NotificationSender:
                     for payload in payloads(self._sender, topics):
                         await self._connections.fetchrow(statements()["tell"], self._channel, payload)
                 except (StoreError, ValueError) as error:
-                    log.warning("others were not told of a change, and will find it when they look: %s", error)
+                    log.warning("other processes were not notified, and find the change when they poll: %s", error)
                 if not self._closing:
-                    await asyncio.sleep(GAP)
+                    await asyncio.sleep(NOTIFY_INTERVAL)
         finally:
-            self._sending = False  # in the same step that found nothing more to tell
+            self._sending = False  # in the step that found no more topics
 
     async def close(self) -> None:
-        """What is due goes out first."""
+        """Send pending topics, and stop."""
         self._closing = True
         if self._task is not None:
             await asyncio.wait([self._task])
 
 
 def payloads(sender: str, topics: set[str]) -> Iterator[str]:
-    """The messages that name these topics. If one is too long for a message everybody is woken: no topics at all."""
+    """Yield the messages that name these topics. If a topic is too long, one message without topics wakes all
+    watches."""
     part: list[str] = []
     size = 0
     for topic in sorted(topics):
@@ -96,7 +96,7 @@ def payloads(sender: str, topics: set[str]) -> Iterator[str]:
 
 
 class Listener:
-    """Wakes the watches of this process when another one told of something."""
+    """Wakes the watches of this process when another one sends their topics."""
 
     def __init__(self, factory: ConnectionFactory, channel: str, sender: str, watches: Watches) -> None:
         self._factory = factory
@@ -121,32 +121,32 @@ class Listener:
                 continue
             try:
                 pause = FIRST_PAUSE
-                await self._attend(connection)
+                await self._listen_on(connection)
             except Exception as error:
-                log.info("the connection that listens for changes was lost: %s", error)
+                log.info("lost the connection that listens for changes: %s", error)
             finally:
                 connection.terminate()
             self._watches.wake_all()
 
-    async def _attend(self, connection: Connection) -> None:
-        """Until the connection is lost."""
+    async def _listen_on(self, connection: Connection) -> None:
+        """Listen until the connection is lost."""
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
-        await connection.add_listener(self._channel, self._heard)
+        await connection.add_listener(self._channel, self._received)
         self._watches.wake_all()
         clock = self._factory.clock
         while not connection.is_closed():
             asked = clock.own()
             clock.learn(await connection.fetchval(statements()["clock"]), asked)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PULSE):
+                async with asyncio.timeout(KEEPALIVE):
                     await lost.wait()
 
-    def _heard(self, connection: object, pid: int, channel: str, payload: str) -> None:
+    def _received(self, connection: object, pid: int, channel: str, payload: str) -> None:
         try:
             sender, *topics = json.loads(payload)
         except ValueError:
-            log.warning("a message on channel %s is not ours: %.80r", channel, payload)
+            log.warning("ignored an unknown message on channel %s: %.80r", channel, payload)
             return
         if not topics:
             self._watches.wake_all()

@@ -1,12 +1,12 @@
-"""Taking offered runs: locked, judged and committed in one transaction.
+"""The queue of offered runs in PostgreSQL: runs are locked, judged and committed in one transaction.
 
-``FOR UPDATE SKIP LOCKED`` keeps takers out of each other's way, so that they do not all run after the same few runs.
-That nobody gets what another has does not rest on it: the write compares revisions as any other does.
+``FOR UPDATE SKIP LOCKED`` keeps takers out of each other's way, so that they do not compete for the same few runs. That
+no run is taken twice does not rely on it: the write compares revisions like any other.
 
-Devices of this process that call at the same time are served together: the runs at the head of the queue are dealt out
-among them, in one transaction. One that refused some and wants more is then served alone. It looks further down the
-queue page by page, and there it locks only what it will have, so that it does not keep from others what it refuses.
-Nobody waits for a lock here: what another has locked is passed over.
+Devices of this process that take at the same time are served together: the runs at the head of the queue are dealt out
+among them in one transaction. A device that refused some runs and wants more is then served alone. It goes further down
+the queue page by page, and locks only the runs that it takes, so that others can take those that it refuses. No taker
+waits for a lock: a run that another has locked is passed over.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 log = logging.getLogger(__name__)
 
 LARGEST_PAGE = 1000
-TOGETHER = 200
-"""So many runs are dealt out at once among several devices. While the server writes these, we judge the next."""
+LARGEST_DEAL = 200
+"""How many runs are dealt out at once among several calls. While the server writes these, we judge the next."""
 
-MOST_TOGETHER = 32
-MOST_SEEN = 100_000
-"""So many runs are looked at in one call. They are those the device would be offered first."""
+MOST_CALLS_TOGETHER = 32
+MOST_RUNS_JUDGED = 100_000
+"""How many runs one call goes through at most, from the head of the queue."""
 
 HIGHEST = 2**63 - 1
 
@@ -41,7 +41,7 @@ Row = tuple[Any, ...]
 
 
 class _Place(NamedTuple):
-    """Where the last page ended; ``urgency`` is less for what is more urgent, as the order of the queue has it."""
+    """A place in the queue: where the last page ended. A lower ``urgency`` comes first."""
 
     urgency: int
     created_at: float
@@ -52,7 +52,7 @@ FIRST = _Place(-HIGHEST, float("-inf"), "")
 
 
 class _TakeCall:
-    """One call of ``take``: ``taken`` has what it gets, by id, each with the row to write."""
+    """One call of ``take``. ``taken`` maps the id of each run it gets to the run and the row to write."""
 
     __slots__ = ("error", "future", "request", "step", "taken")
 
@@ -70,7 +70,7 @@ class _TakeCall:
         return self.request.limit - len(self.taken) if self.error is None else 0
 
     def judge(self, run: Run) -> bool:
-        """Whether it takes the run. A step that raises ends the call, and takes nothing."""
+        """Whether the device takes the run. A step that raises ends the call, which then takes nothing."""
         device = self.request.device
         if run.pinned not in (None, device) or device in run.avoid or run.not_before > self.request.now:
             return False
@@ -101,7 +101,7 @@ class _TakeCall:
 
 
 class TakeQueue:
-    """``most`` is how many transactions may take at the same time."""
+    """Serves calls of ``take`` in up to ``most`` transactions at the same time."""
 
     def __init__(self, connections: ConnectionPool, most: int) -> None:
         self._connections = connections
@@ -138,10 +138,10 @@ class TakeQueue:
                     if not isinstance(error, Exception):
                         raise
         finally:
-            self._working -= 1  # in the same step that found the queue empty: nothing is left lying there
+            self._working -= 1  # in the step that found the queue empty: no call is left behind
 
     def _next_calls(self) -> list[_TakeCall]:
-        """Those that may be offered the same runs."""
+        """Return calls that the same runs may be offered to."""
         first = self._queue.popleft()
         calls, left, wanted = [first], [], first.request.limit
         while self._queue:
@@ -149,7 +149,7 @@ class TakeQueue:
             if call.future.cancelled():
                 continue
             same = call.request.not_kinds == first.request.not_kinds and call.request.above == first.request.above
-            if same and wanted + call.request.limit <= TOGETHER and len(calls) < MOST_TOGETHER:
+            if same and wanted + call.request.limit <= LARGEST_DEAL and len(calls) < MOST_CALLS_TOGETHER:
                 calls.append(call)
                 wanted += call.request.limit
             else:
@@ -179,7 +179,7 @@ class TakeQueue:
             await connection.execute("BEGIN")
             more = await _deal_page(connection, [call])
             place, page, seen = FIRST, 10, 0
-            while more and call.wants and seen < MOST_SEEN:
+            while more and call.wants and seen < MOST_RUNS_JUDGED:
                 page = min(LARGEST_PAGE, 2 * page)
                 rows = await _look_further(connection, call, place, page)
                 seen += len(rows)
@@ -188,14 +188,14 @@ class TakeQueue:
 
 
 async def _deal_page(connection: Connection, calls: list[_TakeCall]) -> bool:
-    """Lock the head of the queue and deal it out. Returns whether there is more."""
+    """Lock the head of the queue and deal it out. Return whether there is more."""
     page = min(LARGEST_PAGE, sum(call.request.limit for call in calls))
     rows = await connection.fetch(statements()["offered"], *_terms(calls), page)
     turns = list(calls)
     for run in _runs(rows):
         for place, call in enumerate(turns):
             if call.wants and call.judge(run):
-                turns.append(turns.pop(place))  # it waits until the others had their turn
+                turns.append(turns.pop(place))  # the others come first now
                 break
         else:
             turns = [call for call in turns if call.wants]
@@ -205,7 +205,7 @@ async def _deal_page(connection: Connection, calls: list[_TakeCall]) -> bool:
 
 
 async def _look_further(connection: Connection, call: _TakeCall, place: _Place, page: int) -> Sequence[Any]:
-    """Judge ``page`` runs or so after a place, and lock what is taken of them."""
+    """Judge about ``page`` runs after a place, and lock those that are taken."""
     rows = await connection.fetch(statements()["offered_further"], *_terms([call]), *place, page)
     before = set(call.taken)
     for run in _runs(rows):
@@ -226,7 +226,7 @@ def _terms(calls: list[_TakeCall]) -> tuple[Any, ...]:
         list({call.request.device for call in calls}),
         list(request.not_kinds),
         min(call.request.now for call in calls),
-        f"|{request.device}|" if len(calls) == 1 else "||",  # of several, each refuses for itself what is to avoid it
+        f"|{request.device}|" if len(calls) == 1 else "||",  # of several, see judge()
         -HIGHEST if request.above is None else request.above,
     )
 
@@ -235,12 +235,12 @@ def _runs(rows: Sequence[Any]) -> Iterator[Run]:
     for row in rows:
         try:
             yield run_of(row)
-        except StoreCorrupt as error:  # it must not keep the others from being taken; `check` names it too
-            log.error("passed over: %s", error)
+        except StoreCorrupt as error:  # it must not keep others from being taken; `store check` names it too
+            log.error("passed over a run in the queue: %s", error)
 
 
 def _end_of(rows: Sequence[Any]) -> tuple[_Place, bool]:
-    """Where to go on, and whether there is anything."""
+    """Return the place after these rows, and whether there are more."""
     if not rows:
         return FIRST, False
     last = rows[-1]
@@ -249,7 +249,7 @@ def _end_of(rows: Sequence[Any]) -> tuple[_Place, bool]:
 
 async def _commit(connection: Connection, calls: list[_TakeCall]) -> None:
     for call in calls:
-        if call.future.cancelled():  # nobody would ever learn what it took
+        if call.future.cancelled():  # its caller would never learn what it took
             call.taken.clear()
     changes = sorted(row for call in calls for _, row in call.taken.values())
     if not changes:

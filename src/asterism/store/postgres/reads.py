@@ -1,4 +1,4 @@
-"""Reading: by id with the quick connections, by anything else with the broad ones."""
+"""Reads of the PostgreSQL engine: by id on quick connections, by other conditions on broad ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATUSES = {str(status): status for status in RunStatus}
 
 
 class Reads:
-    """The reads of a store, and the heartbeat, which is one that writes on the way."""
+    """The part of PostgresStore that reads, and the heartbeat, which reads and writes in one statement."""
 
     def __init__(self, quick: ConnectionPool, broad: ConnectionPool, clock: ServerClock) -> None:
         self._quick, self._broad = quick, broad
@@ -61,7 +61,7 @@ class Reads:
         texts = (query.workflow, query.device, query.session, query.series, query.key, query.id_like, query.after)
         if not all(text is None or storable(text) for text in texts):
             return []
-        if query.judged is False:  # there are no copies here
+        if query.judged is False:  # this engine has no copies
             return []
         rows = await self._broad.fetch(
             statements()["find_newest" if query.newest else "find_oldest"],
@@ -127,7 +127,7 @@ class Reads:
 
 
 def _only_open(query: Query) -> bool:
-    """Whether nothing that has ended can be meant."""
+    """Whether the query can only match runs that have not ended."""
     live = query.statuses is not None and not query.statuses & TERMINAL
     return live or query.due_before is not None or query.session is not None or query.offered is True
 

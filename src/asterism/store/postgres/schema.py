@@ -1,4 +1,7 @@
-"""Bringing the schema to the version of this program: forward only, in one transaction, one process at a time."""
+"""Schema of the PostgreSQL store: migrations, forward only.
+
+All missing ones are applied in one transaction, by one process at a time.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ _APPLIED = "INSERT INTO migrations VALUES ($1, $2, extract(epoch FROM clock_time
 
 
 class Migration(NamedTuple):
+    """A step from one version of the schema to the next."""
+
     version: int
     name: str
     sql: str
@@ -31,7 +36,7 @@ class Migration(NamedTuple):
 
 @functools.cache
 def migrations() -> tuple[Migration, ...]:
-    """In order; the number at the beginning of the file's name is the version."""
+    """Return the migrations in order. A file name begins with the version."""
     found = []
     for file in (resources.files(__package__) / "migrations").iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
@@ -41,18 +46,18 @@ def migrations() -> tuple[Migration, ...]:
 
 
 async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
-    """Raises UnknownSchema for a store that is ahead of this program, and StoreMissing for one that is not there and
-    shall not be made."""
+    """Apply missing migrations. Raises UnknownSchema for a store of a later version, and StoreNotFound for one that
+    does not exist and that ``create`` does not allow to create."""
     shown, schema = factory.address.shown, factory.address.schema
     connection = await factory.connect({})
     try:
         major = connection.get_server_version().major
         if major < OLDEST_SERVER:
-            raise StoreMissing(f"{shown}: PostgreSQL {OLDEST_SERVER} or later is needed, and the server is {major}")
+            raise StoreMissing(f"{shown}: Asterism needs PostgreSQL {OLDEST_SERVER} or later, the server has {major}")
         version = await _version(connection, schema)
         if version is None and not create:
             raise StoreNotFound(f"{shown}: there is no store in schema {schema!r}")
-        _refuse_the_unknown(version, shown)
+        _refuse_later_version(version, shown)
         if version != migrations()[-1].version:
             await _apply(connection, factory)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -62,19 +67,19 @@ async def migrate(factory: ConnectionFactory, *, create: bool) -> None:
 
 
 async def _version(connection: Connection, schema: str) -> int | None:
-    """None if there is nothing."""
+    """Return the version of the schema; None if there is no store."""
     if await connection.fetchval("SELECT to_regclass($1)", f'"{schema}".migrations') is None:
         return None
     found: int | None = await connection.fetchval(f'SELECT max(version) FROM "{schema}".migrations')
     return found or 0
 
 
-def _refuse_the_unknown(version: int | None, shown: str) -> None:
+def _refuse_later_version(version: int | None, shown: str) -> None:
     newest = migrations()[-1].version
     if version is not None and version > newest:
         raise UnknownSchema(
-            f"{shown}: the store has version {version} of the schema, and this program knows versions up to {newest}; "
-            "a later Asterism has changed it"
+            f"{shown}: the store has schema version {version}, and this Asterism knows versions up to {newest}: "
+            "use a later one"
         )
 
 
@@ -83,11 +88,12 @@ async def _apply(connection: Connection, factory: ConnectionFactory) -> None:
     async with connection.transaction():
         await connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '60s'")
         await connection.fetchval("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", f"asterism {schema}")
+        # not IF NOT EXISTS, which needs the privilege even if the schema exists
         if await connection.fetchval("SELECT to_regnamespace($1)", schema) is None:
-            await connection.execute(f'CREATE SCHEMA "{schema}"')  # which not everybody may, not even if it is there
+            await connection.execute(f'CREATE SCHEMA "{schema}"')
         await connection.execute(_RECORD.format(schema=schema))
-        version = await _version(connection, schema) or 0  # another process may have been here meanwhile
-        _refuse_the_unknown(version, shown)
+        version = await _version(connection, schema) or 0  # another process may have migrated it meanwhile
+        _refuse_later_version(version, shown)
         for migration in migrations():
             if migration.version > version:
                 log.info("%s: migration %d, %s", shown, migration.version, migration.name)

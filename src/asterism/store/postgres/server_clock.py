@@ -1,11 +1,11 @@
-"""The server's clock, as far as it can be known from here.
+"""Server clock: an estimate of the clock of the PostgreSQL server.
 
-What the server said the time was lies between the moment we asked and the moment we heard: that gives the offset of
-its clock to one of ours, give or take half the journey. Ours is the monotonic clock: nobody sets it, and nothing that
-sets or fakes the date moves it. It stands still while the machine is suspended, so the estimate is late by that until
-the next sample, and never early: a clock that is late takes nothing from anybody. A sample replaces the one before if
-it is sharper, allowing for what two clocks drift apart meanwhile, or if the two cannot both be true: then the server's
-clock was set, it is another server, or the machine was suspended.
+The server's time in a reply lies between the moments of the request and of the reply, which gives its offset to our
+clock, plus or minus half the round trip. Ours is the monotonic clock, which no change of the date moves. It stands
+still while the machine is suspended, so the estimate is late by that until the next sample, and never early: a late
+clock expires nothing too soon. A sample replaces the previous one if it is more precise, allowing for the drift of the
+two clocks since, or if the two contradict each other: then the server's clock was set, it is another server, or the
+machine was suspended.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 
 DRIFT = 0.0002
-"""So many seconds a second may two clocks drift apart; a quartz does a tenth of it."""
+"""The assumed drift of two clocks, in seconds per second: ten times that of a quartz."""
 
 
 class ServerClock:
-    """``clock()`` is the estimate; it needs a first sample."""
+    """Call it for the estimate. It needs a first sample."""
 
     def __init__(self, own: Callable[[], float] = time.monotonic) -> None:
         self.own = own
@@ -30,7 +30,8 @@ class ServerClock:
         return self.own() + self._offset
 
     def learn(self, said: float, asked: float) -> None:
-        """The server said ``said`` to a question of ``asked``, by our own clock, and it has just arrived."""
+        """Take a sample: a reply with the server's time ``said`` has just arrived to a request sent at ``asked`` by our
+        own clock."""
         heard = self.own()
         error = (heard - asked) / 2
         offset = said - (asked + heard) / 2

@@ -1,4 +1,4 @@
-"""The statements in ``statements.sql``, by name, and the migrations."""
+"""SQL statements of the PostgreSQL engine, read from ``statements.sql``, by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
--- Every statement but the migrations. {run} and {session} stand for the columns of those records, in the order of the
--- codec. Those under "quick" are run with one plan for all arguments, which uses indexes only; those under "broad" are
--- planned anew each time, so that a condition whose argument is null costs nothing.
+-- Every statement except the migrations. {run} and {session} stand for the columns of these records, in the order of
+-- row_codec. Statements under "quick" use one generic plan, which uses indexes only. Statements under "broad" are planned
+-- for each call, so that a condition whose argument is null costs nothing.
 
 
 -- quick: writing ------------------------------------------------------------------------------------------------------
@@ -15,7 +15,7 @@ SELECT change_runs($1)
 SELECT {run} FROM lock_offered($1, $2, $3, $4, $5, $6)
 
 -- name: offered_further
--- The same without locks, after a place in the queue; `more` is in the last row.
+-- The same without locks, after a place in the queue; the last row has `more`.
 WITH lists AS (SELECT array_agg(kind) AS kinds, array_agg(pin) AS pins FROM lists_of($1, $2))
 SELECT {run_of_runs}, found.more
 FROM lists, next_offered(lists.kinds, lists.pins, $3, $4, $5, $6, $7, $8, $9) AS found JOIN runs USING (id)
@@ -34,7 +34,7 @@ INSERT INTO blobs (name, kept_at, data) VALUES ($1, now_in_seconds(), $2)
 ON CONFLICT (name) DO UPDATE SET kept_at = excluded.kept_at
 
 -- name: tell
--- Nothing is lost with it that a slow poll would not find: it does not wait for the disk.
+-- Without waiting for the disk: if it is lost, the next poll finds the change.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)
 
 -- name: clock
@@ -84,7 +84,7 @@ WHERE ($1::text[] IS NULL OR status = ANY ($1))
     AND ($11::double precision IS NULL OR waiting_since < $11)
     AND ($12::text IS NULL OR strpos(id, $12) > 0)
     AND ($13::text IS NULL OR {after})
-    AND ($15::boolean IS NULL OR ended_at IS NULL) -- which is so for whatever else is asked for, and there is an index
+    AND ($15::boolean IS NULL OR ended_at IS NULL) -- implied by the other conditions; lets the planner use a partial index
 ORDER BY id {order}
 LIMIT $14
 
@@ -113,7 +113,7 @@ WHERE $1 OR state <> 'ended'
 ORDER BY id
 
 -- name: prune_runs
--- They are chosen once: a plan may ask anew for what is beside IN, and would be given some more each time.
+-- Selected once: a plan may evaluate the subquery of IN repeatedly, and would get further rows each time.
 WITH chosen AS MATERIALIZED (
     SELECT id FROM runs
     WHERE ended_at < $1
@@ -138,7 +138,7 @@ DELETE FROM reports WHERE session IN (SELECT id FROM old)
 DELETE FROM notices WHERE at < $1
 
 -- name: prune_blobs
--- A young one may belong to a run that is about to be committed.
+-- A young blob may belong to a run that is not committed yet.
 DELETE FROM blobs
 WHERE kept_at < $1 AND NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob_uses.name = blobs.name)
 

@@ -1,17 +1,17 @@
-"""PostgresStore: the store of a fleet, in PostgreSQL.
+"""PostgresStore: a store in PostgreSQL, shared by devices on many machines.
 
-*Exclusive.* A write goes through if the row still has the revision it expects; the server compares and locks row by
-row, under READ COMMITTED, so nothing rests on isolation levels. Every connection goes to the server that takes writes;
-nothing is ever decided on a replica.
+*Exclusive.* A write succeeds if the row still has the revision it expects. The server compares and locks row by row,
+under READ COMMITTED, so nothing relies on isolation levels. Every connection goes to the server that takes writes;
+nothing is decided on a replica.
 
-*Never lost.* What returned is on the server's disk (``synchronous_commit`` is on for us, whatever the server's default;
-with synchronous standbys on theirs too). A connection that breaks in the middle of a commit leaves its outcome unknown:
-that is StoreUnavailable. The same store object works again when the server is back.
+*Durable.* A commit that returned is on the server's disk (``synchronous_commit`` is on for our connections, whatever
+the server's default; with synchronous standbys it is on theirs too). If a connection breaks during a commit, the
+outcome is unknown: StoreUnavailable. The same store object works again when the server is back.
 
-*Time* is the server's; ``clock`` is an estimate of it (see ``clock.py``). *Waking* is LISTEN and NOTIFY (see
-``listening.py``).
+*Time* is the server's; ``clock`` is an estimate of it (``server_clock``). *Waking* uses LISTEN and NOTIFY
+(``notifications``).
 
-It needs sessions of its own on the server: a pooler between them would have to hand out whole sessions.
+The store needs server sessions of its own: a connection pooler has to run in session mode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TIMEOUT = 30.0
 
 
 class PostgresStore(Reads, Maintenance):
-    """Use ``open``. It belongs to the event loop that opened it."""
+    """Use ``open``. A store belongs to the event loop in which it was opened."""
 
     def __init__(self, factory: ConnectionFactory, connections: int, committers: int, takers: int) -> None:
         self._factory = factory
@@ -66,18 +66,25 @@ class PostgresStore(Reads, Maintenance):
         committers: int = 4,
         takers: int = 2,
     ) -> PostgresStore:
-        """``schema`` (or ``?schema=`` in the URL, else ``asterism``) is where the tables are; with ``create`` they are
-        made if they are missing, and brought to the version of this program in any case.
+        """Open a store, and apply missing migrations.
 
-        No statement takes longer than ``timeout`` seconds, and a lock is waited for a sixth of that; the check and the
-        dump may take as long as they need. Raises StoreMissing, StoreReadOnly, UnknownSchema or StoreUnavailable."""
+        :param url: ``postgresql://user@host/database``, with any parameter that PostgreSQL understands.
+        :param schema: where the tables are; by default ``?schema=`` of the URL, else ``asterism``.
+        :param create: create the tables if they do not exist.
+        :param timeout: the longest time for a statement, in seconds; a lock is waited for a sixth of it. The check and
+            the dump may take longer.
+        :param connections: how many connections to use for commits, takes and reads by id; half as many for queries.
+        :param committers: how many transactions may commit at the same time.
+        :param takers: how many transactions may take runs at the same time.
+        :raises StoreError: StoreMissing, StoreReadOnly, UnknownSchema or StoreUnavailable.
+        """
         clock = ServerClock()
         factory = ConnectionFactory(Address.parse(url, schema), timeout, clock)
         await migrate(factory, create=create)
         store = cls(factory, connections, committers, takers)
         try:
             async with store._quick.borrowed() as connection:
-                for _ in range(2):  # the first time the statement is new to the server, and slow
+                for _ in range(2):  # the first time the server has to prepare the statement, which is slow
                     asked = clock.own()
                     clock.learn(await connection.fetchval(statements()["clock"]), asked)
         except BaseException:
@@ -93,7 +100,7 @@ class PostgresStore(Reads, Maintenance):
     # -- writing ---------------------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        """Raises ValueError, beside what every store raises, for a name that PostgreSQL cannot hold."""
+        """Raises ValueError, besides the errors of every store, for a name that PostgreSQL cannot hold."""
         await self._committer.submit(writes)
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
@@ -105,17 +112,17 @@ class PostgresStore(Reads, Maintenance):
 
     def _committed(self, topics: set[str]) -> None:
         self._watches.wake(topics)
-        self._sender.tell(topics)
+        self._sender.send(topics)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dump_format.load(self, lines)
 
-    # -- for peers ---------------------------------------------------------------------------------------------------
+    # -- change feed: this engine has none ---------------------------------------------------------------------------
 
     async def start_feed(self) -> str:
-        """There is none. Raises StoreError."""
+        """Raises StoreError: this engine has no change feed."""
         raise StoreError(NO_PEERS)
 
     async def changes(self, after: int, limit: int) -> list[Change]:

@@ -1,7 +1,7 @@
-"""Large things, as files beside the store: ``fleet.db.blobs/ab/abcdef…``, named by the SHA-256 of what is in them.
+"""Blobs as files beside the SQLite file: ``fleet.db.blobs/ab/abcdef…``, named by their SHA-256.
 
-A file appears under its name whole and durable, or not at all. Its time of change is when somebody last kept it, by
-the store's clock: what was kept a moment ago may belong to a run that is about to be written, and stays.
+A file appears under its name complete and durable, or not at all. Its modification time is that of the last put, by the
+store's clock: a blob that was put a moment ago may belong to a run that is not written yet, and stays.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from asterism.store.store_errors import StoreCorrupt, StoreError, StoreFull, Sto
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _GOING = ".going"
-"""The end of the name of a file that is being removed."""
+"""The suffix of a file that is being removed."""
 
 
 class Blobs:
-    """May be used from several threads and processes at once."""
+    """The folder of blobs. Several threads and processes may use it at once."""
 
     def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
         self._folder = folder
         self._clock = clock
 
     def keep(self, data: bytes) -> str:
-        """Durable when it returns."""
+        """Store a blob, and return its name; durable when it returns."""
         name = hashlib.sha256(data).hexdigest()
         path = self._path(name)
         try:
@@ -50,7 +50,7 @@ class Blobs:
             return None
         path = self._path(name)
         self._check_folder()
-        # one that is being removed is still there, and if its remover was killed it stays so
+        # a file that is being removed still exists, and stays if its remover was killed
         for place in (path, path.with_suffix(_GOING), path):
             try:
                 with open(open_plain(place), "rb") as file:
@@ -60,25 +60,25 @@ class Blobs:
             except OSError as error:
                 raise StoreUnavailable(f"{place} is out of reach: {error}") from error
             if hashlib.sha256(data).hexdigest() != name:
-                raise StoreCorrupt(f"{place} is damaged: it is not what was kept; take it from a backup")
+                raise StoreCorrupt(f"{place} is damaged: its content does not match its name; restore it from a backup")
             return data
         return None
 
     def names(self, kept_before: float = float("inf")) -> Iterator[str]:
-        """Of everything that is there; or of what nobody has kept since then."""
+        """Yield the names of all blobs; with ``kept_before``, only of those that were last put before then."""
         for path in self._files():
             name = path.name.removesuffix(_GOING)
             if _NAME.fullmatch(name) is not None and _kept_at(path) < kept_before:
                 yield name
 
     def spare(self, names: Iterable[str]) -> None:
-        """They count as kept now, as far as they are there and ours: nobody removes them for a while."""
+        """Treat blobs as put now, as far as they exist and are ours, so that none is removed for a while."""
         for name in names:
             with contextlib.suppress(PermissionError):
                 self._touched(self._path(name))
 
     def remove(self, name: str, kept_before: float) -> None:
-        """Unless somebody keeps it again at this very moment."""
+        """Remove a blob, unless another process puts it again at this moment."""
         self._check_folder()
         path = self._path(name)
         going = path.with_suffix(_GOING)
@@ -91,7 +91,7 @@ class Blobs:
                 going.replace(path)
 
     def sweep(self, kept_before: float) -> None:
-        """Remove what those left behind who were killed while they wrote."""
+        """Remove unfinished files of processes that were killed."""
         for path in self._files():
             if path.name.startswith(".") and _kept_at(path) < kept_before:
                 path.unlink(missing_ok=True)
@@ -100,11 +100,11 @@ class Blobs:
         return self._folder / name[:2] / name
 
     def _files(self) -> Iterator[Path]:
-        self._check_folder()  # what is found may be removed
+        self._check_folder()  # files that are found may be removed
         return self._folder.glob("??/*")
 
     def _touched(self, path: Path) -> bool:
-        """Whether it is there already. It counts as kept now, and nobody removes it."""
+        """Treat a blob as put now, so that no process removes it. Return whether it exists."""
         now = self._clock()
         try:
             os.utime(path, (now, now))
@@ -113,17 +113,16 @@ class Blobs:
         return path.exists()
 
     def _check_folder(self) -> None:
-        """Raises StoreUnwritable for a folder, or a link to one, that a stranger has put beside the store."""
+        """Raises StoreUnwritable for a folder, or a link to one, that another user has planted beside the store."""
         try:
             why = planted(self._folder, self._folder.lstat()) or planted(self._folder, self._folder.stat())
         except FileNotFoundError:
             return
         if why is not None and not self._store_is_shared():
-            raise StoreUnwritable(f"{why}: nothing is kept or read there; look at it, and remove it")
+            raise StoreUnwritable(f"{why}: it is not used; inspect it, and remove it")
 
     def _store_is_shared(self) -> bool:
-        """Whether a group has been given the store itself to write, and so the folder beside it: then any of them may
-        have made it."""
+        """Whether a group may write the store, and thus the folder beside it: then any member may have created it."""
         try:
             store, folder = self._folder.with_suffix("").stat(), self._folder.stat()
         except FileNotFoundError:
@@ -131,7 +130,7 @@ class Blobs:
         return bool(store.st_mode & stat.S_IWGRP) and store.st_gid == folder.st_gid
 
     def _mode(self) -> int:
-        """Whoever may read the store may read what is kept beside it, and nobody else."""
+        """Return the mode of the folder: the users who may read the store may read it, and no others."""
         beside = self._folder.with_suffix("")
         allowed = beside.stat().st_mode if beside.exists() else 0o600
         return 0o700 | (allowed & 0o066) | (allowed & 0o044) >> 2
@@ -140,7 +139,7 @@ class Blobs:
         for folder in (self._folder, path.parent):
             if not folder.is_dir():
                 folder.mkdir(mode=self._mode(), exist_ok=True)
-                self._check_folder()  # somebody may have been first
+                self._check_folder()  # another process may have created it first
                 sync_directory(folder.parent)
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
@@ -165,7 +164,7 @@ def _kept_at(path: Path) -> float:
 
 def _store_error(error: OSError, path: Path) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreFull(f"there is no room left for {path}, and nothing was written; make room on its disk")
+        return StoreFull(f"no space left for {path}, and nothing was written; free space on its disk")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreUnwritable(f"{path} cannot be written: {error}; give yourself the right to write there")
+        return StoreUnwritable(f"cannot write {path}: {error}; change the permissions of the directory")
     return StoreUnavailable(f"{path} is out of reach: {error}")

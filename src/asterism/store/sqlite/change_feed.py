@@ -1,5 +1,6 @@
-"""The feed of a SQLite store: made when the first peer asks, and kept by triggers from then on, so that a store without
-peers does nothing more with a write than it did before.
+"""The change feed in SQLite: numbers of changes for peers, and what peers contributed.
+
+Triggers maintain it once a peer has asked for it, so a store without peers pays nothing for it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from asterism.store.protocol import FEED, Change, Usage
 from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.sqlite.write_jobs import Job
 
-_MADE = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
+_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
 
 
 class StartFeedJob(Job):
-    """The result is the id of the feed. Triggers, numbers and id come with one commit."""
+    """Creation of the feed: triggers, numbers and id in one commit. The result is the id."""
 
     __slots__ = ()
 
@@ -28,7 +29,7 @@ class StartFeedJob(Job):
         super().__init__(future)
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        for name in _MADE:
+        for name in _TRIGGERS:
             cursor.execute(STATEMENTS[name])
         cursor.execute(STATEMENTS["feed_everything"])
         cursor.execute(STATEMENTS["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
@@ -37,6 +38,8 @@ class StartFeedJob(Job):
 
 
 class ForgetSessionsJob(Job):
+    """Deletion of sessions that have ended and own nothing."""
+
     __slots__ = ("ids",)
 
     def __init__(self, future: asyncio.Future[Any], ids: Sequence[str]) -> None:

@@ -1,11 +1,11 @@
-"""A connection to the file, for one thread, that notices when the file is not there any more or is another one.
+"""A connection to the SQLite file that notices when the file was removed or replaced.
 
-SQLite itself would go on writing into a file that was removed, and nobody would ever read it again. So the file is
-looked at before and after every commit. If it comes back, the next call works again.
+SQLite itself would continue to write into a removed file, and the data would be lost. So the file is checked before and
+after every commit. If it comes back, the next call works again.
 
-A file that was replaced is worse: beside it lies the log of the old one, and SQLite would take it for the log of the
-new one. The writer's link therefore finishes the old file and clears its log away before it opens the new one, and the
-readers' links follow only then.
+A replaced file is worse: the log of the old file lies beside it, and SQLite would take it for the log of the new one.
+The writer's connection therefore checkpoints the old file and removes its log before it opens the new file, and the
+readers' connections follow only then.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from asterism.store.store_errors import StoreCorrupt, StoreError, StoreMissing, 
 Identity = tuple[int, int]
 
 _open_here: Counter[Identity] = Counter()
-"""How many connections this process has to each file. A file's locks belong to the process, so this is state of the
-process: whoever else opened and closed such a file would give up SQLite's locks on it."""
+"""How many connections this process has to each file. This is state of the process because file locks are: opening and
+closing such a file in any other way would release SQLite's locks on it."""
 
 _opening = threading.Lock()
-"""For changes of ``_open_here``, and for looking at a log while it is known that nobody here has it open."""
+"""Guards ``_open_here``, and the check of a log while no connection of this process has it open."""
 
 LOG_LIMIT = 64 * 1024 * 1024
-"""How much room the log keeps when it has been worked off, in bytes."""
+"""The size to which the log is truncated after a checkpoint, in bytes."""
 
 
 class FileConnection:
-    """Its connection is used by one thread at a time. One with a ``leader`` reads, in the file that the leader has
-    open; one without writes, makes the tables if they are missing, and does not wait for locks: its user does."""
+    """A connection that one thread at a time uses. With a ``leader`` it only reads, in the file that the leader has
+    open. Without one it writes, creates missing tables, and does not wait for locks: its user does."""
 
     def __init__(self, path: Path, busy_timeout: float, leader: FileConnection | None = None) -> None:
         self.path = path
@@ -51,18 +51,18 @@ class FileConnection:
         self._replaced = False
 
     def first_open(self, create: bool) -> None:
-        """If there is no file, one is made, or StoreMissing raised."""
+        """Open the file. If there is none, create it, or raise StoreMissing."""
         try:
             self._find_or_make(create)
-        except OSError as error:  # such as a name that is too long, or a disk that is mounted read-only
+        except OSError as error:  # such as a name that is too long, or a read-only disk
             why = error.strerror or error
-            raise StoreMissing(f"there is no file {self.path}, and none can be made: {why}") from error
+            raise StoreMissing(f"there is no file {self.path}, and it cannot be created: {why}") from error
         self._open(new=True)
 
     def _find_or_make(self, create: bool) -> None:
         folder = self.path.parent
         if not folder.is_dir():
-            raise StoreMissing(f"there is no directory {folder} for the store {self.path.name}; make it first")
+            raise StoreMissing(f"there is no directory {folder} for the store {self.path.name}; create it first")
         if self.path.is_dir():
             raise StoreMissing(f"{self.path} is a directory; a store is a file")
         if not self.path.exists():
@@ -70,7 +70,7 @@ class FileConnection:
                 raise StoreNotFound(f"there is no store {self.path}")
             if not may_write(folder):
                 raise read_only(self.path)
-            # for its owner alone: there may be secrets in inputs and results. SQLite gives its log the same mode
+            # readable by its owner only: inputs and results may contain secrets. SQLite gives its log the same mode
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             sync_directory(folder)
         elif not may_write(self.path):
@@ -79,7 +79,7 @@ class FileConnection:
             self._check_before_opening(create)
 
     def _check_before_opening(self, create: bool) -> None:
-        """Raises StoreCorrupt if SQLite would go on without commits that were acknowledged, and not say so."""
+        """Raises StoreCorrupt if SQLite would silently drop acknowledged commits."""
         log, index = self._companions()
         if _size(log) or not create:
             self._wait_for_content()
@@ -87,23 +87,22 @@ class FileConnection:
             problem = None if _open_here[self._found()] else missing_commits(self.path)
         if problem is not None:
             raise StoreCorrupt(
-                f"commits to {self.path} are missing: {problem}. Put a whole copy of {log.name} back. "
-                f"To go on without these commits, remove {index.name}"
+                f"commits to {self.path} are missing: {problem}. Restore a complete copy of {log.name}. "
+                f"To continue without these commits, remove {index.name}"
             )
 
     def _wait_for_content(self) -> None:
-        """A file is empty for a moment while somebody makes a store of it. Raises StoreCorrupt if it stays so."""
+        """Wait while another process creates the store: until then the file is empty. Raises StoreCorrupt if it stays
+        so."""
         until = time.monotonic() + self.busy_timeout
         while not _size(self.path):
             if time.monotonic() >= until:
-                raise StoreCorrupt(
-                    f"{self.path} is empty; put it back, or restore a backup with `asterism store restore`"
-                )
+                raise StoreCorrupt(f"{self.path} is empty; restore the file, or a backup with `asterism store restore`")
             time.sleep(0.01)
 
     def ready(self) -> sqlite3.Cursor:
-        """The cursor. Raises StoreUnavailable if the file is not there; and once if it was replaced, since what is
-        about to be written was meant for the old one."""
+        """Return the cursor. Raises StoreUnavailable if the file is missing, and once after it was replaced: the
+        pending writes were meant for the old file."""
         self.follow()
         if self.cursor is None:
             self._open()
@@ -114,7 +113,7 @@ class FileConnection:
         return self.cursor
 
     def follow(self) -> None:
-        """Go over to the file that is there now, if it is another one. Raises StoreUnavailable."""
+        """Switch to the file that is there now, if it is another one. Raises StoreUnavailable."""
         found = self._found()
         if found == self.identity:
             return
@@ -128,26 +127,26 @@ class FileConnection:
         else:
             raise moved(self.path)
 
-    def at_hand(self) -> sqlite3.Cursor | None:
-        """The cursor, if the file is open and still the one that was opened."""
+    def cursor_if_current(self) -> sqlite3.Cursor | None:
+        """Return the cursor if the file is open and was not replaced."""
         try:
             return self.cursor if self._found() == self.identity else None
         except StoreError:
             return None
 
-    def unmoved(self) -> None:
-        """Raises StoreUnavailable unless the file is still the one that was opened."""
+    def check_current(self) -> None:
+        """Raises StoreUnavailable if the file was removed or replaced."""
         if self._found() != self.identity:
             raise moved(self.path)
 
     def fault(self, error: Exception) -> StoreError:
-        """What to raise for ``error``. That it cannot be written is a reason not to open a store, and passes in one
-        that is open."""
+        """Return the StoreError for ``error``. A file that cannot be written prevents opening a store, but is a
+        temporary condition of an open one."""
         fault = store_error(error, self.path, self.busy_timeout)
         return fault if self._leader is None and self.identity is None else passing(fault)
 
     def rollback(self) -> None:
-        """Undo what is under way. If even that fails, the connection is given up and the next call opens another."""
+        """Roll back the transaction. If that fails, close the connection; the next call opens another."""
         try:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -172,8 +171,8 @@ class FileConnection:
         return found.st_dev, found.st_ino
 
     def _open(self, *, new: bool = False) -> None:
-        """Only a ``new`` link fills a file that is empty: one that was in use and is empty now is being put back, or it
-        is lost, and neither is for us to hide."""
+        """Only a ``new`` connection creates tables in an empty file: a file that was in use and is empty now is being
+        restored, or is lost, and creating tables would hide that."""
         identity = self._found()
         with _opening:
             try:
@@ -182,7 +181,7 @@ class FileConnection:
                     timeout=self.busy_timeout,
                     isolation_level=None,
                     uri=True,
-                    check_same_thread=self._leader is not None,  # the writer's is used by one thread at a time
+                    check_same_thread=self._leader is not None,  # the writer's moves between threads
                 )
             except sqlite3.Error as error:
                 raise self.fault(error) from error
@@ -202,34 +201,35 @@ class FileConnection:
 
     def _prepare(self, connection: sqlite3.Connection, new: bool) -> None:
         if not new and schema.version_of(connection, self.path) == 0:
-            raise StoreUnavailable(f"{self.path} is empty; put it back, or a backup in its place")
+            raise StoreUnavailable(f"{self.path} is empty; restore the file, or a backup in its place")
         if self._leader is None:
-            schema.bring_up_to_date(connection, self.path, self.busy_timeout)
+            schema.migrate(connection, self.path, self.busy_timeout)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
             connection.execute("PRAGMA busy_timeout = 0")
         else:
             connection.execute("PRAGMA query_only = 1")
-        connection.execute("PRAGMA data_version").fetchone()  # to read anything opens the log
+        connection.execute("PRAGMA data_version").fetchone()  # any read opens the log
 
-    # -- leaving a file that was replaced ------------------------------------------------------------------------------
+    # -- leaving a replaced file ------------------------------------------------------------------------------
 
     def _companions(self) -> list[Path]:
         return [self.path.with_name(f"{self.path.name}{suffix}") for suffix in ("-wal", "-shm")]
 
     def _finish(self) -> None:
-        """Work off the log of the old file, wherever that is now, and remove what would be taken for the new one's."""
+        """Checkpoint the old file, wherever it is now, and remove its log, which SQLite would take for the new
+        file's."""
         ours = [path for path, identity in self._beside.items() if identity and identity == _identity(path)]
-        if ours and not self._worked_off():
+        if ours and not self._checkpointed():
             raise StoreUnavailable(
-                f"{self.path} was replaced while it was in use, and {ours[0].name} beside it belongs to the old one; "
-                "if this does not pass, stop everybody who uses it and move that away"
+                f"{self.path} was replaced while it was in use, and {ours[0].name} beside it belongs to the old file; "
+                "if this persists, stop all processes that use the store and remove that file"
             )
         self.close()
         for path in ours:
             path.unlink(missing_ok=True)
 
-    def _worked_off(self) -> bool:
+    def _checkpointed(self) -> bool:
         if self._connection is None:
             return False
         try:
@@ -263,7 +263,7 @@ def _identity(path: Path) -> Identity | None:
 
 
 def sync_directory(folder: Path) -> None:
-    """A name is durable when its directory is. Where directories cannot be opened, the system takes care of it."""
+    """Make new names in a directory durable. Where directories cannot be opened, the system takes care of that."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)

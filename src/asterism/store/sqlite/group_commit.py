@@ -1,15 +1,14 @@
-"""All writing: many writes, one commit.
+"""Group commit: many jobs that write, one transaction.
 
-Whoever has something to write leaves it here and waits. All that was left in one turn of the event loop is done in one
-transaction, and everybody is told at once: a thousand writers cost one ``fsync``. Who has been alone of late does not
-wait for the others of its turn.
+A caller submits a job and waits. All jobs of one turn of the event loop share a transaction, and all callers learn the
+outcome at once: a thousand writers cost one ``fsync``. A lone writer skips batching.
 
-Where the disk is quick (as long as it has been of late) the event loop does that itself: a commit then takes less time
-than to hand it to a thread and be woken again. Whatever may take longer, above all to wait for a lock that another
-process has, is for a thread of its own. It takes all that has gathered while it was busy.
+While commits are fast, as measured lately, the event loop performs them itself: that takes less time than handing them
+to a thread and being woken again. Everything that may take longer, above all waiting for the lock of another process,
+goes to a thread. It takes all jobs that arrived while it was busy.
 
-The lock of the file is fought for here and not by SQLite, whose pauses become so long that a process can lose for
-seconds against others that write without a break.
+This module waits for the file's lock, not SQLite, whose pauses become so long that a process can starve for seconds
+against others that write without a break.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
 from asterism.store.watches import Watches
 
-MOST = 1000
-"""How many jobs share one transaction: others want to write too."""
+MOST_JOBS = 1000
+"""How many jobs share one transaction at most: other processes want to write too."""
 
 POLL = 0.025
-"""How often it is looked whether another process has committed, in seconds, while somebody waits for that."""
+"""How often to check for commits of other processes while a watch is open, in seconds."""
 
 QUICK = 0.002
-"""What a commit may take on average, in seconds, to be done in the event loop."""
+"""The event loop performs commits while they take less than this on average, in seconds."""
 
 CROWDED = 20
-"""For so many turns after two jobs came in one, the first of a turn is expected not to be the last."""
+"""For so many turns after a turn with two jobs, the first job of a turn waits for others."""
 
-STEADY = 0.1
+SMOOTHING = 0.1
 """The weight of the last commit in that average."""
 
-PAUSE = (0.0005, 0.003)
-"""How long to wait before the next try for the lock: anything between these."""
+LOCK_PAUSE = (0.0005, 0.003)
+"""The pause before the next try for the lock lies between these, in seconds."""
 
 
 class _Locked(Exception):
@@ -56,24 +55,24 @@ class _Locked(Exception):
 
 
 class Writer:
-    """Belongs to the event loop in which it was made."""
+    """Performs jobs that write. Belongs to the event loop in which it was created."""
 
     def __init__(self, connection: FileConnection, watches: Watches) -> None:
         self._connection = connection
         self._watches = watches
         self._loop = asyncio.get_running_loop()
-        self._left: list[Job] = []  # in this turn of the loop
-        self._turn = False  # whether anybody came in this turn
+        self._pending: list[Job] = []  # of this turn of the event loop
+        self._turn = False  # whether a job came in this turn
         self._crowd = CROWDED
         self._queue: queue.SimpleQueue[Job | asyncio.Future[None] | None] = queue.SimpleQueue()
-        self._writing = threading.Lock()  # who has it may use the connection
+        self._writing = threading.Lock()  # its holder may use the connection
         self._average = float("inf")
         self._closed = False
         self._seen: tuple[sqlite3.Cursor, int] | None = None
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
     async def open(self, create: bool) -> None:
-        """Start the thread, which makes the file (if it may) and its tables. Raises what is wrong with them."""
+        """Start the thread, which opens the file, or creates it if ``create`` is True. Raises StoreError."""
         opened: asyncio.Future[None] = self._loop.create_future()
         name = f"asterism writer of {self._connection.path.name}"
         self._thread = threading.Thread(target=self._work, args=(opened, create), name=name, daemon=True)
@@ -88,58 +87,58 @@ class Writer:
     def future(self) -> asyncio.Future[Any]:
         return self._loop.create_future()
 
-    async def do(self, job: Job) -> Any:
-        """What came of it, once it is durable."""
+    async def submit(self, job: Job) -> Any:
+        """Return the result of a job once it is durable."""
         self.must_be_open()
         if not self._turn:
             self._turn = True
-            self._loop.call_soon(self._begin)
-            if self._crowd == 0 and self._done_here([job]):
+            self._loop.call_soon(self._end_turn)
+            if self._crowd == 0 and self._performed_here([job]):
                 self._settle([job])
-                return await job.future  # which is done; the next of this turn waits, so that nobody keeps the loop
+                return await job.future  # done; the next job of this turn waits, so that no caller keeps the loop busy
             self._crowd -= self._crowd > 0
         elif self._crowd < CROWDED:
             self._crowd = CROWDED
-        self._left.append(job)
+        self._pending.append(job)
         return await job.future
 
     def must_be_open(self) -> None:
         if self._closed:
             raise closed(self._connection.path)
 
-    def look(self) -> None:
-        """Somebody has begun to wait for what other processes do."""
+    def poll(self) -> None:
+        """Check for commits of other processes now: a watch was opened."""
         self._queue.put(None)
 
     async def close(self) -> None:
-        """Do what is in the queue, and end."""
+        """Perform the jobs in the queue, and stop."""
         if self._closed:
             return
         self._closed = True
-        self._begin()
+        self._end_turn()
         ended: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(ended)
         await ended
         self._thread.join()
 
-    def _begin(self) -> None:
-        """Do what was left, or have it done."""
+    def _end_turn(self) -> None:
+        """Perform the jobs of this turn here, or pass them to the thread."""
         self._turn = False
-        jobs, self._left = self._left, []
+        jobs, self._pending = self._pending, []
         if not jobs:
             return
-        if self._done_here(jobs):
+        if self._performed_here(jobs):
             self._settle(jobs)
         else:
             for job in jobs:
                 self._queue.put(job)
 
-    def _done_here(self, jobs: list[Job]) -> bool:
-        """Do it in the event loop, unless that might take long."""
-        if self._average > QUICK or len(jobs) > MOST or not self._writing.acquire(blocking=False):
+    def _performed_here(self, jobs: list[Job]) -> bool:
+        """Perform jobs in the event loop, unless that might take long. Return whether it did."""
+        if self._average > QUICK or len(jobs) > MOST_JOBS or not self._writing.acquire(blocking=False):
             return False
         try:
-            cursor = self._connection.at_hand()
+            cursor = self._connection.cursor_if_current()
             if cursor is None:
                 return False
             self._perform(jobs, cursor, _at_once)
@@ -147,9 +146,9 @@ class Writer:
         except _Locked:
             return False
         except BaseException:
-            self._settle(jobs)  # so that nobody waits for ever
+            self._settle(jobs)  # so that no caller waits for ever
             for job in jobs:
-                job.future.cancelled() or job.future.exception()  # it is raised here if nobody waits
+                job.future.cancelled() or job.future.exception()  # retrieved, for the case that no caller waits
             raise
         finally:
             self._writing.release()
@@ -159,7 +158,7 @@ class Writer:
     def _work(self, opened: asyncio.Future[None], create: bool) -> None:
         try:
             self._connection.first_open(create)
-            self._notice_others(self._connection.ready())
+            self._check_other_commits(self._connection.ready())
         except Exception as error:
             self._closed = True
             self._connection.close()
@@ -173,19 +172,20 @@ class Writer:
                 if jobs:
                     self._open_and_perform(jobs)
                 elif ended is None:
-                    self._look()
+                    self._poll()
             if jobs:
                 self._tell(self._settle, jobs)
         self._connection.close()
         self._tell(_settle_one, ended, None)
 
     def _gather(self) -> tuple[list[Job], asyncio.Future[None] | None]:
-        """Whatever waits to be done. Nothing, after a while, if there is somebody to look out for."""
+        """Wait for jobs, and return them, with the future of ``close`` if that was called. While a watch is open,
+        return without jobs after ``POLL`` seconds."""
         try:
             found = [self._queue.get(timeout=POLL if len(self._watches) else None)]
         except queue.Empty:
             return [], None
-        found += [self._queue.get() for _ in range(min(self._queue.qsize(), MOST - 1))]
+        found += [self._queue.get() for _ in range(min(self._queue.qsize(), MOST_JOBS - 1))]
         jobs = [one for one in found if isinstance(one, Job)]
         if len(jobs) == len(found):
             return jobs, None
@@ -197,19 +197,19 @@ class Writer:
         except Exception as error:
             self._give_up(jobs, error)
         else:
-            self._perform(jobs, cursor, self._patiently)
+            self._perform(jobs, cursor, self._wait_for_lock)
 
     def _perform(
         self, jobs: list[Job], cursor: sqlite3.Cursor, insist: Callable[[Callable[[Any], object], Any], None]
     ) -> None:
-        """``insist`` does what needs the lock, if need be again and again."""
+        """Perform jobs in one transaction. ``insist`` calls what needs the lock, and decides about waiting for it."""
         try:
-            if time.monotonic() - self._looked_at >= POLL:
-                insist(self._notice_others, cursor)
+            if time.monotonic() - self._polled_at >= POLL:
+                insist(self._check_other_commits, cursor)
             began = time.perf_counter()
             alone = len(jobs) == 1
             if alone and jobs[0].one_statement:
-                insist(jobs[0].perform_alone, cursor)  # a statement alone is a transaction
+                insist(jobs[0].perform_alone, cursor)  # a single statement is a transaction
             else:
                 insist(cursor.execute, "BEGIN IMMEDIATE")
                 for job in jobs:
@@ -220,22 +220,22 @@ class Writer:
                 began = time.perf_counter()
                 cursor.execute("COMMIT")
             self._took(time.perf_counter() - began)
-            self._connection.unmoved()
+            self._connection.check_current()
         except _Locked:
             raise
         except Exception as error:
             self._give_up(jobs, error)
-        except BaseException:  # somebody presses Ctrl-C just now
-            self._give_up(jobs, StoreUnavailable(f"the writing of {self._connection.path} was interrupted"))
+        except BaseException:  # such as Ctrl-C
+            self._give_up(jobs, StoreUnavailable(f"writing to {self._connection.path} was interrupted"))
             raise
 
     def _took(self, seconds: float) -> None:
         if self._average == float("inf"):
             self._average = seconds
-        self._average += STEADY * (seconds - self._average)
+        self._average += SMOOTHING * (seconds - self._average)
 
-    def _patiently(self, action: Callable[[Any], object], argument: Any) -> None:
-        """Again and again while another process has the lock."""
+    def _wait_for_lock(self, action: Callable[[Any], object], argument: Any) -> None:
+        """Call until the lock is free, for up to ``busy_timeout`` seconds."""
         until = None
         while True:
             try:
@@ -245,10 +245,10 @@ class Writer:
                 until = until or time.monotonic() + self._connection.busy_timeout
                 if not is_busy(error) or time.monotonic() >= until:
                     raise
-            time.sleep(random.uniform(*PAUSE))
+            time.sleep(random.uniform(*LOCK_PAUSE))
 
     def _give_up(self, jobs: list[Job], error: Exception) -> None:
-        """Nothing of all this happened, or nobody knows. The next ones may have more luck."""
+        """Fail these jobs: nothing of them happened, or it is unknown. The next jobs may succeed."""
         self._connection.rollback()
         fault: Exception = error
         if isinstance(error, sqlite3.Error | OSError):
@@ -257,28 +257,28 @@ class Writer:
                 self._connection.close()
         for job in jobs:
             job.error = fault
-            if isinstance(fault, StoreError):  # one for each: whoever raises it adds its own traceback
+            if isinstance(fault, StoreError):  # one for each job: raising it adds a traceback
                 job.error = type(fault)(*fault.args)
                 job.error.__cause__ = error
 
-    def _look(self) -> None:
-        """Has anybody else committed? If the file cannot be read just now, whoever needs it will be told."""
+    def _poll(self) -> None:
+        """Check for commits of other processes. An error is ignored here; the next job meets it too."""
         with contextlib.suppress(sqlite3.Error, StoreError):
             self._connection.follow()
             if self._connection.cursor is not None:
-                self._notice_others(self._connection.cursor)
+                self._check_other_commits(self._connection.cursor)
 
-    def _notice_others(self, cursor: sqlite3.Cursor) -> None:
-        """This connection's own commits do not count."""
+    def _check_other_commits(self, cursor: sqlite3.Cursor) -> None:
+        """Wake all watches if another connection has committed."""
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         if self._seen != (cursor, version):
-            version_of(cursor.connection, self._connection.path)  # a later Asterism may have changed the tables
+            version_of(cursor.connection, self._connection.path)  # a later Asterism may have migrated the tables
             self._seen = cursor, version
             self._tell(self._watches.wake_all)
-        self._looked_at = time.monotonic()
+        self._polled_at = time.monotonic()
 
     def _tell(self, action: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(action, *arguments)
 
     # -- in the event loop -------------------------------------------------------------------------------------------
@@ -317,4 +317,4 @@ def _settle_one(future: asyncio.Future[None], error: BaseException | None) -> No
 
 
 def closed(path: Path) -> StoreUnavailable:
-    return StoreUnavailable(f"the store {path} was closed")
+    return StoreUnavailable(f"the store {path} is closed")

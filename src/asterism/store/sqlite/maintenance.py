@@ -1,4 +1,7 @@
-"""Is all well with what is stored? The file as SQLite sees it, every record for itself, and the records together."""
+"""Maintenance of the SQLite engine: the integrity check, and the dump.
+
+The check covers the file as SQLite sees it, each record by itself, and the records together.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,16 @@ _LINES: tuple[tuple[str, Callable[[Any], Mapping[str, Any]]], ...] = (
 )
 
 SERIES = "series/"
-"""How the key of a register begins that holds the state of a series."""
+"""The prefix of registers that hold the state of a series."""
 
 _OFFERED = row_codec.COLUMNS.index("offered")
 _URGENCY = len(row_codec.COLUMNS)
 
 
 def problems(cursor: sqlite3.Cursor, blobs: Blobs) -> list[str]:
-    """Everything that is wrong, in words."""
+    """Return everything that is wrong with the store, as sentences."""
     try:
-        cursor.execute("BEGIN")  # one instant for all of it
+        cursor.execute("BEGIN")  # everything at one instant
         try:
             found = [f"the file: {line}" for (line,) in cursor.execute("PRAGMA integrity_check") if line != "ok"]
             return found or list(chain(_sessions(cursor), _runs(cursor, blobs), _others(cursor)))
@@ -45,7 +48,7 @@ def problems(cursor: sqlite3.Cursor, blobs: Blobs) -> list[str]:
 
 
 def _rows(cursor: sqlite3.Cursor, name: str) -> Iterator[Any]:
-    """One after the other, with a cursor of their own."""
+    """Iterate over rows with a cursor of their own."""
     return iter(cursor.connection.execute(STATEMENTS[name]))
 
 
@@ -60,7 +63,7 @@ def _sessions(cursor: sqlite3.Cursor) -> Iterator[str]:
     for row in _rows(cursor, "all_sessions"):
         yield from _read("sessions", row, row_codec.session_of)
         if row[3] not in (OPEN, REPLACED, ENDED, ABROAD):
-            yield f"session {row[0]} is {row[3]}, which no session can be"
+            yield f"session {row[0]} is {row[3]}, which is not a state of sessions"
 
 
 def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
@@ -81,7 +84,7 @@ def _runs(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
             if name not in checked:
                 checked[name] = _wrong_with(name, blobs)
             if checked[name] is not None:
-                yield f"run {run.id} refers to {name}, {checked[name]}"
+                yield f"run {run.id} refers to blob {name}, {checked[name]}"
         if run.series is not None and not run.ended and run.id not in copies:
             in_series.setdefault(run.series, []).append(run)
     yield from _series(cursor, in_series, copies)
@@ -93,22 +96,22 @@ def _contradictions(
     if (run.session is not None) != (run.status in OWNED) or (run.ended_at is not None) != run.ended:
         yield f"run {run.id} is {run.status}, owned by {run.session} and ended at {run.ended_at}"
     if run.session is not None and run.session not in sessions:
-        yield f"run {run.id} is owned by session {run.session}, which is not known"
+        yield f"run {run.id} is owned by session {run.session}, which does not exist"
     if bool(offered) != to_be_offered:
-        yield f"run {run.id} is {'' if offered else 'not '}offered, and {'' if to_be_offered else 'not '}to be"
+        yield f"run {run.id} is {'' if offered else 'not '}offered, but should {'' if to_be_offered else 'not '}be"
     if urgency != -run.priority:
         yield f"run {run.id} has priority {run.priority} and urgency {urgency}"
 
 
 def _wrong_with(name: str, blobs: Blobs) -> str | None:
     try:
-        return "which is not kept any more" if blobs.read(name) is None else None
+        return "which does not exist" if blobs.read(name) is None else None
     except StoreError as error:
         return f"which cannot be read: {error}"
 
 
 def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]], copies: set[str]) -> Iterator[str]:
-    """The state of each series against the runs that are in it."""
+    """Compare the state of each series with its runs."""
     for row in _rows(cursor, "all_registers"):
         if not row[0].startswith(SERIES):
             continue
@@ -120,16 +123,16 @@ def _series(cursor: sqlite3.Cursor, in_series: dict[str, list[Run]], copies: set
             yield f"series {name}: {error}"
             continue
         if series.name != name:
-            yield f"series {name}: its state is that of series {series.name}"
+            yield f"series {name}: its register holds the state of series {series.name}"
         for item in (series.active, *series.queue):
             if isinstance(item, str) and item not in runs and item not in copies:
-                yield f"series {name}: run {item} is {_role(series, item)}, and has ended or is none of its runs"
+                yield f"series {name}: run {item} is {_role(series, item)}, but has ended or is not one of its runs"
         for run in runs.values():
             if (series.active == run.id) == run.held or series.position(run.id) is None:
-                yield f"series {name}: run {run.id} is {_role(series, run.id)}, and {'' if run.held else 'not '}held"
+                yield f"series {name}: run {run.id} is {_role(series, run.id)}, but {'' if run.held else 'not '}held"
     for name, left in in_series.items():
         for run in left:
-            yield f"series {name}: run {run.id} is in it, and the series has no state"
+            yield f"series {name}: run {run.id} belongs to it, but the series has no state"
 
 
 def _role(series: Series, item: str) -> str:
@@ -151,7 +154,7 @@ def _others(cursor: sqlite3.Cursor) -> Iterator[str]:
 
 
 def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
-    """The lines of a dump without its blobs. What is committed after the first page is not among them."""
+    """Yield the lines of a dump, without blobs, as of the first page."""
     cursor.execute("BEGIN")
     yield [dump_format.HEADER]
     copies = dict(cursor.execute(STATEMENTS["open_copies"]).fetchall())
@@ -164,8 +167,8 @@ def pages(cursor: sqlite3.Cursor) -> Iterator[list[Mapping[str, Any]]]:
             yield [line_of(row) for row in rows]
 
 
-def names_of_blobs(cursor: sqlite3.Cursor) -> set[str]:
-    """What the runs refer to."""
+def referenced_blobs(cursor: sqlite3.Cursor) -> set[str]:
+    """Return the names of the blobs to which runs refer."""
     rows = iter(lambda: cursor.fetchmany(PAGE), [])
     cursor.execute(STATEMENTS["runs_with_blobs"])
     return {name for row in chain.from_iterable(rows) for name in dump_format.blobs_of(row_codec.run_of(row))}

@@ -1,7 +1,7 @@
-"""Taking runs: the offers are looked at in their order, a few at a time, since nobody else can write meanwhile.
+"""The queue of offered runs in SQLite: a device takes runs page by page.
 
-A look may end before enough was found. Then it says where, and the next one goes on there, in another transaction; the
-looks become longer, so that a device that can do little comes through many offers in a few steps.
+A page is short, since no other process can write meanwhile. If a page does not yield enough runs, the next page begins
+where it ended, in another transaction. Pages grow, so that a device that can do little passes many offers in few steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """Where a run stands among the offers. It is the same for all its life."""
+    """The place of a run in the queue. It never changes."""
 
     urgency: int
     created_at: float
@@ -38,34 +38,35 @@ FIRST = Place(-_FAR, 0.0, "")
 LAST = Place(_FAR, 0.0, "")
 
 
-class Look(NamedTuple):
-    """From one place on: over so many offers, of which so many at most are judged by the device itself."""
+class Page(NamedTuple):
+    """The next ``size`` offers after a place. At most ``judged`` of those that suit the device are shown to its
+    step."""
 
     after: Place
-    over: int
+    size: int
     judged: int
 
 
-MOST = Look(LAST, 4000, 1000)
+LARGEST_PAGE = Page(LAST, 4000, 1000)
 
 
 class TakeJob(Job):
-    """The result is what was taken, and where to go on; None if there is nothing more to look at."""
+    """One page of a take. The result is the runs that were taken, and the next page; None if there is none."""
 
-    __slots__ = ("look", "request", "step", "taken")
+    __slots__ = ("page", "request", "step", "taken")
 
     def __init__(
-        self, future: asyncio.Future[Any], request: TakeRequest, step: Callable[[Run], Run | None], look: Look
+        self, future: asyncio.Future[Any], request: TakeRequest, step: Callable[[Run], Run | None], page: Page
     ) -> None:
         super().__init__(future)
-        self.request, self.step, self.look = request, step, look
+        self.request, self.step, self.page = request, step, page
         self.taken: list[PutRun] = []
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        after, over, judged = self.look
+        after, size, judged = self.page
         below = _FAR if self.request.above is None else -self.request.above
         from_here = {"urgency": after.urgency, "created_at": after.created_at, "id": after.id}
-        found = cursor.execute(_OFFERS_END, {**from_here, "look": over - 1}).fetchone()
+        found = cursor.execute(_OFFERS_END, {**from_here, "look": size - 1}).fetchone()
         last = LAST if found is None else Place(*found)
         wanted = {
             **from_here,
@@ -84,7 +85,7 @@ class TakeJob(Job):
             statements, passed = self._judge(rows)
             if statements:
                 perform(cursor, statements, alone)
-        except Exception as error:  # of the step; the writer undoes what there is to undo
+        except Exception as error:  # of the step; group commit rolls back
             if isinstance(error, sqlite3.Error):
                 raise
             self.error, self.taken = error, []
@@ -92,7 +93,7 @@ class TakeJob(Job):
         self.result = [write.run for write in self.taken], self._next(last, passed, len(rows) == judged, below)
 
     def _judge(self, rows: list[Any]) -> tuple[list[Statement], Place | None]:
-        """What to write, and how far it got."""
+        """Return the statements for the runs that the step takes, and the place of the last run it saw."""
         statements: list[Statement] = []
         place = None
         for row in rows:
@@ -101,8 +102,8 @@ class TakeJob(Job):
             place = Place(-row[6], row[3], row[0])
             try:
                 run = row_codec.run_of(row)
-            except StoreCorrupt as error:  # one that cannot be read must not keep everybody from the others
-                _log.error("%s; it is passed over", error)
+            except StoreCorrupt as error:  # it must not keep devices from taking the others
+                _log.error("passed over a run in the queue: %s", error)
                 continue
             after = self.step(run)
             if after is not None:
@@ -110,20 +111,20 @@ class TakeJob(Job):
                 self.taken.append(PutRun(after, run.revision))
         return statements, place
 
-    def _next(self, last: Place, passed: Place | None, full: bool, below: int) -> Look | None:
-        _, over, judged = self.look
+    def _next(self, last: Place, passed: Place | None, full: bool, below: int) -> Page | None:
+        _, size, judged = self.page
         if len(self.taken) >= self.request.limit:
             return None
         if full and passed is not None:
             last = passed
         if last.urgency >= below or last is LAST:
             return None
-        return Look(last, min(4 * over, MOST.over), min(4 * judged, MOST.judged))
+        return Page(last, min(4 * size, LARGEST_PAGE.size), min(4 * judged, LARGEST_PAGE.judged))
 
     def topics(self) -> set[str]:
         return topics_of(self.taken)
 
 
-def first_look(request: TakeRequest) -> Look:
-    """Enough for a device that can do anything."""
-    return Look(FIRST, min(2 * request.limit + 50, MOST.over), min(request.limit + 10, MOST.judged))
+def first_page(request: TakeRequest) -> Page:
+    """Return a page that is enough for a device that can do anything."""
+    return Page(FIRST, min(2 * request.limit + 50, LARGEST_PAGE.size), min(request.limit + 10, LARGEST_PAGE.judged))

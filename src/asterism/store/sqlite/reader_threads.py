@@ -1,5 +1,4 @@
-"""A few threads that read, each with a connection of its own: what one of them takes its time over does not keep the
-event loop, the writer or the others."""
+"""Reader threads, each with its own connection: a slow read blocks neither event loop nor writer."""
 
 from __future__ import annotations
 
@@ -17,40 +16,40 @@ from asterism.store.sqlite.group_commit import closed
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 
 Result = TypeVar("Result")
-_Question = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]
+_Read = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]
 
 
 class ReaderThreads:
-    """Belongs to the event loop in which it was made. Threads start when they are first needed."""
+    """Up to ``number`` threads, started when they are needed. Belongs to the event loop in which it was created."""
 
     def __init__(self, leader: FileConnection, number: int, on_moved: Callable[[], None]) -> None:
         """``leader`` is the writer's connection. ``on_moved`` is called, in a thread, if the file is another one."""
         self._leader, self._number, self._on_moved = leader, number, on_moved
         self._path = leader.path
         self._loop = asyncio.get_running_loop()
-        self._queue: queue.SimpleQueue[_Question | asyncio.Future[Any]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Read | asyncio.Future[Any]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._asked = 0
+        self._reading = 0
         self._closed = False
 
-    async def ask(self, question: Callable[..., Result], *arguments: Any) -> Result:
-        """``question(cursor, *arguments)``, in a thread."""
+    async def ask(self, read: Callable[..., Result], *arguments: Any) -> Result:
+        """Return ``read(cursor, *arguments)``, called in a thread."""
         if self._closed:
             raise closed(self._path)
-        self._asked += 1
-        if self._asked > len(self._threads) < self._number:
+        self._reading += 1
+        if self._reading > len(self._threads) < self._number:
             name = f"asterism reader of {self._path.name}"
             self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
             self._threads[-1].start()
         future: asyncio.Future[Result] = self._loop.create_future()
-        self._queue.put((question, arguments, future))
+        self._queue.put((read, arguments, future))
         try:
             return await future
         finally:
-            self._asked -= 1
+            self._reading -= 1
 
     async def close(self) -> None:
-        """Answer what was asked, and end."""
+        """Finish pending reads, and stop the threads."""
         if self._closed:
             return
         self._closed = True
@@ -64,17 +63,17 @@ class ReaderThreads:
 
     def _work(self) -> None:
         connection = FileConnection(self._path, self._leader.busy_timeout, self._leader)
-        while isinstance(asked := self._queue.get(), tuple):
-            question, arguments, future = asked
+        while isinstance(request := self._queue.get(), tuple):
+            read, arguments, future = request
             answer, fault = None, None
             try:
-                answer = question(connection.ready(), *arguments)
+                answer = read(connection.ready(), *arguments)
             except Exception as error:
                 fault = self._fault(error, connection)
             self._tell(future, answer, fault)
-            del asked, question, arguments, future, answer, fault  # an idle thread keeps nothing alive
+            del request, read, arguments, future, answer, fault  # an idle thread keeps no objects alive
         connection.close()
-        self._tell(asked, None, None)
+        self._tell(request, None, None)
 
     def _fault(self, error: Exception, connection: FileConnection) -> Exception:
         fault = error
@@ -90,7 +89,7 @@ class ReaderThreads:
         return fault
 
     def _tell(self, future: asyncio.Future[Any], answer: Any, fault: Exception | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(_settle, future, answer, fault)
 
 

@@ -1,5 +1,4 @@
-"""The questions that can be asked of the tables. Each is put in a reader's thread, to its cursor, and answers with
-records."""
+"""Reads of the SQLite engine: functions of a cursor that return records, called in a reader thread."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def run(cursor: sqlite3.Cursor, run_id: str) -> Run | None:
 def find(cursor: sqlite3.Cursor, query: Query) -> list[Run]:
     conditions, values = _conditions(query)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    # with one of these an index leads to few rows, and they are sorted; otherwise the rows are read in their order
+    # with one of these an index leads to few rows, which are sorted; otherwise rows are read in the order of ids
     few = query.session is not None or query.key is not None or query.due_before is not None or query.offered
     order = f" ORDER BY {'+' if few else ''}id{' DESC' if query.newest else ''}"
     limit = "" if query.limit is None else " LIMIT ?"
@@ -37,7 +36,7 @@ def find(cursor: sqlite3.Cursor, query: Query) -> list[Run]:
 
 
 def _conditions(query: Query) -> tuple[list[str], list[Any]]:
-    """What is given, as SQL."""
+    """Return the conditions of a query as SQL, and their values."""
     given: list[tuple[str, Any]] = [
         ("workflow = ?", query.workflow),
         ("device = ?", query.device),
@@ -54,7 +53,7 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     conditions = [condition for condition, value in given if value is not None]
     values = [value for _, value in given if value is not None]
     if query.offered is not None:
-        conditions.append(f"offered = {int(query.offered)}")  # as text: the index is for this very condition
+        conditions.append(f"offered = {int(query.offered)}")  # as text: the partial index has this very condition
     if query.judged is not None:
         left = "EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)"
         conditions.append(f"NOT {left}" if query.judged else left)
@@ -79,7 +78,7 @@ def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
             {RunStatus(status): number for status, number in cursor.execute(STATEMENTS["counts"]).fetchall()}
         )
     except ValueError as error:
-        raise StoreCorrupt(f"a run has a status that there is not: {error}") from error
+        raise StoreCorrupt(f"a run has an unknown status: {error}") from error
 
 
 def sessions(cursor: sqlite3.Cursor, ended: bool) -> list[Session]:

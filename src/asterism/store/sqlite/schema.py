@@ -1,8 +1,8 @@
-"""Which tables there are. Migrations go forward only; the file says how far it has come (``user_version``) and whose it
-is (``application_id``).
+"""Schema of the SQLite file: migrations, forward only.
 
-Two processes that open a new file at once both want to make the tables. One gets the lock, the other waits for it,
-looks again and finds the work done.
+The file records the version of its schema in ``user_version``, and that it is ours in ``application_id``. If two
+processes open a new file at once, one gets the lock and creates the tables, and the other waits, looks again and finds
+them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ LATEST = MIGRATIONS[-1][0]
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
-    """How far the file has come; 0 for a new one. Raises StoreError if it is not ours, UnknownSchema if it is ahead."""
+    """Return the version of the schema; 0 for a new file. Raises StoreError for a file of another program, and
+    UnknownSchema for a later version."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise StoreMissing(f"SQLite 3.24 or later is needed, and this Python comes with {sqlite3.sqlite_version}")
-    with _transaction(connection, "BEGIN"):  # at one instant: somebody else may be making the tables
+        raise StoreMissing(f"Asterism needs SQLite 3.24 or later, and this Python comes with {sqlite3.sqlite_version}")
+    with _transaction(connection, "BEGIN"):  # at one instant: another process may be creating the tables
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -50,8 +51,8 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     return 0
 
 
-def bring_up_to_date(connection: sqlite3.Connection, path: Path, patience: float) -> None:
-    """Make what is missing. A file that is not ours is left as it is."""
+def migrate(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    """Apply the missing migrations. A file of another program is left alone."""
     if version_of(connection, path) < LATEST:
         with _transaction(connection, "BEGIN EXCLUSIVE"):
             version = version_of(connection, path)
@@ -61,11 +62,11 @@ def bring_up_to_date(connection: sqlite3.Connection, path: Path, patience: float
                         connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {LATEST}")
-    _keep_a_log(connection, path, patience)
+    _enable_wal(connection, path, patience)
 
 
 def statements(script: str) -> Iterator[str]:
-    """One by one: ``executescript`` would commit what is under way."""
+    """Yield the statements of a script: ``executescript`` would commit the transaction."""
     gathered = ""
     for line in script.splitlines(keepends=True):
         gathered += line
@@ -78,7 +79,7 @@ def statements(script: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
-    if connection.in_transaction:  # it is part of that one
+    if connection.in_transaction:  # part of the transaction in progress
         yield
         return
     connection.execute(begin)
@@ -91,8 +92,8 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
         raise
 
 
-def _keep_a_log(connection: sqlite3.Connection, path: Path, patience: float) -> None:
-    """Write-ahead logging. SQLite does not wait for the lock that this needs, so we do."""
+def _enable_wal(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    """Switch to write-ahead logging. SQLite does not wait for the lock that this needs, so we do."""
     until = time.monotonic() + patience
     while True:
         try:
@@ -103,4 +104,4 @@ def _keep_a_log(connection: sqlite3.Connection, path: Path, patience: float) -> 
                 raise
             time.sleep(0.005)
     if mode != "wal":
-        raise StoreError(f"{path} is where SQLite cannot keep a write-ahead log ({mode}); choose a local disk")
+        raise StoreError(f"SQLite cannot use a write-ahead log for {path} (mode {mode}); choose a local disk")

@@ -1,5 +1,8 @@
-"""Writes as statements. Each is made where it is asked for, so that what cannot be kept is refused there, and performed
-by the writer."""
+"""SQL statements of the SQLite engine, and writes as statements.
+
+A write is encoded where it is submitted, so that a value that cannot be stored is refused there, and executed by group
+commit.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ STATEMENTS = _read()
 """The statements of ``statements.sql``, by name."""
 
 Statement = tuple[str, tuple[Any, ...], str]
-"""A statement, its values, and the name of the record that was not as expected if the statement finds nothing to do."""
+"""SQL, its values, and the name of the record that was not as expected if the statement changes no row."""
 
 _INSERT_RUN = STATEMENTS["insert_run"]
 _UPDATE_RUN = STATEMENTS["update_run"]
@@ -66,8 +69,8 @@ _NO_FEED = "the feed"
 
 
 def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
-    """Raises what the codec raises for something that is not JSON."""
-    if isinstance(write, PutRegister) and write.value is not None:  # on the way of every step of a constellation
+    """Return the statement of a write. Raises TypeError or ValueError for a value that is not JSON."""
+    if isinstance(write, PutRegister) and write.value is not None:  # first, since every step of a plan passes here
         key, text = write.key, row_codec.to_text(write.value)
         if write.expected is None:
             return _INSERT_REGISTER, (key, text), f"register {key}"
@@ -102,20 +105,20 @@ def run_statement(run: Run, expected: int | None) -> Statement:
 
 
 def _copy_statement(run: Run, expected: int | None) -> Statement:
-    """The run as it is, but offered to nobody. Its mark comes after it."""
+    """Write the run, but do not offer it. ``mark_statement`` follows."""
     sql, values, what = run_statement(run, expected)
     first = _OFFERED + (len(row_codec.FIXED) if expected is None else 0)
     return sql, (*values[:first], 0, *values[first + 1 :]), what
 
 
 def mark_statement(write: PutCopy) -> Statement:
-    """To whom it is left: that needs a feed to stand in."""
+    """Record to which store a copy is left, in its row of the feed."""
     marks = (write.left_to, int(write.same), int(not write.run.ended), write.run.id)
     return STATEMENTS["mark_copy"], marks, _NO_FEED
 
 
 def end_statement(write: PutCopy, clock: Callable[[], float]) -> Statement:
-    """When it was seen here that it has ended."""
+    """Record when this store first saw that a copy has ended."""
     return STATEMENTS["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
 
 
@@ -130,9 +133,9 @@ def _put_session(session: Session, expected: int | None, clock: Callable[[], flo
 
 
 def perform(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool) -> None:
-    """All of them or none; if they are ``alone`` in their transaction, it is for the caller to undo that. Raises
-    Conflict, and ValueError or OverflowError for what SQLite cannot hold; any other error of SQLite concerns the whole
-    transaction."""
+    """Execute all statements or none; if they are ``alone`` in their transaction, the caller rolls back. Raises
+    Conflict, and ValueError or OverflowError for a value that SQLite cannot hold. Any other error of SQLite concerns
+    the whole transaction."""
     if alone or len(statements) == 1:
         for statement in statements:
             perform_one(cursor, statement)
@@ -156,19 +159,19 @@ def perform_one(cursor: sqlite3.Cursor, statement: Statement) -> None:
     except sqlite3.IntegrityError as error:
         raise _refusal(cursor, statement, error) from None
     except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
-        raise ValueError(f"{what} cannot be kept: {error}") from error
+        raise ValueError(f"{what} cannot be stored: {error}") from error
     if cursor.rowcount == 1:
         return
     if sql not in _EXPECTATIONS or cursor.fetchone() is None:
         if what is _NO_FEED:
-            raise ValueError("a copy of a peer's record needs a feed: it was not started")
+            raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
         raise Conflict(what)
 
 
 def _refusal(cursor: sqlite3.Cursor, statement: Statement, error: sqlite3.IntegrityError) -> Exception:
     sql, values, what = statement
     if error.sqlite_errorcode not in _TAKEN:
-        return ValueError(f"{what} cannot be kept: {error}")
+        return ValueError(f"{what} cannot be stored: {error}")
     if sql is _INSERT_RUN and cursor.execute(STATEMENTS["run_exists"], values[:1]).fetchone() is None:
         return Conflict(f"key {values[_KEY]}")
     return Conflict(what)

@@ -1,10 +1,10 @@
--- Every statement on the records, by name. In braces stand the columns of a run, in the order of the codec.
+-- Every statement on the records, by name. Names in braces stand for columns, in the order of row_codec.
 
 -- name: insert_run
 INSERT INTO runs ({run_columns}, urgency) VALUES ({run_places}, ?);
 
 -- name: update_run
--- The compare-and-swap: it changes nothing if somebody else was first.
+-- The compare-and-swap: it changes nothing if another writer was faster.
 UPDATE runs SET {run_changes} WHERE id = ? AND revision = ?;
 
 -- name: run_exists
@@ -14,17 +14,17 @@ SELECT 1 FROM runs WHERE id = ?;
 INSERT INTO sessions (id, device, revision, state, draining, beat_at, profile, terms) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: update_session
--- beat_at is written by heartbeats alone; but one from the future was written before the clock was set back.
+-- Only heartbeats write beat_at, but a time in the future was written before the clock was set back.
 UPDATE sessions SET device = ?, revision = ?, state = ?, draining = ?, beat_at = min(beat_at, ?), profile = ?, terms = ?
 WHERE id = ? AND revision = ?;
 
 -- name: update_session_abroad
--- It has no heartbeats of its own here.
+-- A session abroad has no heartbeats here: each write counts as one.
 UPDATE sessions SET device = ?, revision = ?, state = ?, draining = ?, beat_at = ?, profile = ?, terms = ?
 WHERE id = ? AND revision = ?;
 
 -- name: mark_copy
--- After the run itself, whose trigger has put it at the end of the feed, as one of our own.
+-- After the write of the run, whose trigger has put it at the end of the feed as one of our own.
 UPDATE feed SET left_to = ?, same = ?, open = ? WHERE run = ?;
 
 -- name: contribute
@@ -84,14 +84,14 @@ INSERT INTO reports (run, epoch, said) VALUES (?, ?, ?)
 ON CONFLICT (run) DO UPDATE SET epoch = excluded.epoch, said = excluded.said;
 
 -- name: offers_end
--- Where a look at so many offers ends. A look is short, since nobody else can write meanwhile.
+-- The last of the next :look offers. A page is short, since no other process can write meanwhile.
 SELECT urgency, created_at, id FROM runs
 WHERE offered = 1 AND (urgency, created_at, id) > (:urgency, :created_at, :id)
 ORDER BY urgency, created_at, id
 LIMIT 1 OFFSET :look;
 
 -- name: offers
--- What a device may take of the offers after one place and up to another. The kinds it cannot do are a JSON list.
+-- The offers between two places that a device may take. :not_kinds is a JSON list.
 SELECT {run_columns} FROM runs
 WHERE offered = 1
   AND (urgency, created_at, id) > (:urgency, :created_at, :id)
@@ -105,7 +105,7 @@ ORDER BY urgency, created_at, id
 LIMIT :page;
 
 -- name: forget_runs
--- The third argument is a list of prefixes, as JSON: runs whose key begins with one of them are kept.
+-- The third argument is a JSON list of prefixes: runs whose key begins with one of them are kept.
 DELETE FROM runs WHERE id IN (
     SELECT id FROM runs
     WHERE ended_at < ?1
@@ -117,7 +117,7 @@ DELETE FROM runs WHERE id IN (
 );
 
 -- name: forget_seen_runs
--- Those that ended elsewhere, by a clock that was ahead.
+-- Runs that ended at a peer whose clock was ahead.
 DELETE FROM runs WHERE id IN (
     SELECT runs.id FROM ends CROSS JOIN runs ON runs.id = ends.run AND runs.ended_at = ends.ended_at
     WHERE ends.seen_at < ?1
@@ -150,7 +150,7 @@ WHERE NOT EXISTS (
 SELECT {run_columns} FROM runs WHERE id = ?;
 
 -- name: orphans
--- One session after the other (that is what CROSS JOIN says here), so that a limit ends it early.
+-- CROSS JOIN makes SQLite go through the sessions one by one, so that a limit ends the search early.
 SELECT {owned_columns}, {session_columns} FROM sessions CROSS JOIN runs ON runs.session = sessions.id
 WHERE (
         sessions.state = 'ended'
@@ -178,7 +178,7 @@ ORDER BY rowid;
 SELECT key, value, revision FROM registers WHERE key = ?;
 
 -- name: registers
--- Those with a prefix: from it up to it with the highest of all characters.
+-- Keys with a prefix: from the prefix up to the prefix followed by the highest character.
 SELECT key, value, revision FROM registers WHERE key >= ? AND key < ? || char(1114111) ORDER BY key;
 
 -- name: reports
@@ -204,7 +204,7 @@ SELECT key, value, revision FROM registers ORDER BY key;
 SELECT said, number FROM notices ORDER BY number;
 
 -- name: runs_with_blobs
--- More than there are, since the words may stand in somebody's text; they are looked at again.
+-- A superset: the words may also stand in a text, so the caller looks at each run again.
 SELECT {run_columns} FROM runs WHERE instr(input, '"$blob"') OR instr(state, '"$blob"');
 
 -- name: all_reports

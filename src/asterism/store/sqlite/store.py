@@ -1,8 +1,8 @@
-"""The store in a SQLite file: any number of processes on one machine share it.
+"""SqliteStore: a store in a file, shared by any number of processes on one machine.
 
-Everything that is written goes through one thread (``writer``), which commits for many at once; everything that is read
-through a few others (``readers``). What a commit acknowledged is on the disk: write-ahead log, ``synchronous=FULL``.
-What other processes commit is noticed within a moment by looking at the file's version, while anybody waits for it.
+All writes go through one group committer, all reads through a few reader threads. An acknowledged commit is on the
+disk: write-ahead log, ``synchronous=FULL``. While a watch is open, commits of other processes are noticed by polling
+the version of the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import moved
 from asterism.store.sqlite.group_commit import Writer
-from asterism.store.sqlite.queue import TakeJob, first_look
+from asterism.store.sqlite.queue import TakeJob, first_page
 from asterism.store.sqlite.reader_threads import ReaderThreads
 from asterism.store.sqlite.write_jobs import CommitJob, HeartbeatJob, PruneJob
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
@@ -48,7 +48,7 @@ READERS = 2
 
 
 class SqliteStore:
-    """Made by ``open``. It belongs to the event loop in which it was opened."""
+    """Use ``open``. A store belongs to the event loop in which it was opened."""
 
     def __init__(
         self, name: str | os.PathLike[str], clock: Callable[[], float], busy_timeout: float, blob_age: float
@@ -61,7 +61,7 @@ class SqliteStore:
         self._blobs = Blobs(path.with_name(f"{path.name}.blobs"), clock)
         self._connection = FileConnection(path, busy_timeout)
         self._writer = Writer(self._connection, self._watches)
-        self._readers = ReaderThreads(self._connection, READERS, self._writer.look)
+        self._readers = ReaderThreads(self._connection, READERS, self._writer.poll)
 
     @classmethod
     async def open(
@@ -73,9 +73,14 @@ class SqliteStore:
         blob_age: float = HOUR,
         create: bool = True,
     ) -> SqliteStore:
-        """The file is made if it is not there, unless ``create`` is False; its directory is not. ``busy_timeout`` is
-        how long to wait for another process to let go of it, in seconds. ``blob_age`` is how long something large is
-        kept though no run refers to it (yet)."""
+        """Open a store.
+
+        :param path: the file. Its directory has to exist.
+        :param clock: returns the time in seconds since 1970.
+        :param busy_timeout: how long to wait for the lock of another process, in seconds.
+        :param blob_age: how long to keep a blob to which no run refers (yet), in seconds.
+        :param create: create the file if it does not exist.
+        """
         store = cls(path, clock, busy_timeout, blob_age)
         await store._writer.open(create)
         return store
@@ -87,28 +92,28 @@ class SqliteStore:
             return
         if len(writes) > 1:
             check_distinct_records(writes)
-        await self._writer.do(CommitJob(self._writer.future(), writes, self.clock))
+        await self._writer.submit(CommitJob(self._writer.future(), writes, self.clock))
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[Run] = []
-        look = first_look(request) if request.limit > 0 else None
-        while look is not None:
+        page = first_page(request) if request.limit > 0 else None
+        while page is not None:
             left = request if not taken else replace(request, limit=request.limit - len(taken))
             try:
-                more, look = await self._writer.do(TakeJob(self._writer.future(), left, step, look))
+                more, page = await self._writer.submit(TakeJob(self._writer.future(), left, step, page))
             except StoreUnavailable:
                 if not taken:
                     raise
-                break  # what was taken is taken
+                break  # keep the runs that were taken
             taken += more
         return taken
 
     async def heartbeat(
         self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
     ) -> HeartbeatReply:
-        beating = HeartbeatJob(self._writer.future(), session, profile, reports, self.clock)
-        answer: HeartbeatReply = await self._writer.do(beating)
-        return answer
+        job = HeartbeatJob(self._writer.future(), session, profile, reports, self.clock)
+        reply: HeartbeatReply = await self._writer.submit(job)
+        return reply
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -145,10 +150,10 @@ class SqliteStore:
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
         if len(self._watches) == 1:
-            self._writer.look()
+            self._writer.poll()
         return watch
 
-    # -- large things, and old ones ----------------------------------------------------------------------------------
+    # -- blobs and retention -----------------------------------------------------------------------------------------
 
     async def put_blob(self, data: bytes) -> str:
         self._writer.must_be_open()
@@ -159,25 +164,25 @@ class SqliteStore:
         return await asyncio.to_thread(self._blobs.read, name)
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        forgotten: int = await self._writer.do(PruneJob(self._writer.future(), ended_before, limit, keep))
-        if forgotten == 0:
+        deleted: int = await self._writer.submit(PruneJob(self._writer.future(), ended_before, limit, keep))
+        if deleted == 0:
             before = min(ended_before, self.clock() - max(spare, self._blob_age))
-            # listed before it is asked what is referred to: one that is kept anew after that is younger than ``before``
+            # listed before the references are read: a blob that is put again after that is younger than ``before``
             old = await asyncio.to_thread(lambda: set(self._blobs.names(before)))
             if old:
-                old -= await self._readers.ask(maintenance.names_of_blobs)
+                old -= await self._readers.ask(maintenance.referenced_blobs)
             await asyncio.to_thread(self._remove, old, before)
-        return forgotten
+        return deleted
 
     def _remove(self, names: set[str], before: float) -> None:
         for name in names:
             self._blobs.remove(name, before)
         self._blobs.sweep(before)
 
-    # -- for peers ---------------------------------------------------------------------------------------------------
+    # -- change feed -------------------------------------------------------------------------------------------------
 
     async def start_feed(self) -> str:
-        feed: str = await self._writer.do(change_feed.StartFeedJob(self._writer.future()))
+        feed: str = await self._writer.submit(change_feed.StartFeedJob(self._writer.future()))
         return feed
 
     async def changes(self, after: int, limit: int) -> list[Change]:
@@ -196,7 +201,7 @@ class SqliteStore:
         return await self._readers.ask(change_feed.judges)
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
-        await self._writer.do(change_feed.ForgetSessionsJob(self._writer.future(), ids))
+        await self._writer.submit(change_feed.ForgetSessionsJob(self._writer.future(), ids))
 
     async def usage(self, store: str) -> Usage:
         return await self._readers.ask(change_feed.usage, store)
@@ -210,10 +215,10 @@ class SqliteStore:
     async def kinds(self) -> set[str]:
         return await self._readers.ask(change_feed.kinds)
 
-    # -- the whole -----------------------------------------------------------------------------------------------------
+    # -- maintenance -------------------------------------------------------------------------------------------------
 
     async def check(self) -> list[str]:
-        apart = ReaderThreads(self._connection, 1, self._writer.look)  # it takes long
+        apart = ReaderThreads(self._connection, 1, self._writer.poll)  # a thread of its own, since it takes long
         try:
             self._writer.must_be_open()
             return await apart.ask(maintenance.problems, self._blobs)
@@ -224,10 +229,10 @@ class SqliteStore:
 
     async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
         self._writer.must_be_open()
-        apart = ReaderThreads(self._connection, 1, self._writer.look)
+        apart = ReaderThreads(self._connection, 1, self._writer.poll)
         try:
-            # what is forgotten meanwhile is in the tables of this instant, and has to be there when its turn comes
-            used = await apart.ask(maintenance.names_of_blobs)
+            # a blob that is deleted meanwhile is still referred to in the tables of this instant
+            used = await apart.ask(maintenance.referenced_blobs)
             await asyncio.to_thread(self._blobs.spare, used)
             pages = await apart.ask(_Pages, self.path)
             while lines := await apart.ask(pages.next):
@@ -244,21 +249,21 @@ class SqliteStore:
         return await dump_format.load(self, lines)
 
     async def close(self) -> None:
-        """What was begun is finished. Anything after that is refused."""
+        """Finish pending calls. Later calls raise StoreUnavailable."""
         await self._writer.close()
         await self._readers.close()
         self._watches.wake_all()
 
 
 class _Pages:
-    """A dump under way, in the thread of a reader."""
+    """A dump in progress, in the thread of a reader."""
 
     def __init__(self, cursor: Any, path: Path) -> None:
         self._cursor, self._path = cursor, path
         self._pages: Iterator[list[Mapping[str, Any]]] = maintenance.pages(cursor)
 
     def next(self, cursor: Any) -> list[Mapping[str, Any]]:
-        """Empty at the end."""
-        if cursor is not self._cursor:  # the file was replaced, and this is another instant of another store
+        """Return the next lines; none at the end."""
+        if cursor is not self._cursor:  # the file was replaced: this would be another store
             raise moved(self._path)
         return next(self._pages, [])

@@ -1,15 +1,15 @@
-"""Whether the write-ahead log still holds every commit that it should, looked at before SQLite opens it.
+"""WAL check, before SQLite opens a file: does the log still hold every acknowledged commit?
 
 A process that dies leaves two files beside the store: the log (``-wal``) and its index (``-shm``). The next process
-that opens the store makes SQLite read the log from its beginning up to the first frame whose checksum is wrong. What
-comes after that frame is ignored without a word, and overwritten by the next commit. That is right for a write that was
-cut off: it was never acknowledged. It is wrong for a log that was damaged, shortened or removed later.
+that opens the store makes SQLite read the log from its beginning up to the first frame with a wrong checksum. SQLite
+silently ignores the frames after that, and the next commit overwrites them. That is right for a write that was cut off:
+it was never acknowledged. It is wrong for a log that was damaged, truncated or removed later.
 
 The index tells the two apart. SQLite writes the number of the last committed frame there after the frame itself is on
 the disk, and next to it how many frames have been copied into the store. If they have not all been copied and one of
 the committed frames cannot be read, a commit that was acknowledged is missing.
 
-What this cannot see: a log and an index that were removed together. The formats are described in SQLite's documentation
+This cannot detect a log and an index that were removed together. The formats are described in SQLite's documentation
 ("WAL-mode File Format").
 """
 
@@ -34,48 +34,48 @@ SALTS_OF_FRAME = slice(8, 16)
 INDEX_HEADER = struct.Struct("=12x B x H I 12x 8s 2I")  # begun, page size, last commit, salts, two checksums
 BACKFILLED = struct.Struct("=I")
 MAGIC = {b"\x37\x7f\x06\x82": "little", b"\x37\x7f\x06\x83": "big"}
-"""How a log begins, and in which byte order its checksums are counted."""
+"""The first bytes of a log, and the byte order of its checksums."""
 
 OPEN_MARK = 128
-"""Every connection has a lock on this byte of the index, as long as it is open."""
+"""Every open connection holds a lock on this byte of the index."""
 
 Checksum = tuple[int, int]
 
 
 class Index(NamedTuple):
-    """What the index says of the log."""
+    """What the index records about the log."""
 
     page_size: int
     committed: int  # the number of the last frame that was committed
-    copied: int  # so many frames of them have been copied into the store
+    copied: int  # how many frames have been copied into the store
     salts: bytes
 
 
 def missing_commits(store: Path) -> str | None:
-    """What is wrong with the log, if commits that were acknowledged cannot be read from it; None if they can.
+    """Return the damage if acknowledged commits cannot be read from the log; None if they can.
 
-    Must not be called while this process has the store open: closing a file gives up all locks of the process on it."""
+    Must not be called while this process has the store open: closing a file releases all locks of the process on it."""
     index_path, log_path = (store.with_name(f"{store.name}{suffix}") for suffix in ("-shm", "-wal"))
     try:
         descriptor = os.open(index_path, os.O_RDWR)
     except OSError:
-        return None  # there is no index, or it is not for us to lock: SQLite has the last word
+        return None  # no index, or no permission: SQLite decides
     try:
         index = _read_index(descriptor)
         if index is None or index.committed <= index.copied:
             return None
         if _in_use(descriptor):
-            return None  # whoever has it open knows the log; it is not the leftover of a dead process
+            return None  # not the leftover of a dead process: another one uses the log
         problem = _damage(log_path, index)
         if problem is not None and (_in_use(descriptor) or _read_index(descriptor) != index):
-            return None  # somebody opened it meanwhile, and writes into the log that was being read
+            return None  # another process opened it meanwhile, and writes into the log
         return problem
     finally:
         os.close(descriptor)
 
 
 def _in_use(descriptor: int) -> bool:
-    """Whether another process has the store open. Where that cannot be asked, it is assumed."""
+    """Whether another process has the store open. Where that cannot be found out, it is assumed."""
     if fcntl is None:
         return True
     try:
@@ -87,7 +87,7 @@ def _in_use(descriptor: int) -> bool:
 
 
 def _read_index(descriptor: int) -> Index | None:
-    """None if it is incomplete: its two copies of the header differ, or their checksum is wrong."""
+    """Return the index; None if its two copies of the header differ or their checksum is wrong."""
     size = INDEX_HEADER.size
     data = os.pread(descriptor, 2 * size + BACKFILLED.size, 0)
     if len(data) < 2 * size + BACKFILLED.size or data[:size] != data[size : 2 * size]:
@@ -100,7 +100,7 @@ def _read_index(descriptor: int) -> Index | None:
 
 
 def _damage(path: Path, index: Index) -> str | None:
-    """Reads all committed frames: SQLite ends at the first bad one, also at one that has been copied."""
+    """Read all committed frames: SQLite stops at the first bad one, even if it has been copied."""
     try:
         log = path.open("rb")
     except FileNotFoundError:
@@ -130,8 +130,8 @@ def _damage(path: Path, index: Index) -> str | None:
 
 
 def _begun_since(log: bytes, index: bytes) -> bool:
-    """Whether the log has begun anew since the index was written: then the first salt has grown. The index is never
-    synced, so after a loss of power it may be an old one, of which nothing follows."""
+    """Whether the log was restarted after the index was written: then the first salt has grown. The index is never
+    synced, so after a power failure it may be an old one, which proves nothing."""
     grown = int.from_bytes(log[:4], "big") - int.from_bytes(index[:4], "big")
     return 0 < grown % 2**32 < 2**31
 

@@ -1,6 +1,7 @@
-"""What the writer thread does for somebody. A job is performed inside a transaction that it shares with others: it does
-all of what it is for or nothing, and then says why in ``error``. Errors of SQLite are no job's affair: they end the
-transaction for all of them.
+"""Write jobs: a commit, a heartbeat or a pruning, as group commit performs it.
+
+A job shares its transaction with others. It does everything or nothing, and in the latter case leaves the reason in
+``error``. It lets errors of SQLite through: these end the transaction for all jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PUT_REPORT = STATEMENTS["put_report"]
 
 
 class Job:
-    """``future`` learns the result, or the error, when everything is durable."""
+    """``future`` receives the result once it is durable, or the error."""
 
     __slots__ = ("error", "future", "result")
 
@@ -43,18 +44,18 @@ class Job:
 
     @property
     def one_statement(self) -> bool:
-        """Whether it needs no transaction around it."""
+        """Whether the job is a single statement, which needs no transaction around it."""
         return False
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
-        """If it is ``alone`` in its transaction and leaves an ``error``, the writer undoes all of that."""
+        """Do the job. If it is ``alone`` in its transaction and leaves an ``error``, the caller rolls back."""
         raise NotImplementedError
 
     def perform_alone(self, cursor: sqlite3.Cursor) -> None:
         self.perform(cursor, True)
 
     def topics(self) -> set[str]:
-        """Whom it concerns, once it is done."""
+        """The topics to wake once the job is done."""
         return set()
 
 
@@ -91,7 +92,7 @@ class CommitJob(Job):
 
 
 class HeartbeatJob(Job):
-    """A heartbeat: the session is alive, and what it owns has come so far."""
+    """A heartbeat. The result is a HeartbeatReply."""
 
     __slots__ = ("clock", "profile", "said", "session")
 
@@ -106,7 +107,7 @@ class HeartbeatJob(Job):
         super().__init__(future)
         self.session = session
         self.profile = row_codec.to_text(dict(profile))
-        self.said = [(report.run, report.epoch, said_of(report)) for report in reports]
+        self.said = [(report.run, report.epoch, encode_report(report)) for report in reports]
         self.clock = clock
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
@@ -126,7 +127,7 @@ class HeartbeatJob(Job):
 
 
 class PruneJob(Job):
-    """Old runs; and if there is none, what nothing refers to any more. The result is how many runs it were."""
+    """Deletion of old runs, or, if there is none, of records to which none refers. The result is the number of runs."""
 
     __slots__ = ("ended_before", "keep", "limit")
 
@@ -148,6 +149,6 @@ class PruneJob(Job):
             cursor.execute(STATEMENTS["forget_reports"])
 
 
-def said_of(report: ProgressReport) -> str:
-    """As JSON, which can hold any text that a program may have printed."""
+def encode_report(report: ProgressReport) -> str:
+    """A report as JSON, which can hold any text that a program may have printed."""
     return row_codec.to_text([report.progress, report.tail])

@@ -1,13 +1,19 @@
-"""A deterministic simulator of fleets: the real runtime in virtual time, on a network and machines that misbehave.
+"""A deterministic simulator of fleets: the real runtime on machines and a network that misbehave.
 
 ::
 
     python -m asterism.testing.simulator --seeds 1000      # many worlds
     python -m asterism.testing.simulator --seed 4711       # one, with its log
-    python -m asterism.testing.simulator --world plans     # with living plans in them; or peers
+    python -m asterism.testing.simulator --world plans     # worlds with plans, or with peers
 
-One seed is one world: who exists, what they are given to do, which faults happen when, and in what order everything
-that could happen at one moment does. A world that breaks a promise raises Violation, and its seed shows it again.
+A seed determines a world: its machines, their work, the faults and their times, and the order of everything that could
+happen at one moment. A world that breaks a promise raises Violation with the command that replays it.
+
+``simulation`` plays a world: ``simulate`` runs it on an event loop in virtual time. A world is in ``fleet_world``
+(machines and one store), ``plan_world`` (orchestrators of a plan that crash), ``peer_world`` (three stores that
+exchange records) or ``harsh_peer_worlds``. Worlds are made of ``sim_machine``, ``network``, ``peer_stores`` and
+``faults``. The ``witness`` sees every write and every execution, and knows the promises; ``peer_checks`` knows what
+must hold between stores at the end.
 """
 
 from asterism.testing.simulator.fleet_world import FleetWorld

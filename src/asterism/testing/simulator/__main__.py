@@ -1,4 +1,4 @@
-"""Many worlds, or one with its log."""
+"""The command line of the simulator: many worlds, or one with its log."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from asterism.testing.simulator.witness import Violation
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="how many worlds")
-    parser.add_argument("--first", type=int, default=0, help="the seed of the first one")
-    parser.add_argument("--seed", type=int, help="one world, with its log")
-    parser.add_argument("--seconds", type=float, help="stop after so much time, whatever is left")
-    parser.add_argument("--world", default="fleet", help=f"which kind: {', '.join(WORLDS)}, or module:Class")
-    parser.add_argument("--terms", default="{}", help="what else the world is given, as a JSON object")
+    parser.add_argument("--seeds", type=int, default=200, help="number of worlds")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first world")
+    parser.add_argument("--seed", type=int, help="play one world, and print its log")
+    parser.add_argument("--seconds", type=float, help="stop after this many seconds")
+    parser.add_argument("--world", default="fleet", help=f"kind of world: {', '.join(WORLDS)}, or module:Class")
+    parser.add_argument("--terms", default="{}", help="further arguments of the world, as a JSON object")
     given = parser.parse_args(words)
     try:
         play = partial(_play, world_named(given.world), _terms(given.terms))
@@ -37,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _terms(text: str) -> dict[str, Any]:
     terms = json.loads(text)
     if not isinstance(terms, dict):
-        raise ValueError(f"--terms is a JSON object, not {text}")
+        raise ValueError(f"--terms must be a JSON object, not {text}")
     return terms
 
 
@@ -50,7 +50,7 @@ def _one(seed: int, play: Callable[[int, list[Any]], None]) -> int:
     broken = _broken(seed, play, worlds)
     for world in worlds:
         print("\n".join(world.witness.log))
-    print(f"\nseed {seed}: {broken or 'every promise was kept'}")
+    print(f"\nseed {seed}: {broken or 'no promise was broken'}")
     return 1 if broken else 0
 
 
@@ -71,7 +71,7 @@ def _many(first: int, count: int, seconds: float | None, play: Callable[[int, li
 
 
 def _broken(seed: int, play: Callable[[int, list[Any]], None], seen: list[Any]) -> str | None:
-    """What is wrong with a world, if anything, with the line that replays it."""
+    """Return the promise that a world broke, with the command that replays it; None if it broke none."""
     try:
         play(seed, seen)
     except Violation as violation:
@@ -82,6 +82,6 @@ def _broken(seed: int, play: Callable[[int, list[Any]], None], seen: list[Any]) 
 
 
 if __name__ == "__main__":
-    logging.getLogger("asterism").addHandler(logging.NullHandler())  # devices in trouble have much to say
+    logging.getLogger("asterism").addHandler(logging.NullHandler())  # failing devices log a lot
     logging.getLogger("asterism").propagate = False
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated world, for how long, and when: all of it follows the seed."""
+"""Faults of a simulated fleet: which ones happen, when, and for how long follows the seed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ALL = (
     *("storm", "sluggish", "partition", "outage", "freeze", "crash", "replace", "drain", "clock_jump"),
     *("late_answer", "late_heartbeat", "lost_question", "slow_question", "sudden", "sick"),
 )
-"""The names of what can go wrong, all equally likely."""
+"""The names of all faults. They are equally likely."""
 
 WITH_WALL_CLOCKS = (*(name for name in ALL if name != "clock_jump"), "wall_jump", "wall_jump")
-"""What goes wrong where the store's clock is right and each machine has to know it from afar."""
+"""Faults of worlds where the store's clock is right and each machine estimates it."""
 
 OFTEN = 4.0
-"""How many seconds lie between two faults, on average."""
+"""The average time between two faults, in seconds."""
 
 
 class Faults:
-    """Each fault is a coroutine that does something to the world, waits, and undoes it; or that lays an ambush, which
-    does so just when a machine asks the store for something: before it is done, or after. ``names`` are those that
-    happen here; whoever has one more adds it to ``all``."""
+    """Each fault is a coroutine method that changes the world, waits, and reverts the change; or that lays an ambush,
+    which does so at the next request of a machine to the store, before or after the store performs it. ``names``
+    selects faults; a world with further ones adds them to ``all``."""
 
     def __init__(self, world: FleetWorld, names: Sequence[str] = ALL, often: float = OFTEN) -> None:
         self._world, self._chance, self._note = world, world.chance, world.witness.note
@@ -118,11 +118,11 @@ class Faults:
     async def drain(self) -> None:
         life = self._world.someone()
         if life is not None and self._chance.random() < 0.3:
-            self._note(f"{life.machine.name} is to leave")
+            self._note(f"{life.machine.name} drains")
             life.agent.drain(hand_back=self._chance.random() < 0.5)
 
     async def sick(self) -> None:
-        """It lives and takes work, and cannot begin any: it has no file descriptors, or a full disk."""
+        """A machine takes work and cannot begin it: it has no file descriptors, or a full disk."""
         life = self._world.someone()
         if life is not None and not life.machine.sick:
             life.machine.sick = True
@@ -132,7 +132,7 @@ class Faults:
             self._note(f"{life.machine.name} is well again")
 
     async def wall_jump(self) -> None:
-        """Somebody sets the clock of one machine."""
+        """The wall clock of one machine is set."""
         life = self._world.someone()
         if life is not None:
             jump = self._chance.choice([-3600.0, 3600.0])
@@ -142,7 +142,7 @@ class Faults:
     # -- ambushes ----------------------------------------------------------------------------------------------------
 
     async def late_answer(self) -> None:
-        """Everything else is lost meanwhile, or not quite as long, or longer."""
+        """A reply is late, and the machine is cut off for about as long."""
         life = self._world.someone()
         if life is not None:
             wire, late = life.wire, self._chance.uniform(1.0, 0.95 * life.wire.gives_up)
@@ -179,13 +179,13 @@ class Faults:
             life.wire.before[what] = lambda: self._chance.uniform(1.0, 12.0)
 
     async def sudden(self) -> None:
-        """Something happens before it is known what the store has done."""
+        """The machine is cut off, freezes or crashes before it learns what the store has done."""
         life = self._world.someone()
         if life is not None:
             kind = self._chance.choice(["cut", "freeze", "crash"])
 
             def happens() -> float:
-                self._note(f"{life.machine.name}: suddenly")
+                self._note(f"{life.machine.name}: {kind} during a request")
                 if kind == "cut":
                     self._world.spawn(self._cut_off([life.wire], self._chance.uniform(1.0, 14.0)))
                 elif kind == "freeze":
@@ -203,7 +203,7 @@ class Faults:
             jump = self._chance.choice([-3600.0, -30.0, 8.0, 30.0, 3600.0, 86_400.0])
             self._world.jump += jump
             self._note(f"the store's clock jumps by {jump:g} s")
-            if self._chance.random() < 0.3:  # perhaps while nobody watched
+            if self._chance.random() < 0.3:  # perhaps while there is no coordinator
                 found = await self._world.store.register("coordinator")
                 life = self._world.lives.get(found.value["device"]) if found is not None else None
                 if life is not None:

@@ -25,10 +25,10 @@ from asterism.testing.simulator.witness import Witness, WitnessedStore
 log = logging.getLogger("asterism.sim")
 
 TROUBLE = 60.0
-"""How long faults go on, in seconds."""
+"""How long faults happen, in seconds."""
 
 RECOVERY = 1500.0
-"""How long after that everything must have ended."""
+"""How long after that all runs must have ended, in seconds."""
 
 HEARTBEAT, TIMEOUT = 3.0, 10.0
 GPU = frozenset({"gpu"})
@@ -36,7 +36,7 @@ GPU = frozenset({"gpu"})
 
 @dataclass
 class Life:
-    """One life of a machine: what crashes as a whole."""
+    """A machine from boot to crash."""
 
     machine: Machine
     wire: Wire
@@ -46,7 +46,7 @@ class Life:
 
 
 class SimHost:
-    """A machine knows that its earlier lives are over: it is the same machine."""
+    """The host of a simulated machine: there is no other process of the device."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -55,15 +55,20 @@ class SimHost:
         return True
 
     def kill_orphans(self, session: str) -> None:
-        """What ran on it ended with it."""
+        """Nothing is left: processes end with the machine."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class FleetWorld:
-    """``machines`` and ``runs`` bound how much there is of each; ``faults`` names what goes wrong, once in ``often``
-    seconds."""
+    """Machines that share a store.
+
+    :param machines: the largest number of machines.
+    :param runs: the largest number of runs.
+    :param faults: the names of the faults that happen.
+    :param often: the average time between two faults, in seconds.
+    """
 
     def __init__(
         self, seed: int, *, machines: int = 4, runs: int = 6, faults: Sequence[str] = ALL, often: float = OFTEN
@@ -113,21 +118,21 @@ class FleetWorld:
         self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
 
     def device_terms(self, name: str) -> dict[str, Any]:
-        """What else the device of a machine is like; for worlds of another kind."""
+        """Further arguments of the device of a machine; to be overridden."""
         return {"measure": dict}
 
     def wire(self, machine: Machine) -> Wire:
-        """How a machine reaches the store."""
+        """Return the connection of a machine to the store."""
         return Wire(self.store, machine, self.chance, self._gives_up)
 
     async def _live(self, agent: DeviceAgent) -> None:
-        """A device that is thrown out or cannot reach the store tries again, as a service would."""
+        """Run a device. One that is replaced or cannot reach the store is started again, as a service would be."""
         try:
             await agent.run()
         except AsterismError:
             pass
         except Exception:
-            log.exception("%s ended with a mistake of its own", agent.name)  # which the clockwork hears
+            log.exception("%s ended with a bug", agent.name)  # which the simulation collects
 
     async def crash(self, name: str) -> None:
         life = self.lives.pop(name)
@@ -138,7 +143,7 @@ class FleetWorld:
         self.ended.append(life)
 
     def replace(self, name: str) -> None:
-        """Another machine takes the name. The one that had it goes on until it hears of that."""
+        """Let another machine take the name. The old one continues until it learns of that."""
         self.witness.note(f"{name} is replaced")
         self.ended.append(self.lives.pop(name))
         self._hosts[name] += 1
@@ -150,7 +155,7 @@ class FleetWorld:
     # -- work --------------------------------------------------------------------------------------------------------
 
     async def work(self) -> None:
-        """People create runs on machines, and change their minds."""
+        """People create runs on machines, and cancel or pause some."""
         flows = [
             Workflow("plain", call="work:do", heartbeat=HEARTBEAT, timeout=TIMEOUT, losses=50, retries=1, **_FAST),
             Workflow("picky", call="work:do", needs=GPU, heartbeat=4.0, timeout=12.0, losses=50, retries=3, **_FAST),
@@ -186,7 +191,7 @@ class FleetWorld:
             run = await fleet.cancel(run_id)
         except RunRefused as refusal:
             found = await self.store.run(run_id)
-            if found is not None and found.cancelled:  # nobody else cancels it
+            if found is not None and found.cancelled:  # only this person cancels it
                 self.witness.broken(f"run {run_id} was cancelled, and it was denied: {refusal.why}")
             return
         self.witness.acknowledged.append(run)
@@ -237,7 +242,7 @@ class FleetWorld:
                     self.boot(name)
             runs = await self.store.find(Query())
             for run in runs:
-                if run.paused is not None and not run.ended:  # whoever paused it could not say that it may go on
+                if run.paused is not None and not run.ended:  # the person who paused it could not resume it
                     await self._person.resume(run.id)
             everyone = [*self.lives.values(), *(life for life in self.ended if not life.machine.dead)]
             if all(run.ended for run in runs) and all(not len(life.agent.worker) for life in everyone):
@@ -267,10 +272,13 @@ _FAST: dict[str, Any] = {
 
 LOW, FULL = 0.1, 1.0
 LONG = 400.0
-"""Longer than a run waits if no device can take it."""
+"""Longer than the ``no_device_timeout`` of the runs, in seconds."""
 
 
 class BatteryWorld(FleetWorld):
+    """Batteries run low, of one machine or all, for moments or for long, and devices rest. No run may count a round or
+    be given up because of that."""
+
     def __init__(self, seed: int, **terms: Any) -> None:
         super().__init__(seed, **terms)
         self.levels = dict.fromkeys(self.names, FULL)
@@ -295,12 +303,12 @@ class BatteryWorld(FleetWorld):
 
 
 def own_clock(machine: Machine) -> Callable[[], float]:
-    """The clock from which a machine estimates that of the store."""
+    """Return the clock from which a machine estimates the store's clock."""
     return machine.time
 
 
 class EstimatingWire(Wire):
-    """The store's clock is what it said with the last heartbeat, and what has passed since."""
+    """A wire that estimates the store's clock from the replies to heartbeats."""
 
     def __init__(self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float) -> None:
         super().__init__(store, machine, chance, gives_up)
@@ -320,6 +328,8 @@ class EstimatingWire(Wire):
 
 
 class WallClockWorld(FleetWorld):
+    """Machines estimate the store's clock, as with a server, and their wall clocks jump by an hour."""
+
     def __init__(self, seed: int, *, faults: Sequence[str] = WITH_WALL_CLOCKS, **terms: Any) -> None:
         super().__init__(seed, faults=faults, **terms)
         self.witness.right_time = self.store.clock

@@ -1,8 +1,7 @@
-"""Worlds of peers in which more goes wrong than links and machines: stores that forget what has ended before others
-have heard of it, clocks that jump, and files that are put back from older copies of themselves.
+"""Peer worlds with harsh faults: stores delete ended runs early, clocks jump, files are rolled back.
 
-What is lost like that cannot be the same everywhere. Those runs are *excused* from some of the promises
-(peer_checks.py), and all others are not. That each has ended wherever it is known is promised of all.
+After such a fault stores cannot agree on every run. Those runs are *excused* from some of the promises
+(``peer_checks``); all others are not. Every run has to end in every store that knows it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ KEEP = 6.0
 """How long ended runs are kept, in seconds."""
 
 MARGIN = 1.0
-"""By how much longer, since the difference of two clocks is known only so well."""
+"""How much longer, since the difference of two clocks is known only approximately."""
 
 
 def _asks_often(fleet: Fleet) -> Exchange:
@@ -32,7 +31,7 @@ def _asks_often(fleet: Fleet) -> Exchange:
 
 
 class ForgetfulWorld(PeerWorld):
-    """Stores forget what has ended, now and then."""
+    """Stores delete ended runs from time to time."""
 
     skews = (0.0, 0.0, 3.0)
 
@@ -54,14 +53,14 @@ class ForgetfulWorld(PeerWorld):
         self.witness.note(f"{name} forgets {number} runs")
 
     def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
-        """A store may have forgotten it, or have heard of it too late. All that know it agree."""
+        """A store may have deleted the run, or have heard of it too late. Those that know it agree."""
         if None in records:
             self.excused.add(run_id)
         return super().agreed(run_id, [run for run in records if run is not None])
 
 
 class JumpingWorld(PeerWorld):
-    """The clocks of stores jump, there and back."""
+    """The clocks of stores jump forward and back."""
 
     async def something_bad(self) -> None:
         if self.chance.random() < 0.7:
@@ -74,7 +73,7 @@ class JumpingWorld(PeerWorld):
 
 
 class PutBackWorld(PeerWorld):
-    """The file of a store is copied, and the copy put back later."""
+    """The file of a store is copied, and rolled back to the copy later."""
 
     def __init__(self, seed: int, **terms: Any) -> None:
         super().__init__(seed, **{"make_exchange": _asks_often, **terms})
@@ -94,7 +93,7 @@ class PutBackWorld(PeerWorld):
         if name in self.lives:
             self.crash(name)
         await asyncio.sleep(0.5)
-        if name in self.lives:  # somebody has booted it meanwhile
+        if name in self.lives:  # it was booted meanwhile
             return
         self.witness.excused |= {run.id for store in self.stores.values() for run in await store.find(Query())}
         store = self.stores[name]
@@ -107,12 +106,13 @@ class PutBackWorld(PeerWorld):
         self.boot(name)
 
     async def _until_its_numbers_are_used_again(self, fleet: Fleet, newest: int) -> None:
-        """Somebody creates runs and cancels them, before any peer is met. Nobody else ever changes them."""
+        """Create runs and cancel them until the numbers of the feed are used again, before any peer is met."""
         while await feed_of(fleet.store).newest() < newest:
             run = await fleet.create(FLOWS[0], {})
             self.witness.acknowledged.append(await fleet.cancel(run.id))
 
     def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
-        """What was done twice may have two ends: a store does not believe what its own device is said to have done."""
+        """A run that was executed twice may have two ends: a store does not accept a peer's word about its own
+        device."""
         done = any(run is not None and run.status is COMPLETED for run in records)
         return (done and run_id in self.excused) or super().agreed(run_id, records)

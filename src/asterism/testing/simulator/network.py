@@ -1,5 +1,8 @@
-"""The network between a machine and the store: it delays, drops, repeats, reorders and partitions, and sometimes only
-the answer gets lost, after the store has done what it was asked."""
+"""The simulated network between a machine and the store.
+
+It delays, drops, repeats and reorders messages, and is partitioned. Sometimes only the reply is lost, after the store
+has performed the request.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from asterism.testing.simulator.sim_machine import Machine
 from asterism.testing.simulator.witness import WitnessedStore
 
 GIVES_UP = 4.0
-"""After how many seconds a machine stops waiting for an answer, unless it is said otherwise."""
+"""How long a machine waits for a reply by default, in seconds."""
 
-Question = Callable[[], Coroutine[Any, Any, Any]]
+Request = Callable[[], Coroutine[Any, Any, Any]]
 _Outcome = tuple[Any, Exception | None]
 Ambush = Callable[[], float]
 
 
 @dataclass
 class Weather:
-    """How bad the network is just now; all of it is chance per message."""
+    """How bad the network is: probabilities per message, and the longest delay in seconds."""
 
     lost: float = 0.0
     answer_lost: float = 0.0
@@ -38,14 +41,14 @@ CALM = Weather()
 
 
 class _Message:
-    """A question on its way. ``until`` is when whoever asked stops waiting."""
+    """A request on its way. ``until`` is when the machine stops waiting for the reply."""
 
-    __slots__ = ("answer", "name", "question", "repeats", "until")
+    __slots__ = ("answer", "name", "repeats", "request", "until")
 
     def __init__(
-        self, name: str, question: Question, repeats: bool, answer: asyncio.Future[_Outcome], until: float
+        self, name: str, request: Request, repeats: bool, answer: asyncio.Future[_Outcome], until: float
     ) -> None:
-        self.name, self.question, self.repeats, self.answer, self.until = name, question, repeats, answer, until
+        self.name, self.request, self.repeats, self.answer, self.until = name, request, repeats, answer, until
 
 
 class Wire:
@@ -77,7 +80,7 @@ class Wire:
         return self._store.clock()
 
     def __getattr__(self, name: str) -> Any:
-        """Every other question is asked over the wire."""
+        """Send every other request over the wire."""
         method = getattr(self._store, name)
 
         async def ask(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +102,7 @@ class Wire:
 
     async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         async def conversation() -> list[Run]:
-            # the machine takes part in it: if it cannot, the store undoes what was begun
+            # the machine takes part in it: if it cannot, the store rolls back
             if self._machine.dead or self._machine.frozen:
                 raise StoreUnavailable("the connection broke")
             return await self._store.take(offer, step)
@@ -107,10 +110,10 @@ class Wire:
         taken: list[Run] = await self._ask("take", conversation)
         return taken
 
-    async def _ask(self, name: str, question: Question, repeats: bool = False) -> Any:
+    async def _ask(self, name: str, request: Request, repeats: bool = False) -> Any:
         await self._machine.gate()
         loop = asyncio.get_running_loop()
-        message = _Message(name, question, repeats, loop.create_future(), loop.time() + self.gives_up)
+        message = _Message(name, request, repeats, loop.create_future(), loop.time() + self.gives_up)
         late = self.before.pop(name)() if name in self.before else 0.0
         if late < float("inf"):
             self._later(late + self._delay(), message, self._arrive, message)
@@ -123,7 +126,7 @@ class Wire:
         return outcome
 
     def _later(self, seconds: float, message: _Message, then: Callable[..., None], *args: Any) -> None:
-        """If it is too late for whoever asked, that is known now: a timer for each question would be dear."""
+        """Whether the reply comes too late is known now, which saves a timer for each request."""
         loop = asyncio.get_running_loop()
         if loop.time() + seconds > message.until:
             self._is_lost(message)
@@ -144,8 +147,8 @@ class Wire:
             return
         if message.repeats and weather is not CALM and chance.random() < weather.repeated:
             again = chance.uniform(0.0, weather.slowest)
-            asyncio.get_running_loop().call_later(again, self._asked, message.question)  # nobody waits for it
-        outcome = self._asked(message.question)
+            asyncio.get_running_loop().call_later(again, self._asked, message.request)  # without a reply
+        outcome = self._asked(message.request)
         worth_it = outcome[1] is None and (outcome[0] or message.name == "commit")
         late = self.after.pop(message.name)() if worth_it and message.name in self.after else 0.0
         if late:
@@ -155,10 +158,11 @@ class Wire:
         else:
             self._later(self._delay(), message, self._return, message, outcome)
 
-    def _asked(self, question: Question) -> _Outcome:
-        """What the store answers, or what it raises. In memory it never waits, so it is asked without a task."""
+    def _asked(self, request: Request) -> _Outcome:
+        """Return the result of a request to the store, or its error. A store in memory never waits, so no task is
+        needed."""
         self._store.speaker = self.session
-        coroutine = question()
+        coroutine = request()
         try:
             coroutine.send(None)
         except StopIteration as end:
@@ -184,17 +188,17 @@ class Wire:
         return 0.001 + 0.03 * self._chance.random()
 
     def dump(self) -> AsyncIterator[Mapping[str, Any]]:
-        raise NotImplementedError("a simulated machine makes no backups")
+        raise NotImplementedError("a simulated machine cannot make backups")
 
     def watch(self, topics: frozenset[str]) -> Watch:
         return _Watch(self._store.watch(topics), self)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class _Watch:
-    """Wakes get lost like everything else."""
+    """A watch whose wakes get lost like messages."""
 
     def __init__(self, watch: Watch, wire: Wire) -> None:
         self._watch, self._wire = watch, wire

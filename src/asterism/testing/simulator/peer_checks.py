@@ -1,4 +1,4 @@
-"""What has to be true of a world of peers when all its links have been mended for a while."""
+"""Final checks of a peer world: what must hold when its links have been repaired for a while."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def check(world: PeerWorld) -> None:
-    """What is true of all stores, long after the last fault; what is not is noted by the witness."""
+    """Check all stores, long after the last fault. The witness records what does not hold."""
     broken = world.witness.broken
     everything = {name: {run.id: run for run in await store.find(Query())} for name, store in world.stores.items()}
     ids = sorted(set().union(*everything.values()))
@@ -57,7 +57,7 @@ def _is_left_alone(world: PeerWorld, run_id: str, records: Mapping[str, Run | No
 
 
 def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:
-    """Each result that a device was told is recorded stands in the record, once."""
+    """The record holds each result that was acknowledged to a device, once."""
     for run in runs.values():
         if run.id in world.excused:
             continue
@@ -68,7 +68,7 @@ def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:
 
 
 def _check_that_nothing_was_contested(world: PeerWorld) -> None:
-    """No link was ever cut: each run has had one owner at a time."""
+    """No link was ever cut: each run had one owner at a time."""
     if world.witness.lost:
         world.witness.broken("somebody lost a run, and no link was cut")
     begun = [(one.run, one.epoch) for one in world.witness.executions]
@@ -88,7 +88,7 @@ async def _check_that_nothing_is_left_to_say(world: PeerWorld) -> None:
 
 
 def text_of(run: Run) -> str:
-    """All of it but the revision, which counts the writes of one store."""
+    """A run as text, without its revision, which counts the writes of one store."""
     return row_codec.to_text([*row_codec.fixed(run), *row_codec.moving(run.changed(revision=0, _told=((), "")))])
 
 

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class PeerWitness(Witness):
-    """Executions may overlap while links are cut, so it only writes them down; it looks at who loses, and who is told.
-    ``excused`` are runs of which not all that is promised can be true (peer_worlds.py), among them all that a store
-    ``forgot``. ``recorded`` is who has completed each run, in which epoch and when. ``stores`` are all stores, by name,
-    which is also that of the one device of each; ``remembered`` if none of them forgets what has ended."""
+    """A witness of several stores. Executions may overlap while links are cut, so it only records them; it checks that
+    a device that loses a run is notified.
+
+    ``excused`` are runs for which not all promises can hold (``harsh_peer_worlds``), among them those that a store
+    deleted; ``forgot`` counts these. ``recorded`` maps each run to who completed it, in which epoch and when.
+    ``stores`` are all stores by name, which is also the name of the one device of each. ``remembered`` is whether none
+    of them deletes ended runs."""
 
     recorded: dict[str, set[tuple[str, int, float]]] = field(default_factory=dict)
     lost: int = 0
@@ -65,21 +68,21 @@ class PeerWitness(Witness):
             self._loser_is_told(store, before, after, writes)
 
     def forget(self, store: str) -> None:
-        """It was put back from a copy: what its device completed since is done again, in the same epoch perhaps."""
+        """A store was rolled back: what its device completed since may be done again, perhaps in the same epoch."""
         for run_id, known in self.recorded.items():
             self.recorded[run_id] = {one for one in known if one[0] != store}
 
     def _completed(self, store: str, run: Run) -> None:
         [result] = own_result(run)
         if result.device != store:
-            return  # another store's word, which was taken over
+            return  # taken over from another store
         known = self.recorded.setdefault(run.id, set())
         if (result.device, result.epoch) in {(device, epoch) for device, epoch, _ in known}:
             self.broken(f"{store}: run {run.id} was completed twice in epoch {result.epoch} by {result.device}")
         known.add((result.device, result.epoch, result.ended_at))
 
     def _nobody_has_it(self, store: str, run: Run) -> None:
-        """It is said that nobody knows how it ended: then nobody goes on with it."""
+        """A run that is closed as forgotten must not continue in another store."""
         for name, other in self.stores.items():
             found = other._runs.get(run.id)
             is_open = name != store and found is not None and not found.ended
@@ -100,7 +103,7 @@ class PeerWitness(Witness):
 
 
 class PeerStore(MemoryStore):
-    """The store of one machine, which survives it."""
+    """The store of one machine, which survives its crashes."""
 
     def __init__(self, name: str, clock: Callable[[], float], witness: PeerWitness) -> None:
         super().__init__(clock)
@@ -124,7 +127,8 @@ class PeerStore(MemoryStore):
 
 
 def copy_of(store: MemoryStore) -> dict[str, Any]:
-    """What a copy of its file would have in it. Records never change, so only what holds them is copied."""
+    """Return what a copy of the store's file would contain. Records are immutable, so only their containers are
+    copied."""
     kept = {name: _copied(value) for name, value in vars(store).items() if name not in _OF_THE_PROCESS}
     feed = copy.copy(store._feed)
     vars(feed).update({name: _copied(value) for name, value in vars(feed).items()})
@@ -132,7 +136,7 @@ def copy_of(store: MemoryStore) -> dict[str, Any]:
 
 
 def put_back(store: MemoryStore, kept: dict[str, Any]) -> None:
-    """As if the file had been copied back. What is kept can be put back again."""
+    """Roll a store back to a copy, which can be used again."""
     vars(store).update(kept)
     vars(store).update(copy_of(store))
 
@@ -147,7 +151,7 @@ def _copied(value: Any) -> Any:
 
 
 class Disk:
-    """The store as its own machine reaches it: always, unless it is frozen or dead."""
+    """The store as its own machine reaches it: always, unless the machine is frozen or dead."""
 
     def __init__(self, store: PeerStore, machine: Machine) -> None:
         self._store, self._machine = store, machine
@@ -167,15 +171,15 @@ class Disk:
         return self._store.watch(topics)
 
     async def close(self) -> None:
-        """The machine may crash, its disk stays."""
+        """Nothing to close: the disk survives a crash."""
 
 
 GIVES_UP = 2.0
-"""After how many seconds a machine stops waiting for an answer."""
+"""How long a machine waits for an answer, in seconds."""
 
 
 class Link:
-    """The way from one machine to another."""
+    """The link from one machine to another: it is cut, loses messages and answers, and delivers some twice."""
 
     def __init__(self, world: PeerWorld, here: str, there: str) -> None:
         self._world, self._here, self._there = world, here, there
@@ -186,7 +190,7 @@ class Link:
     async def fetch_blob(self, blob: str, run: str) -> bytes:
         data = await self._deliver(lambda one: one.read_blob(self._here, blob, run))
         if data is None:
-            raise PeerUnreachable("it is not kept there")
+            raise PeerUnreachable("the peer does not have the blob")
         return bytes(data)
 
     async def send_blob(self, blob: str, data: bytes) -> None:
@@ -211,12 +215,12 @@ class Link:
         return _through_json(answering.result())
 
     def _again(self, ask: Callable[[Exchange], Any]) -> None:
-        """The same message comes a second time, late. Nobody waits for the answer."""
+        """Deliver the same message a second time, late, and drop the answer."""
         life = self._world.lives.get(self._there)
         if life is not None:
             life.tasks.append(asyncio.ensure_future(ask(life.exchange)))
 
 
 def _through_json(value: Any) -> Any:
-    """What is left of it on a wire."""
+    """Return a value as it arrives over a wire."""
     return value if value is None or isinstance(value, bytes) else json.loads(json.dumps(value))

@@ -1,8 +1,8 @@
-"""Worlds of peers: three machines with a store each, which meet over links that are cut and mended.
+"""Peer worlds: three machines, each with a store, that exchange records over links that fail.
 
-Everything is real but the machines, the links and the work: agents, monitors, meetings, and what they say to each other
-goes through JSON. While links are cut, two machines may well work on one run. A world looks at what is true when all
-links have been mended for a while: one record everywhere, one owner, everybody who lost knows it.
+Everything is real except the machines, the links and the work: agents, monitors and exchanges, whose messages go
+through JSON. While links are cut, two machines may work on one run. When the links have been repaired for a while, all
+stores must have the same record of each run, with one owner, and every device that lost a run must have been notified.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PAIRS = tuple(itertools.combinations(NAMES, 2))
 SPLITS: tuple[frozenset[tuple[str, str]], ...] = tuple(
     frozenset(cut) for count in range(len(PAIRS) + 1) for cut in itertools.combinations(PAIRS, count)
 )
-"""All ways in which the links between three machines can be cut: none; one, so that two still hear of each other from
-the third; two, so that one is alone; all."""
+"""All ways in which the links between three machines can be cut: none; one, so that two hear of each other from the
+third; two, so that one is isolated; all."""
 
 PHASE = 9.0
-"""How long a split lasts, in seconds: longer than it takes to give a peer up."""
+"""How long a split lasts, in seconds: longer than the timeout of peers."""
 
 PEER_TIMEOUT = 5.0
 SETTLING = 20.0
@@ -74,14 +74,20 @@ class PeerLife:
 
 
 class PeerWorld:
-    """``splits`` is a schedule of what is cut, phase by phase; without one, links and machines fail at random for
-    ``trouble`` seconds. ``losses`` is the chance that a message, or an answer, gets lost, or comes twice."""
+    """Three machines with a store each.
+
+    :param splits: the links that are cut, phase by phase; None for random faults of links and machines.
+    :param losses: the probability that a message or an answer is lost or delivered twice; None for a random one.
+    :param runs: how many runs people create.
+    :param trouble: how long random faults last, in seconds.
+    :param make_exchange: makes the exchange of each machine.
+    """
 
     series: tuple[str | None, ...] = (None, None, None, "alpha")
-    """Of which a run is, by chance."""
+    """The series from which that of a run is drawn."""
 
     skews: tuple[float, ...] = (0.0, 5.0, 86_400.0, -3600.0)
-    """By how much a clock may be wrong, where links fail at random."""
+    """The errors of clocks, in seconds, where links fail at random."""
 
     def __init__(
         self,
@@ -128,12 +134,12 @@ class PeerWorld:
     # -- machines ----------------------------------------------------------------------------------------------------
 
     async def introduce(self) -> None:
-        """Of each pair one calls the other, or both do."""
+        """Make the machines peers. Of each pair one calls the other, or both do."""
         for one, other in PAIRS:
             who = self.chance.choice([(True, False), (False, True), (True, True)])
             for here, there, calls in ((one, other, who[0]), (other, one, who[1])):
                 await PeerRegistry(self.stores[here]).add(there, url=f"sim://{there}" if calls else None)
-        for name, store in self.stores.items():  # ids by which a seed shows the same world each time
+        for name, store in self.stores.items():  # fixed ids, so that a seed shows the same world each time
             ids = {"store/id": f"store-{name}", FEED: f"feed-{name}"}
             await store.commit([PutRegister(key, {"id": one}, None) for key, one in ids.items()])
             await Fleet(store).configure(peer_timeout=PEER_TIMEOUT, hold=2.0)
@@ -196,7 +202,7 @@ class PeerWorld:
             "fails": chance.choice([0.0, 0.0, 0.3]),
         }
         if chance.random() < 0.2:
-            given["padding"] = "x" * 70_000  # kept apart
+            given["padding"] = "x" * 70_000  # stored as a blob
         series = chance.choice(self.series)
         keep = chance.choice(["epoch", "epoch", "original", "furthest"])
         run = await fleet.create(flow, given, series=series, keep=keep, priority=chance.randint(0, 1))
@@ -206,7 +212,7 @@ class PeerWorld:
             await self._change_of_mind(run.id)
 
     async def _change_of_mind(self, run_id: str) -> None:
-        """Somebody who sees the run somewhere, not only where it was created."""
+        """Cancel or pause a run in any store that knows it."""
         there = [name for name, store in self.stores.items() if await store.run(run_id) is not None]
         if not there:
             return
@@ -255,7 +261,7 @@ class PeerWorld:
         await self.introduce()
         for name in NAMES:
             self.boot(name)
-        await asyncio.sleep(3.0)  # they meet, and know of each other's devices
+        await asyncio.sleep(3.0)  # they exchange records, and know each other's devices
         span = PHASE * len(self.splits) if self.splits is not None else self._trouble
         await asyncio.gather(self.work(span), self.trouble())
         await asyncio.gather(*self._jobs, return_exceptions=True)
@@ -287,7 +293,7 @@ class PeerWorld:
                 self._one_owner()
             everything = [await store.find(Query()) for store in self.stores.values()]
             for run in everything[0]:
-                if run.paused is not None:  # whoever paused it forgot it
+                if run.paused is not None:  # a person paused it and forgot it
                     with contextlib.suppress(RunRefused):
                         await Fleet(self.stores["m0"], by="person", chance=self.chance).resume(run.id)
             idle = all(not len(life.agent.worker) for life in self.lives.values())
@@ -301,7 +307,7 @@ class PeerWorld:
         )
 
     def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
-        """Whether all stores have one record of a run; None stands for none."""
+        """Whether all stores have the same record of a run; None stands for a store without one."""
         return len({None if run is None else text_of(run) for run in records}) == 1
 
     def _one_owner(self) -> None:

@@ -1,12 +1,11 @@
-"""A world with a living plan in it: orchestrators that crash, and others that go on where they were.
+"""Plan worlds: the orchestrators of a plan crash, and others continue it.
 
-``play(seed)`` plays a random plan among the faults of every world, and its orchestrators crash at random. With
-``dies_at`` it is one small plan without any other fault, whose first orchestrator dies at that commit: just before it,
-or just ``after`` it, without having heard of it.
+A world plays a random plan among the faults of a fleet, and its orchestrators crash at random. With ``dies_at`` it
+plays one small plan without other faults, whose first orchestrator dies at that commit: just before it, or just
+``after`` it, before it learns the outcome.
 
-What has to hold in the end: every task of the plan has ended, no task that had ended was executed again, no edit that
-was acknowledged is missing, and the plan that is read from the store is, to the byte, the one that its last
-orchestrator had in its memory.
+At the end every task of the plan must have ended, no ended task may have been executed again, no acknowledged edit may
+be missing, and the plan in the store must be, to the byte, the one in the memory of its last orchestrator.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PATIENCE = 2000.0
 
 
 class DoomedWire(Wire):
-    """The wire of a machine that dies at its n-th commit: before it is carried out, or right after."""
+    """The wire of a machine that dies at its n-th commit: before the store performs it, or right after."""
 
     def __init__(self, *arguments: Any, dies_at: int | None = None, after: bool = False) -> None:
         super().__init__(*arguments)
@@ -61,7 +60,12 @@ class DoomedWire(Wire):
 
 
 class PlanWorld(FleetWorld):
-    """``steps`` bounds the tasks of the plan. ``dies_at`` and ``after`` are for the first orchestrator alone."""
+    """A fleet with a plan.
+
+    :param steps: the largest number of tasks.
+    :param dies_at: the commit at which the first orchestrator dies; None for random faults.
+    :param after: whether it dies after that commit rather than before it.
+    """
 
     def __init__(
         self, seed: int, *, steps: int = 12, dies_at: int | None = None, after: bool = False, **terms: Any
@@ -73,23 +77,23 @@ class PlanWorld(FleetWorld):
         self.plan = small_plan() if dies_at is not None else some_plan(self.chance, steps)
         self._dies_at, self._after = dies_at, after
         self._host = 0
-        self._lives_of_boss = 0
+        self._orchestrators_started = 0
         self.first_wire: DoomedWire | None = None
         self.bosses: list[DurableOrchestrator] = []
         self.log: tuple[str, ...] = ()
 
     @property
     def commits(self) -> int:
-        """Of the first orchestrator."""
+        """The number of commits of the first orchestrator."""
         return self.first_wire.commits if self.first_wire is not None else 0
 
     # -- orchestrators -------------------------------------------------------------------------------------------------
 
-    def hire(self) -> asyncio.Task[None]:
-        """Start an orchestrator that goes on with the plan, from wherever it is."""
-        self._lives_of_boss += 1
+    def start_orchestrator(self) -> asyncio.Task[None]:
+        """Start an orchestrator that continues the plan."""
+        self._orchestrators_started += 1
         machine = Machine("boss", self.chance.uniform(0.97, 1.03), 0.0)
-        dies_at = self._dies_at if self._lives_of_boss == 1 else None
+        dies_at = self._dies_at if self._orchestrators_started == 1 else None
         wire = DoomedWire(self.store, machine, self.chance, self._gives_up, dies_at=dies_at, after=self._after)
         self.boss_machine = machine
         self.first_wire = self.first_wire or wire
@@ -125,7 +129,7 @@ class PlanWorld(FleetWorld):
             await orchestrator.standby(PLAN)
 
     async def _edit(self, view: ConstellationView, events: Any) -> Any:
-        """An editor that adds a task now and then, below what has just ended."""
+        """An editor that sometimes adds a task below one that has just ended."""
         await asyncio.sleep(self.chance.uniform(0.0, 3.0))
         ended = [event.task_id for event in events if getattr(event, "task_id", None) is not None]
         if not ended or len(self.edits) >= 4:
@@ -135,7 +139,7 @@ class PlanWorld(FleetWorld):
         return EditBatch((AddTask(_task(name, self.chance)), AddDependency(ended[0], name, "completion")), "editor")
 
     async def amend(self) -> None:
-        """A person edits the running plan. What was acknowledged must never be lost."""
+        """A person edits the running plan. An acknowledged edit must never be lost."""
         name = f"amended-{len(self.acknowledged)}-{self.chance.randint(0, 999)}"
         with contextlib.suppress(AsterismError):
             await self.boss.edit(PLAN, EditBatch((AddTask(_task(name, self.chance)),), "person"))
@@ -147,7 +151,7 @@ class PlanWorld(FleetWorld):
         for name in self.names:
             self.boot(name)
         await insert_plan(self.store, self.plan, {"policy": "speculative"})
-        boss = self.hire()
+        boss = self.start_orchestrator()
         until = asyncio.get_running_loop().time() + PATIENCE
         troubled = asyncio.create_task(self.trouble())
         while asyncio.get_running_loop().time() < until:
@@ -157,7 +161,7 @@ class PlanWorld(FleetWorld):
                 if troubled.done():
                     break
             else:
-                boss = self._rehired(boss, troubled.done())
+                boss = self._with_faults(boss, troubled.done())
             if self.chance.random() < 0.2 and len(self.acknowledged) < 3:
                 self.spawn(self.amend())
             await asyncio.sleep(1.0)
@@ -166,7 +170,7 @@ class PlanWorld(FleetWorld):
         boss.cancel()
         await self._shut_down()
 
-    def _rehired(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
+    def _with_faults(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
         if not calm and self._dies_at is None and self.chance.random() < 0.08 and not self.boss_machine.dead:
             if self.chance.random() < 0.5:
                 self.witness.note("boss crashes")
@@ -175,18 +179,17 @@ class PlanWorld(FleetWorld):
                 return self._replaced()
         if self.boss_machine.dead or boss.done():
             boss.cancel()
-            return self.hire()
+            return self.start_orchestrator()
         return boss
 
     def _replaced(self) -> asyncio.Task[None]:
-        """It freezes, and another machine stands by. Some time later it wakes, and believes that nothing has
-        happened."""
+        """Freeze the orchestrator, and start one on another machine. The frozen one wakes later, unaware of that."""
         self.witness.note("boss freezes")
         machine = self.boss_machine
         machine.freeze()
         asyncio.get_running_loop().call_later(self.chance.uniform(1.0, 60.0), machine.thaw)
         self._host += 1
-        return self.hire()
+        return self.start_orchestrator()
 
     def _reboot(self) -> None:
         for name in self.names:
@@ -222,7 +225,7 @@ class PlanWorld(FleetWorld):
         await self._check_executions(kept)
 
     async def _check_executions(self, kept: StoredConstellation) -> None:
-        """No execution of a task begins after one of them has been recorded as its end."""
+        """No execution of a task begins after its end was recorded."""
         runs = [run for run in await self.store.find(Query()) if run.key is not None and run.key.startswith("plan:")]
         for run in runs:
             if not run.ended:
@@ -234,9 +237,7 @@ class PlanWorld(FleetWorld):
                 completed.setdefault(task, []).append(run)
             if task in kept.plan and int(epoch) > kept.plan.nodes[task].epoch:
                 ended = kept.plan.nodes[task].epoch
-                self.witness.broken(
-                    f"task {task} had ended in epoch {ended} and was given away again, in epoch {epoch}"
-                )
+                self.witness.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
         for node in kept.plan.nodes.values():
             done = completed.get(node.id, [])
             revoked = sum(entry.what == "revoked" for entry in kept.plan.story(node.id))
@@ -265,7 +266,7 @@ def some_plan(chance: random.Random, steps: int) -> Constellation:
 
 
 def small_plan() -> Constellation:
-    """A fork, a join, a failure with a retry, and something revocable."""
+    """A plan with a fork, a join, a failure with a retry, and a revocable task."""
     plan = Constellation(PLAN)
     given = {"steps": 1, "seconds": 1.0, "fails": 0.0}
     plan.add(Task("a", call="work:do", inputs=given))

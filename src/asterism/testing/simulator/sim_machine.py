@@ -1,4 +1,4 @@
-"""A simulated machine: its clock runs a little wrong, it freezes, falls sick, crashes; and the work that it does."""
+"""A simulated machine and its work: its clock drifts, it freezes, falls sick and crashes."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from asterism.testing.simulator.witness import NOT_OUR_FAULT, Witness
 
 
 class Machine:
-    """``rate`` is how fast its clock runs, ``skew`` by how much its calendar is wrong."""
+    """A machine, which is also the clock of its runtime. ``rate`` is how fast that clock runs, ``skew`` its error."""
 
     def __init__(self, name: str, rate: float, skew: float) -> None:
         self.name, self.rate, self.skew = name, rate, skew
         self.dead = False
-        self.wall = 0.0  # by how much its wall clock has jumped
-        self.sick = False  # it can do nothing for the work, such as one with a full disk
+        self.wall = 0.0  # the jumps of its wall clock, in seconds
+        self.sick = False  # it cannot begin any work, such as one with a full disk
         self.frozen_at: list[tuple[float, float]] = []
         self._loop = asyncio.get_running_loop()
         self._runs = asyncio.Event()
         self._runs.set()
         self._froze: float | None = None
 
-    # -- as the runtime's clock ----------------------------------------------------------------------------------------
+    # -- the runtime's clock -------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         return self.skew + self._loop.time() * self.rate
 
     def wall_time(self) -> float:
-        """What time it is for people there. Nobody should go by it."""
+        """The time by the wall clock, which nothing should rely on."""
         return self.time() + self.wall
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.rate)
         await self.gate()
 
-    # -- what can happen to it -----------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------------------
 
     @property
     def frozen(self) -> bool:
@@ -62,7 +62,7 @@ class Machine:
         self.thaw()
 
     async def gate(self) -> None:
-        """Whatever a machine does passes here: nothing while it is frozen, nothing ever again once it is dead."""
+        """Wait while the machine is frozen, and for ever once it is dead. Everything it does passes here."""
         while self._froze is not None:
             await self._runs.wait()
         if self.dead:
@@ -73,19 +73,21 @@ class Machine:
 
 
 async def never() -> NoReturn:
-    """Until cancelled."""
+    """Wait until cancelled."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError
 
 
-SICK = "there is no room left on its disk"
-"""What a machine says that cannot do its own part."""
+SICK = "no space left on its disk"
+"""The error of a machine that cannot begin its work."""
 
 STOPPING = 0.5
-"""The longest that an execution takes to stop, in seconds."""
+"""The longest time that an execution takes to stop, in seconds."""
 
 
 class SimExecutor:
+    """Executes runs: that takes time, reports progress, fails sometimes, and needs a moment to stop."""
+
     def __init__(self, machine: Machine, witness: Witness, chance: random.Random) -> None:
         self._machine, self._witness, self._chance = machine, witness, chance
 
@@ -103,7 +105,7 @@ class SimExecutor:
         await self._machine.gate()
         waited = self._machine.time() - asked
         if work.lease is not None and waited and waited >= work.lease:
-            # a frozen machine does nothing: what was looked at a moment ago, it would have looked at now
+            # a frozen machine does nothing: the check of a moment ago would have happened now
             raise RuntimeError("the lease is over")
         if self._machine.sick:
             raise DeviceTrouble(SICK)

@@ -20,8 +20,8 @@ from asterism.testing.simulator.fleet_world import FleetWorld
 from asterism.testing.simulator.witness import Violation, Witness
 from asterism.testing.virtual_time import Deadlock, SimLoop
 
-SAME = 1e-6
-"""What is due within so many seconds is due at the same moment."""
+SAME_MOMENT = 1e-6
+"""Timers within this many seconds fire at the same moment."""
 
 
 class Playable(Protocol):
@@ -39,7 +39,7 @@ World = TypeVar("World", bound=Playable)
 
 
 class _Due:
-    """What asyncio calls a handle: a callback, the context it runs in, and whether it was called off."""
+    """An asyncio handle: a callback, its context, and whether it was cancelled."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop")
 
@@ -50,7 +50,7 @@ class _Due:
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._callback = self._args = None  # they may hold much
+        self._callback = self._args = None  # they may keep large objects alive
 
     def cancelled(self) -> bool:
         return self._cancelled
@@ -84,7 +84,7 @@ class SimulationLoop(SimLoop):
         return due
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        raise RuntimeError("there are no threads in a simulation")
+        raise RuntimeError("a simulation has no threads")
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return self.call_at(self._now + delay, callback, *args, context=context)
@@ -92,7 +92,7 @@ class SimulationLoop(SimLoop):
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         due = _Due(self, callback, args, context)
         self._made += 1
-        # kept apart by less than the clock can tell, so that their order is the seed's
+        # they differ by less than the clock shows, so that their order follows the seed
         heapq.heappush(self._timers, (when + self._order.random() * 1e-7, self._made, due))
         return due
 
@@ -102,9 +102,9 @@ class SimulationLoop(SimLoop):
             while timers and timers[0][2]._cancelled:
                 heapq.heappop(timers)
             if not timers:
-                raise Deadlock(f"nothing can happen any more, at {self._now:.3f} s")
+                raise Deadlock(f"deadlock at {self._now:.3f} s: no callback is ready and no timer is set")
             self._now = max(self._now, round(timers[0][0], 6))
-        while timers and timers[0][0] <= self._now + SAME:
+        while timers and timers[0][0] <= self._now + SAME_MOMENT:
             self._due.append(heapq.heappop(timers)[2])
         due, self._due = self._due, []
         if len(due) > 1:
@@ -149,15 +149,15 @@ def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetW
     finally:
         errors.close()
         asyncio.set_event_loop(None)
-        _finish(loop)
+        _shut_down(loop)
     for broken in (*errors.found, *made.witness.violations):
         raise Violation(f"{broken}\nreplay with: {replay}")
     return made
 
 
 class ErrorCollector(logging.Handler):
-    """Hears of what goes wrong in a world and is no fault of the world. A device that lives on after a mistake in its
-    own code logs it, and nobody reads the log of a world."""
+    """Collects errors that no simulated fault explains: a device that survives a bug in its own code logs it, and a
+    simulation does not show its log."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -175,18 +175,18 @@ class ErrorCollector(logging.Handler):
             self._add(record.exc_info[1])
 
     def on_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A task of the event loop has raised something, and nobody waited for it."""
+        """A task has raised an exception that no other task retrieved."""
         if not isinstance(context.get("exception"), AsterismError):
             self._add(context.get("exception"))
 
     def _add(self, error: BaseException | None) -> None:
         if error is not None:
             told = "".join(traceback.format_exception(error))
-            self.found.append(f"a mistake in Asterism itself: {error!r}\n{told}")
+            self.found.append(f"a bug in Asterism: {error!r}\n{told}")
 
 
-def _finish(loop: SimulationLoop) -> None:
-    """What a crash has left hangs wherever it was, also when it is told to end: it is told again."""
+def _shut_down(loop: SimulationLoop) -> None:
+    """Cancel what is left. Tasks of a crashed machine hang wherever they were, so they are cancelled repeatedly."""
     for _ in range(50):
         left = asyncio.all_tasks(loop)
         if not left:
@@ -220,7 +220,7 @@ WORLDS: Mapping[str, str] = {
 
 
 def replay_line(seed: int, world: type[Any], terms: Mapping[str, Any]) -> str:
-    """The command. What cannot be written into it, such as a function, is named in a comment behind it."""
+    """Return the command that replays a world. An argument that JSON cannot express is named in a comment behind it."""
     words = ["--seed", str(seed)]
     place = f"{world.__module__}:{world.__qualname__}"
     name = next((name for name, known in WORLDS.items() if known == place), place)
@@ -230,25 +230,25 @@ def replay_line(seed: int, world: type[Any], terms: Mapping[str, Any]) -> str:
     if written:
         words += ["--terms", "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in written.items()) + "}"]
     left = [name for name in terms if name not in written]
-    comment = f"  # without {', '.join(left)}, which only a program can give" if left else ""
+    comment = f"  # without {', '.join(left)}, which only a program can pass" if left else ""
     return f"{COMMAND} {shlex.join(words)}{comment}"
 
 
 def world_named(name: str) -> type[Any]:
-    """Raises ValueError if there is no such world."""
+    """Return the class of a world by its name in WORLDS or as ``module:Class``. Raises ValueError."""
     module, _, attribute = WORLDS.get(name, name).partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         known = ", ".join(WORLDS)
-        raise ValueError(f"there is no world {name!r} ({error}); there are {known}, and module:Class") from error
+        raise ValueError(f"unknown world {name!r} ({error}); use {known}, or module:Class") from error
     if not isinstance(found, type):
-        raise ValueError(f"{name!r} is no class of worlds")
+        raise ValueError(f"{name!r} is not a class of worlds")
     return found
 
 
 def _written(value: Any) -> str | None:
-    """A value as JSON; None for one that cannot be."""
+    """Return a value as JSON; None if that is not possible."""
     try:
         return json.dumps(value, default=_list)
     except TypeError:

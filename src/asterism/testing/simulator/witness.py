@@ -1,4 +1,4 @@
-"""Who sees everything: the store as it changes, and every execution on every machine. It knows the promises."""
+"""The witness of a simulation: sees every write and every execution, and knows the promises."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from asterism.testing.simulator.sim_machine import Machine
 
 AWAKE = 2.0
-"""How long a machine that was frozen may take to find out what it missed, in seconds."""
+"""How long a machine may take after it thaws to find out what it missed, in seconds."""
 
 OFF = 600.0
-"""By how many seconds what is written may be older than the moment at which it is: machines freeze in between."""
+"""How old the time of an entry may be when it is written, in seconds: machines freeze in between."""
 
 NOT_OUR_FAULT = "it did not work out"
-"""What an execution says that fails."""
+"""The error of an execution that fails."""
 
 LIVING = 0.9
-"""A device is not given up on before so large a part of its time has passed: clocks do not all run at the same rate."""
+"""The part of a timeout before which no run may be taken away: clocks run at different rates."""
 
 
 class Violation(AssertionError):
@@ -36,7 +36,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Execution:
-    """One, from its first step to its last; ``ended`` is None while it goes on."""
+    """An execution of a run. ``ended`` is None while it continues."""
 
     run: str
     epoch: int
@@ -47,8 +47,8 @@ class Execution:
 
 @dataclass
 class Witness:
-    """``now`` is the true time of the world. ``acknowledged`` are records as somebody was told that they are;
-    ``heard`` is when the store last heard of each session, by the true time."""
+    """Records what happens, and which promises are broken. ``now`` returns the true time of the world. ``acknowledged``
+    are records that were returned to a caller. ``heard`` maps each session to its last heartbeat, by the true time."""
 
     now: Callable[[], float]
     owners: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Witness:
     executions: list[Execution] = field(default_factory=list)
     completions: dict[str, int] = field(default_factory=dict)
     right_time: Callable[[], float] | None = None
-    """The store's clock, where whatever is written has to have been stamped by it."""
+    """The store's clock, in worlds where every entry must have its time."""
     log: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
     def broken(self, text: str) -> None:
-        """Noted rather than raised: whoever caused it would take it for an answer of the store."""
+        """Record a broken promise. It is not raised, since the runtime would take it for an error of the store."""
         self.note(f"VIOLATION: {text}")
         self.violations.append(text)
 
@@ -72,7 +72,7 @@ class Witness:
     # -- the store ---------------------------------------------------------------------------------------------------
 
     def saw_write(self, before: Run | None, after: Run, speaker: str) -> None:
-        """``speaker`` is the session of whoever wrote it."""
+        """Check a write. ``speaker`` is the session that wrote it."""
         self.note(
             f"{after.id[-6:]} {before.status if before else '-'} -> {after.status} epoch {after.epoch} "
             f"{after.device or ''} {after.story[-1].why}"
@@ -129,7 +129,7 @@ class Witness:
             )
 
     def ended(self, session: str) -> None:
-        """It is known to do nothing any more."""
+        """A session has ended, and does nothing any more."""
         self.heard.pop(session, None)
 
     def check_series(self, runs: Sequence[Run]) -> None:
@@ -151,7 +151,7 @@ class Witness:
             if other.epoch == epoch:
                 self.broken(f"run {run} was begun twice in epoch {epoch}: on {other.machine.name} and {machine.name}")
             going_on = other.ended is None and not other.machine.dead
-            # a machine that was frozen finds out a moment after it wakes: nothing else could stop it
+            # a machine that was frozen finds out a moment after it thaws: nothing else could stop it
             if going_on and not other.machine.was_frozen_between(max(other.began, now - AWAKE), now):
                 self.broken(
                     f"run {run} began on {machine.name} (epoch {epoch}) while {other.machine.name} was still at it "
@@ -168,7 +168,7 @@ class Witness:
     # -- at the end --------------------------------------------------------------------------------------------------
 
     def check_the_end(self, runs: Sequence[Run], notices: Iterable[Notice] = ()) -> None:
-        """The faults have stopped long ago."""
+        """Check all runs, long after the last fault."""
         found = {run.id: run for run in runs}
         for run in self.acknowledged:
             if run.id not in found:
@@ -196,7 +196,7 @@ class Witness:
 
 
 def _goes_on(before: Run, after: Run) -> bool:
-    """Whether nothing was taken out of a story. Beside its own line a record may have what happened elsewhere."""
+    """Whether a story lost no entry. Besides its own entries a record may have those of other stores."""
     line = own_story(before)
     return own_story(after)[: len(line)] == line and (
         len(line) == len(before.story) or set(before.story) <= set(after.story)
@@ -207,12 +207,12 @@ def _only_the_owner_says(before: Run, after: Run) -> bool:
     if after.status in OWNED or after.status is COMPLETED:
         return after.status is not before.status
     reason = after.previous[-1].reason if len(after.previous) > len(before.previous) else "timeout"
-    # what nobody has claimed yet, a person may pause or cancel
+    # a person may pause or cancel a run that is not claimed yet
     return reason != "timeout" and not (before.status is ASSIGNED and reason == "released")
 
 
 def _reachable(status: RunStatus) -> frozenset[RunStatus]:
-    """What one write may lead to: several steps may be written together, but none leads out of an end."""
+    """Return the statuses that one write may lead to: it may combine several steps, but none leaves an end."""
     return _CLOSURE[status]
 
 
@@ -232,7 +232,7 @@ assert all(_CLOSURE[status] == {status} for status in TERMINAL)
 
 
 class WitnessedStore(MemoryStore):
-    """A store in memory that shows every write to a witness, and wakes in the order in which it was asked to."""
+    """A store in memory that shows every write to a witness, and wakes watches in a fixed order."""
 
     def __init__(self, clock: Callable[[], float], witness: Witness) -> None:
         super().__init__(clock)
@@ -264,7 +264,8 @@ class WitnessedStore(MemoryStore):
 
 
 class OrderedWatches(Watches):
-    """A set of objects has another order in every process, and a seed has to show the same world in each."""
+    """Watches that wake in the order of their creation: the order of a set differs between processes, and a seed must
+    not."""
 
     def __init__(self) -> None:
         super().__init__()

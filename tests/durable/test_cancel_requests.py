@@ -1,4 +1,4 @@
-"""A constellation in a store that somebody asks to be cancelled, from wherever, whoever runs it."""
+"""Requests in the store to cancel a plan, whether a process runs it or not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def told_of_cancelling(plan: Any) -> list[str]:
     return [entry.why for entry in plan.story() if entry.what == "asked to cancel"]
 
 
-async def test_whoever_runs_it_cancels_it_and_says_who_asked_for_that(stage: Stage) -> None:
+async def test_the_owner_cancels_on_request_and_records_the_reason(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     before = stage.now()
@@ -40,7 +40,7 @@ async def test_whoever_runs_it_cancels_it_and_says_who_asked_for_that(stage: Sta
     assert DONE == {}
 
 
-async def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time(stage: Stage) -> None:
+async def test_the_head_says_cancelling_while_a_task_stops(stage: Stage) -> None:
     orchestrator = stage.orchestrator(grace=50.0)
     heard = heard_by(orchestrator)
     running = stage.spawn(orchestrator.run(chain("a", "b", call="stubborn")))
@@ -54,7 +54,7 @@ async def test_the_owner_says_that_it_is_cancelling_while_a_task_takes_its_time(
     assert [one.kind for one in heard].count("constellation_cancelling") == 1
 
 
-async def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_starts(stage: Stage) -> None:
+async def test_the_next_owner_cancels_a_stopped_plan_and_starts_nothing(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a", "b"))
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     result = await stage.orchestrator().run_stored("nightly")
@@ -63,9 +63,7 @@ async def test_one_that_nobody_runs_is_ended_by_whoever_takes_it_up_and_nothing_
     assert await stage.store.find(Query()) == []
 
 
-async def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancel_request_is_read_before_any_task_starts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await insert_plan(stage.store, chain("a", "b"))
     await admin.cancel(stage.fleet(), "nightly")
     register, asked = stage.store.register, []
@@ -81,7 +79,7 @@ async def test_it_is_known_before_anything_can_start_that_it_is_to_be_cancelled(
     assert DONE == {}
 
 
-async def test_a_wish_that_comes_too_late_leaves_nothing_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_cancel_request_leaves_nothing_behind(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await insert_plan(stage.store, chain("a"))
     register = stage.store.register
 
@@ -98,7 +96,7 @@ async def test_a_wish_that_comes_too_late_leaves_nothing_behind(stage: Stage, mo
     assert await admin.cancel_reason(stage.store, "nightly") is None
 
 
-async def test_what_runs_on_another_device_is_stopped_when_one_that_was_left_is_cancelled(stage: Stage) -> None:
+async def test_cancelling_a_stopped_plan_stops_its_runs_on_other_devices(stage: Stage) -> None:
     await stage.device("kitchen")
     first = stage.orchestrator(local=0)
     await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
@@ -109,7 +107,7 @@ async def test_what_runs_on_another_device_is_stopped_when_one_that_was_left_is_
     assert DONE == {}
 
 
-async def test_an_owner_that_dies_while_it_cancels_is_followed_by_a_standby_that_finishes_it(stage: Stage) -> None:
+async def test_a_standby_finishes_the_cancellation_of_a_dead_owner(stage: Stage) -> None:
     first = stage.orchestrator(host="there", grace=1000.0)
     running = stage.spawn(first.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
@@ -117,7 +115,7 @@ async def test_an_owner_that_dies_while_it_cancels_is_followed_by_a_standby_that
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
     await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
     await asyncio.sleep(100.0)
-    assert not second.done()  # the first one lives, and is not overtaken
+    assert not second.done()  # the first owner is alive
     running.cancel()
     durable_work.gate("a").set()
     await asyncio.wait([running])
@@ -128,7 +126,7 @@ async def test_an_owner_that_dies_while_it_cancels_is_followed_by_a_standby_that
     assert str(found.plan["b"].status) == "cancelled"
 
 
-async def test_an_owner_that_dies_before_it_has_heard_of_it_is_followed_by_one_that_cancels(stage: Stage) -> None:
+async def test_a_standby_obeys_a_cancel_request_that_the_dead_owner_missed(stage: Stage) -> None:
     first = stage.orchestrator(host="there")
     running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -140,7 +138,7 @@ async def test_an_owner_that_dies_before_it_has_heard_of_it_is_followed_by_one_t
     assert DONE == {}
 
 
-async def test_neither_a_pause_nor_its_end_nor_an_edit_undoes_it(stage: Stage) -> None:
+async def test_no_pause_or_edit_undoes_a_cancel_request(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a", "b"))
     await admin.pause(stage.fleet(), "nightly")
     await admin.cancel(stage.fleet(), "nightly", "not tonight")
@@ -154,7 +152,7 @@ async def test_neither_a_pause_nor_its_end_nor_an_edit_undoes_it(stage: Stage) -
     assert (await stage.orchestrator().run_stored("nightly")).state is CANCELLED
 
 
-async def test_a_paused_one_that_runs_is_cancelled_all_the_same(stage: Stage) -> None:
+async def test_a_paused_plan_can_be_cancelled(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -165,7 +163,7 @@ async def test_a_paused_one_that_runs_is_cancelled_all_the_same(stage: Stage) ->
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_where_edits_and_cancels_and_standbys_meet_it_ends_cancelled_with_every_edit_that_was_accepted(
+async def test_concurrent_edits_cancels_and_standbys_end_cancelled_with_all_accepted_edits(
     stage: Stage, seed: int
 ) -> None:
     await insert_plan(stage.store, chain("a", call="wait"))
@@ -182,7 +180,7 @@ async def test_where_edits_and_cancels_and_standbys_meet_it_ends_cancelled_with_
     assert DONE == {}
 
 
-async def test_what_has_ended_cannot_be_cancelled_and_what_is_cancelled_stays_so(stage: Stage) -> None:
+async def test_an_ended_plan_cannot_be_cancelled(stage: Stage) -> None:
     with pytest.raises(UnknownConstellation):
         await admin.cancel(stage.fleet(), "nightly")
     await stage.orchestrator().run(chain("a"))
@@ -191,12 +189,12 @@ async def test_what_has_ended_cannot_be_cancelled_and_what_is_cancelled_stays_so
     assert await admin.cancel_reason(stage.store, "nightly") is None
 
 
-async def test_a_cancelled_one_is_forgotten_when_it_is_old_and_another_of_its_name_runs(stage: Stage) -> None:
+async def test_the_name_of_a_removed_cancelled_plan_can_be_used_again(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     await admin.cancel(stage.fleet(), "nightly")
     await running
-    await admin.cancel(stage.fleet(), "nightly")  # what is cancelled stays so
+    await admin.cancel(stage.fleet(), "nightly")  # a cancelled plan stays cancelled
     await asyncio.sleep(10_000.0)
     assert await stage.fleet().prune(1000.0) == 1
     await stage.fleet().prune(1000.0)

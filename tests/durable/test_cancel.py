@@ -1,4 +1,4 @@
-"""Cancelling a constellation in a store, whatever happens meanwhile."""
+"""Cancellation of a stored plan by the process that runs it, with crashes and reloads meanwhile."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_cancelling(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_next_owner_cancels_runs_on_other_devices(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await stage.device("kitchen")
     first = stage.orchestrator(host="there", local=0)
     running = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
@@ -30,13 +28,13 @@ async def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_can
     first.fleet.cancel = never  # type: ignore[method-assign]
     cancelling = asyncio.ensure_future(first.cancel("nightly"))
     await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-    running.cancel()  # it dies before it could call off anything
+    running.cancel()  # it dies before it cancels any run
     await asyncio.wait([running])
     cancelling.cancel()
     find = stage.store.find
 
     async def slowly(query: Query) -> Any:
-        await asyncio.sleep(0.01)  # as any store that is not in memory
+        await asyncio.sleep(0.01)  # like a store that is not in memory
         return await find(query)
 
     monkeypatch.setattr(stage.store, "find", slowly)
@@ -48,7 +46,7 @@ async def test_what_runs_elsewhere_is_called_off_by_whoever_goes_on_with_the_can
     assert run.stop_request == "cancel" or run.ended, (run.status, run.stop_request)
 
 
-async def test_whoever_cancels_what_is_then_left_does_not_wait_for_ever_nor_is_told_that_it_ended(stage: Stage) -> None:
+async def test_cancel_raises_if_the_plan_is_left_before_its_end(stage: Stage) -> None:
     first = stage.orchestrator(host="there", grace=3.0)
     running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
@@ -64,7 +62,7 @@ async def test_whoever_cancels_what_is_then_left_does_not_wait_for_ever_nor_is_t
         cancelling.result()
 
 
-async def test_what_was_cancelled_has_ended_when_cancel_returns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_plan_has_ended_when_cancel_returns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -81,7 +79,7 @@ async def test_what_was_cancelled_has_ended_when_cancel_returns(stage: Stage, mo
     assert state is ConstellationState.CANCELLED
 
 
-async def test_what_was_cancelled_is_durably_so_when_cancel_returns(stage: Stage) -> None:
+async def test_a_cancellation_is_durable_when_cancel_returns(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -91,9 +89,7 @@ async def test_what_was_cancelled_is_durably_so_when_cancel_returns(stage: Stage
     assert state is ConstellationState.CANCELLED
 
 
-async def test_a_constellation_that_is_being_cancelled_when_it_is_taken_up_again_is_cancelled_still(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reload_does_not_undo_a_cancellation(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -109,13 +105,13 @@ async def test_a_constellation_that_is_being_cancelled_when_it_is_taken_up_again
     assert DONE == {"a": 1}
 
 
-async def test_a_constellation_that_was_being_cancelled_is_cancelled_by_whoever_goes_on_with_it(stage: Stage) -> None:
+async def test_the_next_owner_finishes_a_cancellation(stage: Stage) -> None:
     first = stage.orchestrator(host="there")
     running = asyncio.ensure_future(first.run(chain("a", "b", call="stubborn")))
     await durable_work.gate("a begun").wait()
     cancelling = asyncio.ensure_future(first.cancel("nightly"))
     await stage.until(lambda: first.stored is not None and first.stored.head.cancelling)
-    running.cancel()  # it is left, in the middle of it
+    running.cancel()  # it stops in the middle of the cancellation
     durable_work.gate("a").set()
     await asyncio.wait([running])
     cancelling.cancel()

@@ -1,4 +1,4 @@
-"""A run that others changed as it was about to end: the constellation is taken up again."""
+"""Reload of a plan: another process changed a run whose end was about to be written."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.durable.durable_scenes import (
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_no_snapshot_of_what_was_not_recorded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal is due to be shortened when it is closed, and what was dropped comes in with the snapshot."""
+async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction is due when the journal is closed; the snapshot must not contain the dropped steps."""
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 1)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     orchestrator = stage.orchestrator(max_losses=0)
@@ -64,7 +64,7 @@ async def test_no_snapshot_of_what_was_not_recorded(stage: Stage, monkeypatch: p
     flow = await stage.fleet().workflows.get(run.workflow, run.version)
     await commit([PutRun(transitions.lose(run, flow, stage.store.clock(), "silent"), run.revision)])
     running.cancel()
-    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than the farewell
+    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than LAST_COMMIT_TIMEOUT
     go.set()
     await asyncio.wait([running])
     monkeypatch.setattr(stage.store, "commit", commit)
@@ -75,9 +75,7 @@ async def test_no_snapshot_of_what_was_not_recorded(stage: Stage, monkeypatch: p
 
 
 @pytest.mark.parametrize("what", ["amend", "cancel"])
-async def test_whoever_speaks_while_it_is_taken_up_again_is_heard(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+async def test_commands_during_a_reload_take_effect(stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -97,7 +95,7 @@ async def test_whoever_speaks_while_it_is_taken_up_again_is_heard(
 
 
 @pytest.mark.parametrize("where", ["load", "is_there", "prepare"])
-async def test_a_store_out_of_reach_does_not_end_a_constellation_that_is_taken_up_again(
+async def test_an_unavailable_store_does_not_end_a_reload(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     orchestrator = stage.orchestrator()
@@ -127,7 +125,7 @@ async def test_a_store_out_of_reach_does_not_end_a_constellation_that_is_taken_u
     assert failed
 
 
-async def test_slots_of_what_was_never_begun_are_given_back(stage: Stage) -> None:
+async def test_a_reload_releases_the_slots_of_tasks_that_never_began(stage: Stage) -> None:
     orchestrator = stage.orchestrator(max_open_runs=50)
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(orchestrator.run(plan))
@@ -149,10 +147,8 @@ async def test_slots_of_what_was_never_begun_are_given_back(stage: Stage) -> Non
     assert place.running == 0
 
 
-async def test_the_end_of_a_run_that_is_being_written_is_no_stray(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plan is ahead of the store while the end of a run is on its way."""
+async def test_a_run_whose_end_is_being_written_is_not_outdated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is ahead of the store while the end of a run is being committed."""
     find, commit = stage.store.find, stage.store.commit
     found, ended = asyncio.Event(), asyncio.Event()
 
@@ -188,7 +184,7 @@ async def test_the_end_of_a_run_that_is_being_written_is_no_stray(
 
 
 @pytest.mark.virtual_time(seeds=[None, *range(12)])
-async def test_at_once_is_not_used_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reloads_do_not_use_up_max_open_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = stage.orchestrator(max_open_runs=2)
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(orchestrator.run(plan))
@@ -212,9 +208,7 @@ async def test_at_once_is_not_used_up(stage: Stage, monkeypatch: pytest.MonkeyPa
     assert done
 
 
-async def test_an_edit_in_the_commit_that_was_overtaken_is_made_all_the_same(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_edit_in_a_refused_commit_is_made_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -233,7 +227,7 @@ async def test_an_edit_in_the_commit_that_was_overtaken_is_made_all_the_same(
     assert DONE["c"] == 1
 
 
-async def test_a_result_that_the_store_cannot_hold_fails_its_task_and_nothing_else(
+async def test_a_result_that_the_store_cannot_hold_fails_only_its_task(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = stage.store.commit
@@ -251,7 +245,7 @@ async def test_a_result_that_the_store_cannot_hold_fails_its_task_and_nothing_el
     assert result.state is ConstellationState.PARTIALLY_FAILED
 
 
-async def test_runs_of_a_constellation_of_the_same_name_in_a_peers_store_are_left_alone(stage: Stage) -> None:
+async def test_runs_of_a_peer_plan_of_the_same_name_are_not_cancelled(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
     (own,) = await stage.store.find(Query())
     flow = await stage.fleet().workflows.get(own.workflow, own.version)

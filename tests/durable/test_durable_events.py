@@ -1,4 +1,4 @@
-"""What is told to observers and editors, and when: nothing that is not durable."""
+"""Events and editors of durable plans: they learn of a change only when it is durable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from tests.durable.durable_scenes import (
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_edit_events_are_told_when_durable_and_in_order(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_edit_events_are_published_when_durable_and_in_order(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orchestrator = stage.orchestrator(external=True)
     heard = heard_by(orchestrator)
     running = asyncio.ensure_future(orchestrator.run(chain("a", call="wait")))
@@ -42,7 +44,7 @@ async def test_edit_events_are_told_when_durable_and_in_order(stage: Stage, monk
     assert "cycle_opened" not in early
 
 
-async def test_an_edit_that_is_announced_is_there(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_announced_edit_is_in_the_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     orchestrator = stage.orchestrator()
     heard = heard_by(orchestrator)
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
@@ -65,7 +67,7 @@ async def test_an_edit_that_is_announced_is_there(stage: Stage, monkeypatch: pyt
     assert there or "edit_applied" not in told, told
 
 
-async def test_no_editor_is_asked_about_an_end_that_is_not_durable(
+async def test_no_editor_is_called_about_an_end_that_is_not_durable(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -109,7 +111,7 @@ async def test_cancelling_is_announced_when_it_is_durable(stage: Stage, monkeypa
     assert "constellation_cancelling" not in early
 
 
-async def test_who_leaves_says_nothing_false_and_asks_no_editor_again(stage: Stage) -> None:
+async def test_a_stopping_orchestrator_publishes_nothing_false_and_calls_no_editor(stage: Stage) -> None:
     asked: list[Any] = []
 
     async def editor(view: Any, events: Any) -> None:
@@ -125,7 +127,7 @@ async def test_who_leaves_says_nothing_false_and_asks_no_editor_again(stage: Sta
     running = asyncio.ensure_future(orchestrator.run(plan))
     for name in "abc":
         await durable_work.gate(f"{name} begun").wait()
-    for name in "ab":  # the second end waits for the editor that thinks about the first
+    for name in "ab":  # the second end waits for the review of the first
         durable_work.gate(name).set()
         await asyncio.sleep(1.0)
     assert asked == [["a"]]
@@ -135,11 +137,11 @@ async def test_who_leaves_says_nothing_false_and_asks_no_editor_again(stage: Sta
     await asyncio.sleep(100.0)
     assert asked == [["a"]]
     assert [one.kind for one in heard] == []
-    assert len((await stage.load()).lock.cycles) == 1  # whoever goes on asks again
+    assert len((await stage.load()).lock.cycles) == 1  # the next owner calls the editor again
     assert not [one for one in asyncio.all_tasks() if "_converse" in repr(one)]
 
 
-async def test_an_overtaken_execution_says_nothing_false(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reloaded_execution_publishes_nothing_false(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     async def editor(view: Any, events: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is done in the orchestrator's own process: its end is written together with what follows from it."""
+"""Ends of tasks that the orchestrator executes itself: one commit with the steps that follow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.durable.durable_scenes import DONE, Stage, chain, changed_by_somebody
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_an_end_and_what_follows_from_it_are_one_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_and_the_steps_that_follow_are_one_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, batches = stage.store.commit, []
 
     async def counted(writes: Sequence[Write]) -> None:
@@ -40,7 +40,7 @@ async def test_an_end_and_what_follows_from_it_are_one_commit(stage: Stage, monk
     ]
 
 
-async def test_a_run_that_others_changed_is_judged_anew_and_its_work_is_not_done_again(stage: Stage) -> None:
+async def test_a_changed_run_causes_a_reload_without_repeating_its_work(stage: Stage) -> None:
     plan = chain("a", "b", call="wait")
     running = asyncio.ensure_future(stage.orchestrator().run(plan))
     await durable_work.gate("a begun").wait()
@@ -53,8 +53,8 @@ async def test_a_run_that_others_changed_is_judged_anew_and_its_work_is_not_done
     assert len(taken_up) == 2
 
 
-async def test_what_follows_from_an_end_that_was_not_to_be_has_not_happened(stage: Stage) -> None:
-    """The run is another's by the time it ends here: its dependents wait for the other one."""
+async def test_steps_after_a_refused_end_have_not_happened(stage: Stage) -> None:
+    """The run belongs to another device by the time it ends here: dependents wait for that device."""
     running = asyncio.ensure_future(stage.orchestrator().run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
     run = await only_run(stage)
@@ -64,7 +64,7 @@ async def test_what_follows_from_an_end_that_was_not_to_be_has_not_happened(stag
     durable_work.gate("b").set()
     durable_work.gate("a").set()
     assert (await running).state is ConstellationState.COMPLETED
-    assert DONE == {"a": 2, "b": 1}  # at least once, as promised; and the first result counted for nothing
+    assert DONE == {"a": 2, "b": 1}  # at least once; the first result did not count
     (late,) = [notice for _, notice in await stage.store.notices(run=run.id) if notice.kind == "late"]
     assert "late result" in late.message
 
@@ -107,10 +107,10 @@ def end_of(orchestrator: DurableOrchestrator, name: str) -> asyncio.Event:
     return ended
 
 
-async def test_a_heartbeat_between_an_end_and_its_leaving_takes_it_for_nobodys_loss(
+async def test_a_heartbeat_just_after_an_end_does_not_count_it_as_lost(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end is written, so the answer does not name the run any more; its device has not been told yet."""
+    """The end is written, so the heartbeat no longer names the run, before the device knows that."""
     orchestrator = stage.orchestrator()
     commit, run = stage.store.commit, DeviceAgent.run
     agents: list[DeviceAgent] = []

@@ -1,4 +1,4 @@
-"""What is in the store, read again: whole, or refused with the reason."""
+"""Journal store: a stored plan is loaded whole, or refused with the reason; edits of stopped plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOURNALS = Path(__file__).parent / "journals"
 
 
 async def kept(stage: Stage, *names: str) -> None:
-    """A plan in the store that nobody has run."""
+    """Store a plan that no process has run."""
     await insert_plan(stage.store, chain(*names))
 
 
@@ -37,22 +37,26 @@ async def put(stage: Stage, key: str, value: Any) -> None:
 
 # -- what cannot be read -----------------------------------------------------------------------------------------------
 
-RECORD, SECOND, THIRD = 0, 1, 2  # counted from the one at which the journal begins
-LATER = "written by a later Asterism"
+RECORD, SECOND, THIRD = 0, 1, 2  # relative to the first record of the journal
+LATER = "written by a later version of Asterism"
 
 
 @pytest.mark.parametrize(
     ("key", "change", "words"),
     [
         ("plan/nightly", lambda value: {**value, "schema": SCHEMA + 1}, LATER),
-        ("plan/nightly", lambda value: {**value, "mood": "good"}, "is not the head of a constellation"),
-        ("plan/nightly", lambda value: "gone", "is not the head of a constellation"),
-        ("plan/nightly", lambda value: {**value, "first": 7}, "begins with record 7, and there is none"),
+        ("plan/nightly", lambda value: {**value, "mood": "good"}, "is not the head of a plan"),
+        ("plan/nightly", lambda value: "gone", "is not the head of a plan"),
+        (
+            "plan/nightly",
+            lambda value: {**value, "first": 7},
+            "record 7, the first of the journal of plan 'nightly', is missing",
+        ),
         (RECORD, lambda value: {**value, "schema": SCHEMA + 1}, LATER),
-        (RECORD, lambda value: {**value, "text": value["text"][:40]}, "the snapshot of 'nightly' cannot be read"),
+        (RECORD, lambda value: {**value, "text": value["text"][:40]}, "the snapshot of plan 'nightly' cannot be read"),
         (RECORD, lambda value: {**value, "of": 2}, "does not begin with a whole snapshot"),
         (RECORD, lambda value: {"schema": SCHEMA, "steps": []}, "does not begin with a whole snapshot"),
-        (RECORD, lambda value: [], "is not a record"),
+        (RECORD, lambda value: [], "is malformed"),
         (SECOND, lambda value: {"schema": SCHEMA, "steps": 7}, "has no steps"),
         (
             SECOND,
@@ -63,7 +67,7 @@ LATER = "written by a later Asterism"
         ("journal/nightly/last", lambda value: {"schema": SCHEMA, "steps": []}, "is not a record of a journal"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_with_the_reason(
+async def test_an_unreadable_journal_is_refused_with_the_reason(
     stage: Stage, key: str | int, change: Callable[[Any], Any], words: str
 ) -> None:
     await kept(stage, "a")
@@ -77,25 +81,25 @@ async def test_what_cannot_be_read_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("name", ["a/b", "a@b", "a|b", "two\nlines", "x" * 201])
-async def test_a_name_is_one_that_can_be_a_key(stage: Stage, name: str) -> None:
-    with pytest.raises(PlanError, match="the name of a constellation in a store"):
+async def test_an_invalid_plan_name_is_refused(stage: Stage, name: str) -> None:
+    with pytest.raises(PlanError, match="the name of a stored plan"):
         await insert_plan(stage.store, Constellation(name))
 
 
-async def test_a_large_plan_is_kept_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_plan_is_stored_in_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_store, "PART_LENGTH", 100)
     await kept(stage, *(f"t{number}" for number in range(50)))
     assert len(await stage.store.registers("journal/nightly/")) > 20
     assert len((await stage.load()).plan) == 50
 
 
-async def test_constellations_can_be_listed(stage: Stage) -> None:
+async def test_stored_plans_can_be_listed(stage: Stage) -> None:
     await kept(stage, "a")
     [found] = await read_heads(stage.store)
     assert (found.name, found.state, found.ended, found.epoch) == ("nightly", "created", False, 0)
 
 
-async def test_an_end_that_nobody_had_the_time_to_write_into_the_head_is_written_by_the_next(stage: Stage) -> None:
+async def test_an_end_missing_in_the_head_is_written_by_the_next_reader(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
     found = await stage.store.register("plan/nightly")
     assert found is not None
@@ -111,7 +115,7 @@ async def test_an_end_that_nobody_had_the_time_to_write_into_the_head_is_written
 
 @pytest.mark.parametrize("path", sorted(JOURNALS.glob("*.json")), ids=lambda path: path.stem)
 async def test_a_stored_journal_of_every_version_can_be_read(stage: Stage, path: Path) -> None:
-    """Written by the version its name says. They are never written anew: a change that cannot read them is wrong."""
+    """Each file was written by the version in its name. They are never rewritten: every version must read them."""
 
     stored = json.loads(path.read_text("utf-8"))
     await stage.store.commit([PutRegister(key, value, None) for key, value in stored["registers"].items()])
@@ -128,7 +132,7 @@ def test_there_is_a_stored_journal_of_this_version() -> None:
 # -- editing at rest ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_plan_at_rest_is_edited_and_the_edit_is_there_when_it_runs(stage: Stage) -> None:
+async def test_an_edit_of_a_stopped_plan_applies_when_it_runs(stage: Stage) -> None:
     await kept(stage, "a", "b")
     fleet = stage.fleet()
     batch = EditBatch((RemoveTask("b"), AddTask(task("c"))), "ann", base_version=0)
@@ -140,7 +144,7 @@ async def test_a_plan_at_rest_is_edited_and_the_edit_is_there_when_it_runs(stage
     assert result.plan.version == 1
 
 
-async def test_of_edits_at_the_same_time_each_is_applied_or_told_that_it_is_stale(stage: Stage) -> None:
+async def test_each_concurrent_edit_is_applied_or_rejected_as_stale(stage: Stage) -> None:
     await kept(stage, "a")
     apart = [
         admin.edit(stage.fleet(), "nightly", EditBatch((AddTask(task(f"t{n}")),), base_version=0)) for n in range(5)
@@ -154,11 +158,11 @@ async def test_of_edits_at_the_same_time_each_is_applied_or_told_that_it_is_stal
     assert set(found.plan.nodes) == {f"t{number}" for number in range(5)}
 
 
-async def test_what_runs_is_edited_where_it_runs_and_what_has_ended_not_at_all(stage: Stage) -> None:
+async def test_a_running_plan_and_an_ended_plan_cannot_be_edited_in_the_store(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
     batch = EditBatch((AddTask(task("b")),))
-    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and meanwhile only its editor"):
+    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and only its editor"):
         await admin.edit(stage.fleet(), "nightly", batch)
     durable_work.gate("a").set()
     await running
@@ -168,7 +172,7 @@ async def test_what_runs_is_edited_where_it_runs_and_what_has_ended_not_at_all(s
         await admin.pause(stage.fleet(), "nightly")
 
 
-async def test_a_pause_is_said_once(stage: Stage) -> None:
+async def test_the_first_pause_request_counts(stage: Stage) -> None:
     await kept(stage, "a")
     await admin.pause(stage.fleet(), "nightly")
     await admin.pause(stage.fleet(), "nightly", "again")

@@ -1,5 +1,7 @@
-"""A journal that begins anew while the constellation goes on: everybody has a turn between two pieces, the snapshot is
-of one instant, and whoever dies in the middle leaves what can be read, and litter that the next one removes."""
+"""Compaction of a journal while the plan runs.
+
+Other tasks run between two pieces, the snapshot is of one instant, and a crash in the middle leaves a journal that can
+be read, and garbage that the next owner removes."""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ async def parts(stage: Stage) -> list[str]:
 
 
 async def some_parts(stage: Stage, number: int) -> None:
-    """Until there are as many."""
+    """Wait until there are that many."""
     for _ in range(1000):
         if len(await parts(stage)) >= number:
             return
@@ -70,7 +72,7 @@ async def some_parts(stage: Stage, number: int) -> None:
 
 
 async def named(stage: Stage) -> list[str]:
-    """The parts that belong to the constellation."""
+    """The keys of the parts that the head names."""
     head = (await stage.load()).head
     return (
         []
@@ -83,7 +85,7 @@ async def named(stage: Stage) -> list[str]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every piece of work, in order."""
+    """Record each piece of work, in order."""
     done: list[str] = []
     take, pieces, removed = Snapshot.copy_nodes, Snapshot.chunks, MemoryStore.commit
 
@@ -107,8 +109,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def most_between_two_turns(monkeypatch: pytest.MonkeyPatch, busy: int = 0) -> int:
-    """While a plan of fifty tasks is shortened, for somebody who wants nothing but a turn of the loop. ``busy`` is how
-    many steps are taken in each."""
+    """How many pieces of a compaction are done between two turns of the loop, for a plan of fifty tasks that takes
+    ``busy`` steps in each turn."""
     done = counted(monkeypatch)
     stops: list[int] = []
     async with staged() as stage:
@@ -127,11 +129,11 @@ async def most_between_two_turns(monkeypatch: pytest.MonkeyPatch, busy: int = 0)
     return max(stops)
 
 
-async def test_there_is_a_turn_for_others_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_tasks_run_between_two_pieces_of_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await most_between_two_turns(monkeypatch) <= 2  # a piece, and the commit of the part that it completes
 
 
-async def test_where_turns_are_full_there_are_more_pieces_between_them_and_never_too_many(
+async def test_a_busy_loop_gets_more_pieces_per_turn_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compaction, "STEPS_PER_PIECE", 1)
@@ -145,7 +147,7 @@ async def test_where_turns_are_full_there_are_more_pieces_between_them_and_never
     assert most < usual
 
 
-async def test_no_part_is_longer_than_a_part_however_large_a_result_is(stage: Stage) -> None:
+async def test_a_large_result_does_not_make_a_part_too_long(stage: Stage) -> None:
     journal, kept, _ = await journal_of(stage, "a", "b")
     kept.plan.begin(1.0)
     kept.plan.start(kept.plan.node("a"), "kitchen", 2.0)
@@ -160,7 +162,7 @@ async def test_no_part_is_longer_than_a_part_however_large_a_result_is(stage: St
     assert picture(await stage.load()) == picture(kept)
 
 
-async def test_without_a_pause_between_two_pieces_nobody_has_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_yield_between_pieces_other_tasks_starve(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once() -> None:
         """No turn for anybody."""
 
@@ -172,8 +174,8 @@ async def test_without_a_pause_between_two_pieces_nobody_has_a_turn(monkeypatch:
 
 
 class Watched:
-    """A store of which every state is kept, and what the plan was when each record was cut. Commits take their time,
-    and so does everybody who has a turn between two pieces: there is much that happens meanwhile."""
+    """A store that records each of its states, and the plan at the moment each record was cut. Commits and the turns
+    between two pieces are slow, so that much happens meanwhile."""
 
     def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         self.as_cut: dict[int, str] = {}
@@ -207,7 +209,7 @@ class Watched:
             store = MemoryStore(lambda: 0.0)
             await store.commit([PutRegister(one.key, one.value, None) for one in registers])
             kept = await journal_store.load(store, "nightly", expressions)
-            if found or kept.number in self.as_cut:  # before that it was put into the store
+            if found or kept.number in self.as_cut:  # before that, the plan is being inserted
                 assert picture(kept) == self.as_cut[kept.number]
                 found.append(kept)
         return found
@@ -222,7 +224,7 @@ def living_plan() -> Constellation:
 
 
 async def live(stage: Stage) -> None:
-    """Ends, edits and provisional tasks, while the journal begins anew all the time."""
+    """Ends, edits and provisional tasks, while the journal is compacted all the time."""
     added = 0
 
     async def editor(view: Any, events: Any) -> EditBatch | None:
@@ -237,24 +239,22 @@ async def live(stage: Stage) -> None:
     assert result.state == "completed"
 
 
-async def test_whoever_dies_at_any_commit_leaves_a_journal_that_says_what_was(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_crash_at_any_commit_leaves_a_correct_journal(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(stage, monkeypatch)
     await live(stage)
     found = await watched.check()
     assert len({kept.head.snapshot for kept in found}) > 3
-    assert sum(bool(kept.garbage) for kept in found) > 20  # many died in the middle
+    assert sum(bool(kept.garbage) for kept in found) > 20  # many crashes were in the middle
     assert await parts(stage) == await named(stage)
 
 
 @pytest.mark.parametrize("what", ["before", "number"])
-async def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
+async def test_a_snapshot_of_another_instant_is_detected(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     if what == "before":
         monkeypatch.setattr(Snapshot, "preserve", lambda self, *nodes: None)
-    else:  # of the plan as it is when the record has been written
+    else:  # of the plan as it is after the record was written
         written: Callable[..., None] = Compaction.written
 
         def late(self: Compaction) -> None:
@@ -273,9 +273,7 @@ async def test_a_snapshot_that_is_not_of_the_instant_of_its_record_is_noticed(
 # -- who dies in the middle --------------------------------------------------------------------------------------------
 
 
-async def test_who_takes_it_up_removes_what_was_left_of_a_snapshot(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_next_owner_removes_the_rest_of_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     asleep, _ = await begun(stage)
     assert len(await parts(stage)) >= 3
     assert await named(stage) == []
@@ -290,21 +288,19 @@ async def test_who_takes_it_up_removes_what_was_left_of_a_snapshot(
 
 
 async def begun(stage: Stage) -> tuple[JournalWriter, StoredConstellation]:
-    """Some parts are written, and then its process stands still."""
+    """A compaction that stops after some parts were written."""
     journal, kept, _ = await journal_of(stage, *(f"t{number}" for number in range(10)))
     say(kept)
     await journal.commit()
     await some_parts(stage, 3)
     going = journal.compaction._task
     assert going is not None
-    going.cancel()  # without a word to the store
+    going.cancel()  # without any write to the store
     await asyncio.wait([going])
     return journal, kept
 
 
-async def test_old_records_that_were_left_are_removed_by_the_next(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_next_owner_removes_old_records(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(self: Compaction, keys: Sequence[str]) -> None:
         """It dies before that."""
 
@@ -325,14 +321,14 @@ async def test_old_records_that_were_left_are_removed_by_the_next(
     )
 
 
-async def test_one_that_is_broken_off_leaves_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_compaction_removes_its_parts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     journal, kept = await begun(stage)
     await journal.close()
     assert await parts(stage) == []
     assert picture(await stage.load()) == picture(kept)
 
 
-async def test_one_that_is_broken_off_and_cannot_remove_what_it_wrote_has_been_closed_all_the_same(
+async def test_an_interrupted_compaction_closes_without_the_store(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(writes: Sequence[Write]) -> None:
@@ -347,8 +343,8 @@ async def test_one_that_is_broken_off_and_cannot_remove_what_it_wrote_has_been_c
     assert (picture(found), found.garbage) == (picture(kept), there)
 
 
-async def test_a_snapshot_that_may_count_is_not_taken_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head that names it is on its way when the journal is closed."""
+async def test_a_snapshot_that_the_head_may_name_is_not_removed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit of the head that names it is under way when the journal is closed."""
     journal, kept, _ = await journal_of(stage, "a", "b")
     commit, reached, go = stage.store.commit, asyncio.Event(), asyncio.Event()
 
@@ -369,7 +365,7 @@ async def test_a_snapshot_that_may_count_is_not_taken_away(stage: Stage, monkeyp
     assert picture(await stage.load()) == picture(kept)
 
 
-async def test_who_is_not_the_owner_any_more_writes_no_part_and_removes_none(stage: Stage) -> None:
+async def test_a_former_owner_writes_and_removes_no_part(stage: Stage) -> None:
     journal, kept, told = await journal_of(stage, "a", "b")
     say(kept)
     await journal.commit()
@@ -380,10 +376,10 @@ async def test_who_is_not_the_owner_any_more_writes_no_part_and_removes_none(sta
     assert len(told) == 1
     await journal.close()
     assert await parts(stage) == there
-    assert (await stage.load()).garbage == there  # for the owner
+    assert (await stage.load()).garbage == there  # they are left for the owner
 
 
-async def test_a_plan_that_cannot_be_written_goes_on_with_a_long_journal(
+async def test_a_plan_continues_if_compaction_fails(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried = 0
@@ -401,7 +397,7 @@ async def test_a_plan_that_cannot_be_written_goes_on_with_a_long_journal(
     assert (found.head.first, tried) == (found.head.began, 1)
 
 
-async def test_a_part_that_is_missing_is_named(stage: Stage) -> None:
+async def test_a_missing_part_is_named(stage: Stage) -> None:
     journal, kept, _ = await journal_of(stage, "a", "b")
     say(kept)
     await journal.commit()
@@ -409,11 +405,11 @@ async def test_a_part_that_is_missing_is_named(stage: Stage) -> None:
     await journal.close()
     _, second, *_ = await parts(stage)
     await stage.store.commit([PutRegister(second, None, 1)])
-    with pytest.raises(UnreadableJournal, match=f"{second} is missing, which is a part of the snapshot"):
+    with pytest.raises(UnreadableJournal, match=f"{second}, a part of the snapshot of plan 'nightly', is missing"):
         await stage.load()
 
 
-async def test_a_constellation_that_is_forgotten_takes_its_snapshot_with_it(stage: Stage) -> None:
+async def test_retention_removes_the_snapshot_of_a_plan(stage: Stage) -> None:
     await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))
     assert await parts(stage)
     found = await stage.store.register("plan/nightly")
@@ -422,9 +418,7 @@ async def test_a_constellation_that_is_forgotten_takes_its_snapshot_with_it(stag
     assert await parts(stage) == []
 
 
-async def test_a_mistake_when_a_record_is_cut_leaves_nobody_waiting(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_in_compaction_fails_the_waiting_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def mistaken(self: Compaction, steps: int) -> None:
         raise RuntimeError("a mistake")
 

@@ -1,4 +1,4 @@
-"""A constellation in a store: its tasks are runs, and it outlives whoever runs it."""
+"""Durable orchestrator: tasks are runs of the fleet, and a plan survives the process that runs it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.durable.durable_scenes import DONE, Stage, chain, left, task
 
 
 @pytest.mark.virtual_time
-async def test_each_task_is_a_run_and_results_go_on_to_those_that_follow(stage: Stage) -> None:
+async def test_each_task_is_a_run_and_dependents_receive_its_result(stage: Stage) -> None:
     plan = Constellation("nightly")
     plan.add(task("first"))
     plan.add(task("second"))
@@ -56,7 +56,7 @@ async def test_each_task_is_a_run_and_results_go_on_to_those_that_follow(stage: 
 
 
 @pytest.mark.virtual_time
-async def test_a_function_gets_what_it_would_get_without_a_store(stage: Stage) -> None:
+async def test_a_function_gets_the_same_arguments_as_without_a_store(stage: Stage) -> None:
     def plan() -> Constellation:
         made = Constellation("nightly")
         made.add(task("first"))
@@ -74,8 +74,8 @@ async def test_a_function_gets_what_it_would_get_without_a_store(stage: Stage) -
     assert kept.values["everything-1"] == ["first"]
 
 
-async def test_a_result_is_found_although_an_input_has_the_name_of_its_task() -> None:
-    """By a function that asks for the results, and by the variables of a command."""
+async def test_a_result_is_found_if_an_input_has_the_name_of_its_task() -> None:
+    """By a function with a parameter for the results, and by the variables of a command."""
 
     def plan() -> Constellation:
         made = Constellation("nightly")
@@ -100,8 +100,10 @@ async def test_a_result_is_found_although_an_input_has_the_name_of_its_task() ->
 
 
 @pytest.mark.virtual_time
-async def test_a_result_that_looks_like_a_secret_is_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may come from anywhere, and whoever wrote it would read the environment of the device."""
+async def test_a_result_that_looks_like_a_secret_reference_is_data(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the author of the result could read the environment of the device."""
     monkeypatch.setenv("MY_TOKEN", "hush")
     data = {"secret": "MY_TOKEN"}
     plan = Constellation("nightly")
@@ -115,7 +117,7 @@ async def test_a_result_that_looks_like_a_secret_is_none(stage: Stage, monkeypat
     assert result.state == "completed"
     values = {name: node.value for name, node in result.plan.nodes.items()}
     assert [values[name] for name in ("by-name", "by-input", "selected")] == [[data]] * 3
-    assert values["named"] == ["hush"]  # that of the plan is one
+    assert values["named"] == ["hush"]  # a secret reference in the plan is one
 
 
 @pytest.mark.virtual_time
@@ -139,7 +141,7 @@ async def test_an_execution_knows_its_run_and_epoch(stage: Stage) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_failed_work_is_tried_again_by_its_run_and_then_the_failure_stands_with_all_its_attempts(
+async def test_a_run_retries_and_its_failure_counts_all_attempts(
     stage: Stage,
 ) -> None:
     plan = Constellation("nightly")
@@ -157,7 +159,7 @@ async def test_failed_work_is_tried_again_by_its_run_and_then_the_failure_stands
 
 
 @pytest.mark.virtual_time
-async def test_a_limit_counts_from_the_beginning_of_the_work_and_not_of_the_wait(stage: Stage) -> None:
+async def test_a_timeout_counts_from_the_start_of_the_work(stage: Stage) -> None:
     plan = Constellation("nightly")
     for number in range(3):
         plan.add(task(f"t{number}", "slow", timeout=10.0))
@@ -166,7 +168,7 @@ async def test_a_limit_counts_from_the_beginning_of_the_work_and_not_of_the_wait
 
 
 @pytest.mark.virtual_time
-async def test_the_devices_of_the_fleet_do_the_work_and_one_that_joins_later_too(stage: Stage) -> None:
+async def test_tasks_run_on_devices_of_the_fleet_including_late_ones(stage: Stage) -> None:
     await stage.device("kitchen", slots=1)
     plan = Constellation("nightly")
     plan.add(task("cooking"))
@@ -186,7 +188,7 @@ async def test_the_devices_of_the_fleet_do_the_work_and_one_that_joins_later_too
 
 
 @pytest.mark.virtual_time
-async def test_what_was_left_goes_on_and_what_had_ended_is_not_done_again(stage: Stage) -> None:
+async def test_a_stopped_plan_resumes_without_repeating_ended_tasks(stage: Stage) -> None:
     plan = chain("a", "b")
     plan.add(task("c", "wait"), "b")
     plan.add(task("d"), "c")
@@ -204,7 +206,7 @@ async def test_what_was_left_goes_on_and_what_had_ended_is_not_done_again(stage:
 
 
 @pytest.mark.virtual_time
-async def test_a_run_that_is_still_alive_on_a_device_is_waited_for(stage: Stage) -> None:
+async def test_the_next_owner_waits_for_a_run_that_is_still_running(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     first = stage.orchestrator(local=0)
     await left(first.run(chain("a", call="wait")), lambda: len(kitchen.worker), stage)
@@ -218,8 +220,8 @@ async def test_a_run_that_is_still_alive_on_a_device_is_waited_for(stage: Stage)
 
 
 @pytest.mark.virtual_time
-async def test_none_of_the_devices_of_before_is_there_when_it_is_taken_up(stage: Stage) -> None:
-    """What one of them was at goes to whoever is there; what is for one of them alone waits for it, and fails."""
+async def test_a_plan_resumes_when_all_earlier_devices_are_gone(stage: Stage) -> None:
+    """Their runs go to the devices that are there; a task for an absent device waits for it, and fails."""
     kitchen = await stage.device("kitchen")
     plan = chain("a", "b", call="wait")
     plan.add(task("theirs", device="kitchen"), "a")
@@ -239,7 +241,7 @@ async def test_none_of_the_devices_of_before_is_there_when_it_is_taken_up(stage:
 
 
 @pytest.mark.virtual_time
-async def test_the_terms_of_runs_are_those_with_which_the_constellation_began(stage: Stage) -> None:
+async def test_runs_keep_the_terms_that_are_stored_with_the_plan(stage: Stage) -> None:
     first = stage.orchestrator(no_device_timeout=7200.0, strategy="round_robin", max_losses=9)
     await left(first.run(chain("a", "b", call="wait")), durable_work.gate("a begun").is_set, stage)
     again = stage.spawn(stage.orchestrator().run_stored("nightly"))
@@ -251,7 +253,7 @@ async def test_the_terms_of_runs_are_those_with_which_the_constellation_began(st
 
 
 @pytest.mark.virtual_time
-async def test_an_open_cycle_is_opened_again_and_its_editor_asked_again(stage: Stage) -> None:
+async def test_an_open_cycle_is_reopened_and_its_editor_called_again(stage: Stage) -> None:
     asked: list[list[str]] = []
     thinking = asyncio.Event()
 
@@ -270,7 +272,7 @@ async def test_an_open_cycle_is_opened_again_and_its_editor_asked_again(stage: S
 
 
 @pytest.mark.virtual_time
-async def test_the_plan_in_the_store_is_the_one_in_memory(stage: Stage) -> None:
+async def test_the_stored_plan_equals_the_plan_in_memory(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     await orchestrator.run(chain("a", "b", "c"))
     kept, live = await stage.load(), orchestrator.stored
@@ -281,7 +283,7 @@ async def test_the_plan_in_the_store_is_the_one_in_memory(stage: Stage) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_cancelled_constellation_ends_and_its_runs_with_it(stage: Stage) -> None:
+async def test_a_cancelled_plan_ends_with_its_runs(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     orchestrator = stage.orchestrator(local=0)
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
@@ -294,7 +296,7 @@ async def test_a_cancelled_constellation_ends_and_its_runs_with_it(stage: Stage)
 
 
 @pytest.mark.virtual_time
-async def test_a_revoked_task_on_another_device_is_told_to_stop_and_the_record_says_so(stage: Stage) -> None:
+async def test_a_revoked_task_is_stopped_on_its_device(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
 
     async def editor(view: Any, events: Any) -> Any:
@@ -315,7 +317,7 @@ async def test_a_revoked_task_on_another_device_is_told_to_stop_and_the_record_s
 
 
 @pytest.mark.virtual_time
-async def test_the_result_of_a_revoked_execution_that_did_not_stop_is_not_that_of_its_task(stage: Stage) -> None:
+async def test_the_result_of_a_revoked_execution_is_refused(stage: Stage) -> None:
     await stage.device("kitchen")
 
     async def editor(view: Any, events: Any) -> Any:
@@ -353,7 +355,7 @@ async def test_the_result_of_a_revoked_execution_that_did_not_stop_is_not_that_o
         ({"strategy": "luck"}, "luck"),
     ],
 )
-async def test_terms_that_make_no_sense_are_refused_before_anything_is_kept(
+async def test_invalid_options_are_refused_before_anything_is_stored(
     stage: Stage, terms: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -361,7 +363,7 @@ async def test_terms_that_make_no_sense_are_refused_before_anything_is_kept(
 
 
 @pytest.mark.virtual_time
-async def test_two_orchestrators_do_not_run_one_constellation(stage: Stage) -> None:
+async def test_two_orchestrators_cannot_run_one_plan(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
     with pytest.raises(AlreadyRunning, match=r"is run by 'nightly@here', .* asterism plan standby nightly"):
@@ -371,7 +373,7 @@ async def test_two_orchestrators_do_not_run_one_constellation(stage: Stage) -> N
 
 
 @pytest.mark.virtual_time
-async def test_a_standby_takes_over_when_the_other_is_gone(stage: Stage) -> None:
+async def test_a_standby_takes_over_when_the_owner_is_gone(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     waiting = stage.spawn(stage.orchestrator(host="there").standby("nightly"))
     await asyncio.sleep(30.0)
@@ -385,7 +387,7 @@ async def test_a_standby_takes_over_when_the_other_is_gone(stage: Stage) -> None
 
 
 @pytest.mark.virtual_time
-async def test_a_standby_hears_of_the_end(stage: Stage) -> None:
+async def test_a_standby_returns_when_the_plan_has_ended(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(1.0)
     waiting = stage.spawn(stage.orchestrator(host="there").standby("nightly"))
@@ -396,7 +398,7 @@ async def test_a_standby_hears_of_the_end(stage: Stage) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_who_finds_the_journal_written_by_another_stops_and_nothing_of_it_has_happened(stage: Stage) -> None:
+async def test_an_owner_stops_when_another_process_has_written_the_journal(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await asyncio.sleep(3.0)
     kept = await stage.load()
@@ -413,20 +415,20 @@ async def test_who_finds_the_journal_written_by_another_stops_and_nothing_of_it_
 
 
 @pytest.mark.virtual_time
-async def test_an_unknown_name_is_said_to_be_unknown(stage: Stage) -> None:
-    with pytest.raises(UnknownConstellation, match="there is no constellation 'nobody'"):
+async def test_an_unknown_name_is_refused(stage: Stage) -> None:
+    with pytest.raises(UnknownConstellation, match="there is no plan 'nobody'"):
         await stage.orchestrator().run_stored("nobody")
 
 
 @pytest.mark.virtual_time
-async def test_a_name_is_used_once(stage: Stage) -> None:
+async def test_a_plan_name_is_unique(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
     with pytest.raises(ConstellationExists, match="resume it, or give this one another name"):
         await stage.orchestrator().run(chain("a"))
 
 
 @pytest.mark.virtual_time
-async def test_what_has_ended_is_not_run_again(stage: Stage) -> None:
+async def test_an_ended_plan_does_not_run_again(stage: Stage) -> None:
     await stage.orchestrator().run(chain("a"))
     result = await stage.orchestrator(host="there").run_stored("nightly")
     assert (result.state, result["a"].value) == ("completed", "a done")
@@ -440,11 +442,11 @@ async def test_what_has_ended_is_not_run_again(stage: Stage) -> None:
         (lambda: None, "no import path"),
         (durable_work.outer(), "no import path"),
         (random.Random(1).random, "no import path"),
-        (durable_work.ORIGINAL, "is another function than"),
+        (durable_work.ORIGINAL, "is not the function"),
     ],
     ids=["a lambda", "an inner function", "a method", "a shadowed function"],
 )
-async def test_a_function_that_cannot_be_imported_again_is_refused_at_once(stage: Stage, call: Any, words: str) -> None:
+async def test_a_function_that_cannot_be_imported_is_refused(stage: Stage, call: Any, words: str) -> None:
     plan = Constellation("nightly")
     plan.add(Task("a", call=call))
     with pytest.raises(NotJson, match=words):
@@ -453,7 +455,7 @@ async def test_a_function_that_cannot_be_imported_again_is_refused_at_once(stage
 
 
 @pytest.mark.virtual_time
-async def test_an_edit_that_cannot_be_kept_is_rejected(stage: Stage) -> None:
+async def test_an_edit_that_cannot_be_stored_is_rejected(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     running = stage.spawn(orchestrator.run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
@@ -469,7 +471,7 @@ async def test_an_edit_that_cannot_be_kept_is_rejected(stage: Stage) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_pause_from_anywhere_is_minded_and_so_is_its_end(stage: Stage) -> None:
+async def test_the_owner_follows_pause_requests_in_the_store(stage: Stage) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await asyncio.sleep(3.0)
     await admin.pause(stage.fleet(), "nightly", "let me see")
@@ -485,7 +487,7 @@ async def test_a_pause_from_anywhere_is_minded_and_so_is_its_end(stage: Stage) -
 
 
 @pytest.mark.virtual_time
-async def test_a_pause_in_the_process_holds_until_the_store_says_otherwise(stage: Stage) -> None:
+async def test_a_local_pause_holds_until_the_request_in_the_store_changes(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -501,7 +503,7 @@ async def test_a_pause_in_the_process_holds_until_the_store_says_otherwise(stage
 
 
 @pytest.mark.virtual_time
-async def test_what_is_paused_at_rest_starts_nothing_when_it_is_taken_up(stage: Stage) -> None:
+async def test_a_plan_paused_while_stopped_starts_nothing(stage: Stage) -> None:
     await insert_plan(stage.store, chain("a"))
     await admin.pause(stage.fleet(), "nightly")
     running = stage.spawn(stage.orchestrator().run_stored("nightly"))
@@ -512,7 +514,7 @@ async def test_what_is_paused_at_rest_starts_nothing_when_it_is_taken_up(stage: 
 
 
 @pytest.mark.virtual_time
-async def test_a_task_that_no_device_can_take_fails_in_time(stage: Stage) -> None:
+async def test_a_task_without_a_capable_device_fails_in_time(stage: Stage) -> None:
     plan = Constellation("nightly")
     plan.add(Task("a", call="tests.durable.durable_work:work", inputs={"name": "a"}, needs={"wings"}))
     result = await stage.orchestrator(no_device_timeout=30.0).run(plan)
@@ -521,7 +523,7 @@ async def test_a_task_that_no_device_can_take_fails_in_time(stage: Stage) -> Non
 
 
 @pytest.mark.virtual_time
-async def test_ended_runs_of_a_constellation_are_kept_until_it_has_ended_and_then_all_of_it_is_forgotten(
+async def test_retention_removes_a_plan_and_its_runs_only_after_its_end(
     stage: Stage,
 ) -> None:
     first = stage.orchestrator()
@@ -539,7 +541,7 @@ async def test_ended_runs_of_a_constellation_are_kept_until_it_has_ended_and_the
 
 
 @pytest.mark.virtual_time
-async def test_a_constellation_is_not_forgotten_before_its_last_run_whose_key_another_would_need(stage: Stage) -> None:
+async def test_retention_removes_a_plan_after_its_last_run(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     orchestrator = stage.orchestrator(local=0)
     running = stage.spawn(orchestrator.run(chain("a", call="stubborn")))

@@ -1,4 +1,4 @@
-"""What a review found: snapshots, sleepers, and edits that meet a commit under way."""
+"""Conflicts on a journal: compaction, stale owners, and edits during a commit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.durable.durable_scenes import DONE, Stage, chain, left, task
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(
+async def test_a_stale_owner_writes_nothing_after_a_takeover_and_a_compaction(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records that stood in its way have been removed: only the head still knows."""
+    """The records that would refuse it have been removed; only the head refuses it."""
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 10)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     await insert_plan(stage.store, chain(*(f"t{number}" for number in range(30))))
@@ -39,7 +39,7 @@ async def test_who_slept_through_a_takeover_and_a_snapshot_writes_nothing(
     assert await stage.store.register(f"journal/nightly/{asleep.number + 1:012d}") is None
 
 
-async def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_beginning(
+async def test_a_head_change_during_compaction_keeps_the_new_first_record(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 5)
@@ -57,7 +57,7 @@ async def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_
     monkeypatch.setattr(stage.store, "commit", slow)
     for number in range(8):
         kept.plan.note(float(number), "said", None, "something")
-    await asyncio.sleep(1.5)  # it is being shortened now
+    await asyncio.sleep(1.5)  # it is being compacted now
     await journal.change_head(device="kitchen")
     await journal.compaction.wait()
     found = await stage.load()
@@ -65,7 +65,7 @@ async def test_a_head_that_changes_while_the_journal_is_shortened_keeps_its_new_
     await journal.close()
 
 
-async def test_no_task_fails_because_the_store_is_out_of_reach(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_task_fails_while_the_store_is_unavailable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await stage.device("kitchen")
     sessions = stage.store.sessions
     until = stage.now() + 5.0
@@ -80,7 +80,7 @@ async def test_no_task_fails_because_the_store_is_out_of_reach(stage: Stage, mon
     assert (await orchestrator.run(chain("a", "b"))).state == "completed"
 
 
-async def test_leaving_does_not_wait_for_a_store_that_is_gone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stopping_does_not_wait_for_an_unavailable_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     running = stage.spawn(stage.orchestrator().run(chain("a", "b", call="wait")))
     await asyncio.sleep(3.0)
     commit = stage.store.commit
@@ -99,7 +99,7 @@ async def test_leaving_does_not_wait_for_a_store_that_is_gone(stage: Stage, monk
 
 
 def slow_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Of the journal alone: devices are as quick as ever."""
+    """Slow down commits of the journal, and no others."""
     commit = stage.store.commit
 
     async def slow(writes: Any) -> None:
@@ -110,9 +110,7 @@ def slow_commits(stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float) 
     monkeypatch.setattr(stage.store, "commit", slow)
 
 
-async def test_nothing_is_called_off_before_the_edit_that_says_so_is_written(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_is_cancelled_only_after_the_edit_is_durable(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await stage.device("kitchen")
     orchestrator = stage.orchestrator(local=0)
     running = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
@@ -129,7 +127,7 @@ async def test_nothing_is_called_off_before_the_edit_that_says_so_is_written(
     assert (await running)["a"].status == "cancelled"
 
 
-async def test_a_task_that_is_cancelled_while_its_run_is_being_written_is_called_off(
+async def test_a_run_written_while_its_task_is_cancelled_is_cancelled_too(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.device("kitchen")
@@ -150,7 +148,7 @@ async def test_a_task_that_is_cancelled_while_its_run_is_being_written_is_called
     assert DONE == {"a": 1}
 
 
-async def test_who_is_not_the_owner_any_more_announces_no_failures(stage: Stage) -> None:
+async def test_a_former_owner_announces_no_failures(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     told: list[str] = []
     orchestrator.events.subscribe(lambda event: told.append(event.kind))
@@ -164,7 +162,7 @@ async def test_who_is_not_the_owner_any_more_announces_no_failures(stage: Stage)
     assert "task_failed" not in told
 
 
-async def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(
+async def test_a_journal_compacted_while_it_is_read_is_read_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 5)
@@ -194,10 +192,10 @@ async def test_a_journal_that_is_shortened_while_it_is_read_is_read_again(
 
 
 async def _nothing_removed(self: compaction.Compaction, keys: Sequence[str]) -> None:
-    """Not yet."""
+    """Removes nothing."""
 
 
-async def test_a_plan_that_is_written_all_the_time_can_be_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_plan_can_be_loaded_while_it_is_written(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await insert_plan(stage.store, chain("a"))
     kept, fleet = await stage.load(), stage.fleet()
     journal = journal_writer.JournalWriter(fleet.store, fleet.clock, fleet.chance, kept, lambda error: None)
@@ -217,7 +215,7 @@ async def test_a_plan_that_is_written_all_the_time_can_be_read(stage: Stage, mon
 # -- a journal that does not grow for ever -----------------------------------------------------------------------------
 
 
-async def test_a_long_journal_begins_anew_with_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_journal_is_replaced_by_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 30)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     orchestrator = stage.orchestrator()
@@ -232,7 +230,7 @@ async def test_a_long_journal_begins_anew_with_a_snapshot(stage: Stage, monkeypa
     assert DONE.total() == 60
 
 
-async def test_a_plan_that_was_left_goes_on_from_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_plan_resumes_from_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 20)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
     plan = chain(*(f"t{number}" for number in range(20)))

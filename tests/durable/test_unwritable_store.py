@@ -28,7 +28,7 @@ from tests.durable.durable_scenes import DONE, chain, task
 
 
 class Rights:
-    """Of writing the files of all stores. ``refused`` is told of each that could not be written."""
+    """Refuse writes to the files of all stores. ``refused`` is called for each refused write."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.given = True
@@ -53,7 +53,7 @@ class Rights:
     def take(self, store: SqliteStore) -> None:
         self.given, self.met = False, 0
         with store._writer._writing:
-            store._connection.close()  # the next connection has no right to write
+            store._connection.close()  # the next connection is read-only
 
     async def refused(self, times: int, unless: asyncio.Task[Any]) -> None:
         """Until so much could not be written, or the other has ended, which it should not."""
@@ -82,7 +82,7 @@ def no_errors(caplog: pytest.LogCaptureFixture) -> bool:
     return not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_a_device_lives_and_its_result_is_told_when_the_store_can_be_written_again(
+async def test_a_device_writes_its_result_when_the_store_is_writable_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
@@ -105,7 +105,7 @@ async def test_a_device_lives_and_its_result_is_told_when_the_store_can_be_writt
     assert no_errors(caplog)
 
 
-async def test_a_journal_waits_until_the_store_can_be_written_again(
+async def test_a_journal_waits_until_the_store_is_writable_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await SqliteStore.open(tmp_path / "fleet.db")
@@ -123,10 +123,10 @@ async def test_a_journal_waits_until_the_store_can_be_written_again(
     await store.close()
     assert no_errors(caplog)
     assert "waits for the store" in caplog.text
-    assert "can be read and not written; give yourself the right" in caplog.text
+    assert "change the permissions of the file and its directory" in caplog.text
 
 
-async def test_a_constellation_goes_on_when_the_store_can_be_written_again(
+async def test_a_plan_continues_when_the_store_is_writable_again(
     rights: Rights, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet:
@@ -146,7 +146,7 @@ async def test_a_constellation_goes_on_when_the_store_can_be_written_again(
     assert no_errors(caplog)
 
 
-async def test_a_store_that_cannot_be_written_from_the_first_is_not_opened(tmp_path: Path) -> None:
+async def test_a_read_only_store_is_not_opened(tmp_path: Path) -> None:
     async def scene() -> None:
         store = await SqliteStore.open(tmp_path / "fleet.db")
         await store.close()
@@ -157,6 +157,6 @@ async def test_a_store_that_cannot_be_written_from_the_first_is_not_opened(tmp_p
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asterism.store.sqlite.schema.bring_up_to_date", refuse)
-        with pytest.raises(StoreReadOnly, match="can be read and not written"):
+        patch.setattr("asterism.store.sqlite.schema.migrate", refuse)
+        with pytest.raises(StoreReadOnly, match="no permission to write"):
             await scene()

@@ -37,7 +37,7 @@ async def said(journal: JournalWriter, *words: str) -> None:
         await journal.commit()
 
 
-async def test_an_owner_whose_last_records_are_lost_is_refused_and_what_is_left_can_be_read(tmp_path: Path) -> None:
+async def test_an_owner_whose_last_records_are_lost_is_refused(tmp_path: Path) -> None:
     path, copy = tmp_path / "fleet.db", tmp_path / "copy.db"
     store = await SqliteStore.open(path)
     journal = await owned(store, await insert_plan(store, chain("a", "b")), "me")
@@ -46,7 +46,7 @@ async def test_an_owner_whose_last_records_are_lost_is_refused_and_what_is_left_
     source.close()
     target.close()
     await said(journal, "one", "two", "three")
-    os.replace(copy, path)  # somebody puts the copy back
+    os.replace(copy, path)  # an old copy is restored
     with pytest.raises(OwnershipLost):
         await said(journal, "four")
     again = await SqliteStore.open(path)
@@ -57,7 +57,7 @@ async def test_an_owner_whose_last_records_are_lost_is_refused_and_what_is_left_
 
 
 @pytest.mark.virtual_time
-async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_same_name(stage: Stage) -> None:
+async def test_a_stale_owner_writes_nothing_into_a_later_plan_of_the_same_name(stage: Stage) -> None:
     stale = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "me")
     await said(stale, "one", "two")
     other = await owned(stage.store, await stage.load(), "other")
@@ -68,7 +68,7 @@ async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_sa
         pass
     assert await stage.store.registers("journal/nightly/") == []
     new = await owned(stage.store, await insert_plan(stage.store, chain("a", "b")), "new")
-    for word in ("one", "two", "three", "four"):  # the stale one tries when the new one is as far as it was, too
+    for word in ("one", "two", "three", "four"):  # also when the new journal is as long as the old one was
         with pytest.raises(OwnershipLost):
             await said(awake(stage, stale), "by the stale one")
         await said(new, word)
@@ -78,13 +78,13 @@ async def test_a_stale_owner_writes_nothing_into_a_later_constellation_of_the_sa
 
 
 def awake(stage: Stage, stale: JournalWriter) -> JournalWriter:
-    """As it was when it fell asleep."""
+    """The stale owner, in the state in which it was suspended."""
     return JournalWriter(stage.store, BootClock(), random.Random(1), stale._stored, lambda error: None)
 
 
 @pytest.mark.virtual_time
-async def test_a_workflow_that_the_store_refused_is_not_remembered(stage: Stage) -> None:
-    """Another one has its version by now, and a device of this process would execute the wrong command."""
+async def test_a_workflow_that_the_store_refused_is_not_cached(stage: Stage) -> None:
+    """Another workflow has this version by now, and a device of this process would execute the wrong command."""
     plan = Constellation("nightly")
     plan.add(Task("a", argv=("echo", "a")))
     plan.add(Task("b", argv=("rm", "b")))
@@ -100,7 +100,7 @@ async def test_a_workflow_that_the_store_refused_is_not_remembered(stage: Stage)
 
 
 @pytest.mark.virtual_time
-async def test_what_a_user_does_to_a_list_after_the_start_reaches_nobody(stage: Stage) -> None:
+async def test_changing_an_input_list_after_the_start_has_no_effect(stage: Stage) -> None:
     names = ["b"]
     plan = Constellation("nightly")
     plan.add(task("a", "wait"))
@@ -114,7 +114,7 @@ async def test_what_a_user_does_to_a_list_after_the_start_reaches_nobody(stage: 
 
 
 @pytest.mark.virtual_time
-async def test_a_pause_in_the_process_holds_when_it_is_taken_up_again(stage: Stage) -> None:
+async def test_a_local_pause_survives_a_reload(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()

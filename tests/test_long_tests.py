@@ -1,0 +1,42 @@
+"""The plugin for long tests: which of them run without the marker ``long``, and with which seeds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TESTS = """
+import pytest
+
+@pytest.mark.long
+def test_long():
+    pass
+
+@pytest.mark.hunt(few=2, many=5)
+def test_hunt(seeds):
+    assert seeds in (range(2), range(5))
+"""
+
+
+@pytest.mark.parametrize(
+    ("marks", "selected"), [("not long", ["test_hunt[2 seeds]"]), ("long", ["test_long", "test_hunt[5 seeds]"])]
+)
+def test_a_hunt_is_short_in_make_test_and_whole_in_make_test_long(
+    marks: str, selected: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS, encoding="utf-8")
+    words = ["-q", "-rA", "-p", "no:cacheprovider", "-p", "tests.long_tests", "-c", "/dev/null", "-m", marks]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    passed = [line.partition("::")[2] for line in done.stdout.splitlines() if line.startswith("PASSED")]
+    assert passed == selected, done.stdout
