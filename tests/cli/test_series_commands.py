@@ -328,7 +328,7 @@ def test_a_state_that_cannot_be_read_is_taken_until_it_is_rebuilt(remote: Remote
             "the state has version 2, and this version of Asterism reads version 1. It counts as taken" in result.stderr
         )
     assert remote.message("claim", NAME, "--issue", "9", code=UNREADABLE)["status"] == "unreadable"
-    assert "this is version 2" in remote.said("status", NAME, code=UNREADABLE)
+    assert "the state has version 2" in remote.said("status", NAME, code=UNREADABLE)
     assert "unreadable" in remote.said("status")
     assert "Which issues live?" in remote.do("rebuild", NAME, code=64).stderr
     told = remote.said("rebuild", NAME, "--issue", "9", "--issue", "7", "--issue", "8")

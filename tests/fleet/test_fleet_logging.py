@@ -114,7 +114,7 @@ def test_a_mistake_is_told_with_where_it_happened_whatever_else_goes_wrong(caplo
         trouble.occurred(error)
     assert told(caplog, "") == [
         ("WARNING", "cannot watch: no room left"),
-        ("ERROR", "cannot watch: a mistake in Asterism itself"),
+        ("ERROR", "cannot watch: a bug in Asterism"),
         ("WARNING", "cannot watch, for 69 s now: 'x'"),
     ]
     assert [record.exc_info is not None for record in caplog.records] == [False, True, False]
