@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, note, print_json
 from asterism.cli.option_types import duration
 from asterism.cli.series_context import (

@@ -402,7 +402,7 @@ class Worker:
     def _task_done(self, held: HeldRun, task: asyncio.Task[None]) -> None:
         """A task that is cancelled before its first step takes no step at all, so its run is still held."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a mistake in Asterism itself", exc_info=error, extra={"run": held.run.id})
+            log.error("a bug in Asterism", exc_info=error, extra={"run": held.run.id})
         if self._held.get(held.run.id) is not held or held.task is not task:
             return
         if held.stopping in (None, LOST, FENCED) or held.ending or self._closed:
