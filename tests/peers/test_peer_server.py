@@ -207,7 +207,7 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(
         async with scene.client(await scene.token()) as client:
             large = b'{"text": "' + b"x" * 1000 + b'"}'
             answer = await client.post("/v1/meet", content=large)
-            assert (answer.status_code, sentence(answer)) == (413, "that is too much: at most 1,000 bytes are taken")
+            assert (answer.status_code, sentence(answer)) == (413, "the body is too large: the limit is 1,000 bytes")
         async with scene.client(await scene.token("attic")) as client:
             sent = 0
 
@@ -311,7 +311,7 @@ async def test_blobs_are_sent_in_both_directions(tmp_path: Path) -> None:
                 await caller.send_blob(name, b"x" * len(data))
             with pytest.raises(PeerRefused, match="409: the blob has to have 2,560 bytes, not 3"):
                 await caller.send_blob(name, b"xyz")
-            with pytest.raises(PeerRefused, match="413: that is too much: at most 5,000 bytes are taken"):
+            with pytest.raises(PeerRefused, match="413: the body is too large: the limit is 5,000 bytes"):
                 await caller.send_blob(name, b"x" * (MOST + 1))
 
 

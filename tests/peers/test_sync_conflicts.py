@@ -260,7 +260,7 @@ async def test_a_fleet_validates_the_keep_rule() -> None:
     await side.fleet.workflows.add(FLOW)
     assert (await side.fleet.create("transcode", keep="original", device="nobody")).keep == "original"
     assert (await side.fleet.create("transcode", device="nobody")).keep == "epoch"
-    with pytest.raises(AsterismError, match="keep is one of epoch, original, furthest, not 'newest'"):
+    with pytest.raises(AsterismError, match="keep must be one of epoch, original, furthest, not 'newest'"):
         await side.fleet.create("transcode", keep="newest")
     run = await side.fleet.create("transcode", keep="furthest", device="nobody")
     assert run.status is CREATED

@@ -113,7 +113,7 @@ def test_with_a_free_device_it_is_about_to_begin(scene: Scene) -> None:
     assert reasons(scene, run) == ["a can take it and has a free slot: it is about to start"]
 
 
-def test_a_pause_is_named_with_who_and_why(scene: Scene) -> None:
+def test_a_pause_is_shown_with_author_and_reason(scene: Scene) -> None:
     run = scene.create()
     scene.ok("runs", "pause", run.id, "--reason", "the disk is full")
     assert kinds(scene, run) == [("pause", "by ann: the disk is full")]
@@ -239,7 +239,7 @@ def test_the_brake_is_named_with_how_long_it_lasts(scene: Scene) -> None:
     assert re.search(r"nothing is taken away for \d+ s", reasons(scene, run, "brake")[0])
 
 
-def test_with_somebody_to_watch_and_no_brake_a_silent_owner_is_all(scene: Scene) -> None:
+def test_with_a_coordinator_and_no_brake_a_silent_owner_is_the_only_reason(scene: Scene) -> None:
     run = silent(scene, "a")
     elect(scene, "watcher")
     assert kinds(scene, run) == [("running", "a"), ("silent", "a")]
@@ -282,7 +282,7 @@ def test_an_end_is_told(scene: Scene, steps: tuple[Callable[..., Run], ...], wor
     assert text.split(" ")[:2] == words.split(" ")[:2]
 
 
-def test_who_cancelled_it_is_told(scene: Scene) -> None:
+def test_the_author_of_a_cancellation_is_shown(scene: Scene) -> None:
     run = scene.create()
     scene.ok("runs", "cancel", run.id)
     [text] = reasons(scene, run)

@@ -65,7 +65,7 @@ def test_no_line_in_a_list_of_commands_is_cut_off(name: str, tmp_path: Path) -> 
     assert [line for line in listed.splitlines() if line.endswith("...")] == []
 
 
-def test_every_duration_is_told_with_its_unit() -> None:
+def test_every_default_duration_has_a_unit() -> None:
     for name, command in {**ALL, "run": commands.commands["run"], "resume": commands.commands["resume"]}.items():
         for option in command.params:
             if option.metavar == "DURATION" and option.default is not None and isinstance(option.default, str):

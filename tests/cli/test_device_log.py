@@ -59,7 +59,7 @@ def said_of(run: Run, caplog: pytest.LogCaptureFixture) -> str:
     return caplog.messages[0]
 
 
-def test_who_declined_a_run_has_not_tried_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_decline_is_not_an_attempt(caplog: pytest.LogCaptureFixture) -> None:
     run = begun(declined(new()))
     assert run.epoch == 2
     assert said_of(run, caplog) == "started run 00000001 (nap)"
@@ -68,7 +68,7 @@ def test_who_declined_a_run_has_not_tried_it(caplog: pytest.LogCaptureFixture) -
     assert said_of(run, caplog) == "started run 00000001 (nap), attempt 2"
 
 
-def test_a_table_counts_the_attempts_and_not_who_declined() -> None:
+def test_a_table_counts_attempts_and_not_declines() -> None:
     assert [attempts_of(one(new())) for one in (lambda run: run, taken, begun, declined, failed)] == [0, 1, 1, 0, 1]
     assert note_on(begun(declined(new())), 1.0) == ""
     assert note_on(begun(failed(declined(new()))), 1.0) == "attempt 2"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.cli_scenes import ASTERISM, read_until, write
 from tests.cli.command_scenes import Scene, heard, pids_in
-from tests.cli.constellation_scenes import Trace, keeping, owned
+from tests.cli.stored_plan_scenes import Trace, keeping, owned
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--takeover-after", "5")  # longer than a busy machine holds up one that lives
@@ -105,7 +105,7 @@ def test_a_standby_takes_over_when_the_first_is_killed(scene: Scene) -> None:
     assert trace.lines() == ["one", "two", "three"]
 
 
-def test_a_standby_that_is_told_to_go_goes(scene: Scene) -> None:
+def test_a_standby_stops_on_a_signal(scene: Scene) -> None:
     owned(keeping(scene))
     with scene.process("plan", "standby", "nightly") as process:
         heard(process, "Standing by: nightly@elsewhere runs 'nightly'.")
@@ -136,7 +136,7 @@ def test_a_constellation_that_runs_here_is_refused_to_others_and_paused_from_els
     assert trace.lines() == ["one", "two", "three"]
 
 
-def test_what_runs_on_another_device_goes_on_while_nobody_runs_the_constellation(scene: Scene) -> None:
+def test_tasks_on_other_devices_continue_while_no_process_runs_the_plan(scene: Scene) -> None:
     trace = Trace(scene)
     with scene.process("device", "join", "kitchen-pc") as device:
         heard(device, "joined as kitchen-pc")

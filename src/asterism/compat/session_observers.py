@@ -1,4 +1,4 @@
-"""The documented figures of a session, computed from the events that its observer hears."""
+"""The documented observers: session metrics, and the progress observer that calls an agent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from asterism.compat.documented_events import Event, EventType, IEventObserver, TaskEvent
+from asterism.compat.documented_events import TASK_ENDS, Event, EventType, IEventObserver, TaskEvent
 from asterism.compat.living_plan import LivingPlan
 from asterism.compat.name_sets import GALAXY, Naming
 from asterism.core.plan.diff import Outline, diff
@@ -23,7 +23,7 @@ class SessionMetricsObserver(IEventObserver):
 
     def __init__(self, session_id: str, logger: logging.Logger | None = None) -> None:
         self.session_id = session_id
-        self.logger = logger or logging.getLogger("asterism.compat.session_metrics")
+        self.logger = logger or logging.getLogger("asterism.compat.session_observers")
         noun = self.naming.noun
         self.metrics: dict[str, Any] = {
             "session_id": session_id,
@@ -58,7 +58,7 @@ class SessionMetricsObserver(IEventObserver):
                 if event.event_type is self.naming.event_type(what):
                     handle(event, getattr(event, self.naming.id_key))
 
-    # -- what is counted -----------------------------------------------------------------------------------------------
+    # -- counters -----------------------------------------------------------------------------------------------
 
     def _task_started(self, event: TaskEvent) -> None:
         self.metrics["task_count"] += 1
@@ -204,3 +204,30 @@ def _durations(timings: Iterable[dict[str, Any]]) -> list[float]:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+class PlanProgressObserver(IEventObserver):
+    """What ConstellationProgressObserver and OrionProgressObserver are, but for their names.
+
+    The agent has the documented ``add_task_completion_event`` and ``add_constellation_completion_event``."""
+
+    naming: ClassVar[Naming] = GALAXY
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+        self.task_results: dict[str, dict[str, Any]] = {}
+        self.logger = logging.getLogger("asterism.compat.recorded_progress")
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, TaskEvent):
+            self.task_results[event.task_id] = {
+                "task_id": event.task_id,
+                "status": event.status,
+                "result": event.result,
+                "error": event.error,
+                "timestamp": event.timestamp,
+            }
+            if event.event_type in TASK_ENDS:
+                await self.agent.add_task_completion_event(event)
+        elif event.event_type is self.naming.event_type("completed"):
+            await getattr(self.agent, f"add_{self.naming.noun}_completion_event")(event)

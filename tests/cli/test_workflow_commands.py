@@ -178,7 +178,7 @@ def test_one_workflow_is_a_file_with_a_name() -> None:
         ("name: ]", [(1, "this is not YAML")]),
     ],
 )
-def test_every_mistake_in_a_file_is_told_with_its_line(text: str, mistakes: list[tuple[int, str]]) -> None:
+def test_every_mistake_in_a_file_is_reported_with_its_line(text: str, mistakes: list[tuple[int, str]]) -> None:
     with pytest.raises(BadWorkflowFile) as bad:
         parse_workflows(text, "flows.yaml")
     assert [mistake.line for mistake in bad.value.mistakes] == [line for line, _ in mistakes]
@@ -216,6 +216,6 @@ def test_a_fleet_without_workflows_says_what_to_do(tmp_path: Path) -> None:
     assert scene.json("workflow", "list") == []
 
 
-def test_a_file_of_workflows_that_is_not_there_is_told_in_words(tmp_path: Path) -> None:
+def test_a_missing_workflow_file_is_one_sentence(tmp_path: Path) -> None:
     result = Scene(tmp_path).run("workflow", "add", "--file", "none.yaml")
     assert (result.exit_code, result.stderr) == (64, "Error: none.yaml cannot be read: No such file or directory.\n")

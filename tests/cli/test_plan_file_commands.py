@@ -16,14 +16,14 @@ GOOD = "tasks:\n  fetch: {shell: x}\n  build: {argv: [make], after: fetch}\n"
 BAD = "tasks:\n  fetch: {shell: x}\n  build: {argv: [make], after: fecth, retires: 1}\n"
 
 
-def test_a_good_plan_is_fine(tmp_path: Path) -> None:
+def test_a_good_plan_is_valid(tmp_path: Path) -> None:
     result = asterism("check", write(tmp_path, GOOD))
     assert result.exit_code == 0
     assert result.stdout == f"{tmp_path / 'plan.yaml'} is valid: 2 tasks, 1 dependency.\n"
     assert result.stderr == ""
 
 
-def test_every_mistake_of_a_bad_plan_is_told_with_its_line(tmp_path: Path) -> None:
+def test_every_mistake_of_a_bad_plan_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, BAD)
     result = asterism("check", path)
     assert result.exit_code == 64
@@ -35,7 +35,7 @@ def test_every_mistake_of_a_bad_plan_is_told_with_its_line(tmp_path: Path) -> No
     ]
 
 
-def test_a_warning_is_told_and_does_no_harm(tmp_path: Path) -> None:
+def test_a_warning_is_printed_and_the_plan_is_valid(tmp_path: Path) -> None:
     path = write(tmp_path, "tasks:\n  a: {shell: x, device: moon}\n")
     result = asterism("check", path)
     assert result.exit_code == 0

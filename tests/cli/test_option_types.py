@@ -14,7 +14,7 @@ from tests.cli.command_scenes import Scene
 
 
 @pytest.mark.parametrize("words", [["monitor", "--every"], ["device", "join", "a", "--monitor-every"]], ids=" ".join)
-def test_nobody_watches_without_rest(tmp_path: Path, words: list[str]) -> None:
+def test_a_monitor_interval_of_zero_is_refused(tmp_path: Path, words: list[str]) -> None:
     result = Scene(tmp_path).made().run(*words, "0")
     assert result.exit_code == 64
     assert "the duration must be above zero." in result.stderr

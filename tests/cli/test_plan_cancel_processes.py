@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.cli_scenes import read_until
 from tests.cli.command_scenes import Scene, heard, pids_in
-from tests.cli.constellation_scenes import Trace, keeping, owned
+from tests.cli.stored_plan_scenes import Trace, keeping, owned
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--takeover-after", "5")  # longer than a busy machine holds up one that lives
@@ -22,14 +22,14 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path)
 
 
-def test_whoever_runs_it_is_told_from_another_process_and_ends_it(scene: Scene) -> None:
+def test_the_running_process_cancels_on_request_of_another(scene: Scene) -> None:
     trace = Trace(scene)
     with scene.process(*trace.words) as process:
         pids = pids_in(trace.pids)
         with scene.process("plan", "cancel", "nightly", "--reason", "not tonight") as asking:
             code, output, errors = ended(asking)
         assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann: not tonight.\n"), errors
-        assert "nightly is run by nightly@" in errors
+        assert "runs 'nightly', and was asked to cancel it." in errors
         code, output, errors = ended(process)
     assert code == 130, errors
     assert "nightly is being cancelled" in output
@@ -41,7 +41,7 @@ def test_whoever_runs_it_is_told_from_another_process_and_ends_it(scene: Scene) 
     assert "nightly is cancelled, version 0: 3 of 3 tasks done" in scene.ok("plan", "show", "nightly")
 
 
-def test_what_runs_on_another_device_is_stopped_though_nobody_runs_the_constellation(scene: Scene) -> None:
+def test_tasks_on_other_devices_are_stopped_though_no_process_runs_the_plan(scene: Scene) -> None:
     trace = Trace(scene)
     with scene.process("device", "join", "kitchen-pc") as device:
         heard(device, "joined as kitchen-pc")
@@ -89,7 +89,7 @@ def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_
     assert trace.lines() == ["one"]
 
 
-def test_whoever_waits_for_the_end_may_stop_waiting_and_takes_nothing_back(scene: Scene) -> None:
+def test_ctrl_c_stops_waiting_for_the_cancellation_and_does_not_undo_it(scene: Scene) -> None:
     owned(keeping(scene))
     with scene.process("plan", "cancel", "nightly", "--json", "--reason", "not tonight") as process:
         heard(process, "nightly@elsewhere runs 'nightly', and was asked to cancel it.")

@@ -187,7 +187,7 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
     assert text[0] == "hard@1, strategy score"
     assert text[1].split() == ["DEVICE", "SCORE", "LOAD", "CONNECTION", "RANK", "CAPABILITY", "WHY", "NOT"]
     assert text[2].split() == ["*", "big", "90.33", "40.0", "27.0", "13.3", "10.0"]
-    assert text[4].split() == ["plain", "it", "cannot", "gpu"]
+    assert text[4].split() == ["plain", "it", "lacks", "gpu"]
 
 
 def test_weights_of_the_fleet_count_in_the_scores(scene: Scene) -> None:
@@ -251,4 +251,4 @@ def test_a_policy_with_a_mistake_keeps_a_device_from_joining(scene: Scene) -> No
 def test_a_name_that_cannot_be_one_is_refused(scene: Scene) -> None:
     result = scene.run("device", "join", "a|b")
     assert result.exit_code == 64
-    assert "the name of a device is 1 to 200 printable characters without '|'" in result.stderr
+    assert "the name of a device must be 1 to 200 printable characters without '|'" in result.stderr

@@ -16,7 +16,7 @@ from asterism.store.protocol import PutRegister, Register
 from asterism.store.store_errors import StoreBusy
 from tests.cli.cli_scenes import lines_until, write
 from tests.cli.command_scenes import Scene
-from tests.cli.constellation_scenes import keeping, owned
+from tests.cli.stored_plan_scenes import keeping, owned
 
 PLAN = "tasks:\n  build: {shell: echo 1}\n  test: {shell: echo 2, after: build}\n"
 
@@ -30,7 +30,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 # -- at rest: looking --------------------------------------------------------------------------------------------------
 
 
-def test_a_store_without_constellations_says_how_to_begin_one(scene: Scene) -> None:
+def test_a_store_without_plans_says_how_to_start_one(scene: Scene) -> None:
     result = scene.made().run("plan", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "The store has no plans. Start one with: asterism run PLAN.YAML --store" in result.stderr
@@ -131,7 +131,7 @@ def test_a_store_that_is_away_and_a_constellation_that_was_just_forgotten_are_no
     ],
     ids=" ".join,
 )
-def test_a_name_that_is_not_there_is_told_with_those_that_are(scene: Scene, words: list[str]) -> None:
+def test_an_unknown_plan_is_reported_with_the_plans_that_exist(scene: Scene, words: list[str]) -> None:
     missing = scene.run("plan", words[0], "nope", *words[1:])
     assert (missing.exit_code, scene.file.exists()) == (69, False)
     empty = scene.made().run("plan", words[0], "nope", *words[1:])
@@ -142,7 +142,7 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are(scene: Scene, word
     assert result.stderr.rstrip().endswith(". The plans are: nightly")
 
 
-def test_show_draws_a_constellation_with_its_states(scene: Scene) -> None:
+def test_show_draws_a_plan_with_its_states(scene: Scene) -> None:
     keeping(scene, build="exit 3")
     assert "test   echo 2  waiting" in scene.ok("plan", "show", "nightly")
     assert scene.run("resume", "nightly").exit_code == 1
@@ -196,7 +196,7 @@ def test_show_reads_a_file_and_plan_show_the_store(scene: Scene) -> None:
     assert scene.json("show", path)["tasks"]["test"]["status"] == "waiting"
 
 
-def test_the_story_is_told_of_all_or_of_one_task(scene: Scene) -> None:
+def test_the_story_of_a_plan_or_of_one_task_is_printed(scene: Scene) -> None:
     keeping(scene)
     assert "Nothing has happened to 'test' yet." in scene.run("plan", "story", "nightly", "test").stderr
     scene.ok("resume", "nightly")
@@ -284,7 +284,7 @@ def test_an_edit_that_makes_no_sense_is_refused(scene: Scene, words: list[str], 
     assert message in " ".join(result.stderr.split())
 
 
-def test_whoever_runs_a_constellation_owns_its_edits(scene: Scene) -> None:
+def test_the_process_that_runs_a_plan_owns_its_edits(scene: Scene) -> None:
     owned(keeping(scene))
     result = scene.run("plan", "edit", "nightly", "--remove", "test")
     assert result.exit_code == 64
@@ -294,7 +294,7 @@ def test_whoever_runs_a_constellation_owns_its_edits(scene: Scene) -> None:
 # -- at rest: pausing and resuming -------------------------------------------------------------------------------------
 
 
-def test_a_pause_is_told_once_and_taken_away_by_resume(scene: Scene) -> None:
+def test_a_pause_is_recorded_once_and_ended_by_resume(scene: Scene) -> None:
     assert (
         keeping(scene).ok("plan", "pause", "nightly", "--reason", "lunch")
         == "Plan 'nightly' is paused, by ann: lunch.\n"
@@ -310,7 +310,7 @@ def test_a_pause_is_told_once_and_taken_away_by_resume(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("build", "code", "state"), [("echo 1", 0, "completed"), ("exit 3", 1, "failed")])
-def test_one_that_has_ended_is_told_with_its_exit_code(scene: Scene, build: str, code: int, state: str) -> None:
+def test_resuming_an_ended_plan_returns_its_exit_code(scene: Scene, build: str, code: int, state: str) -> None:
     keeping(scene, build=build)
     first = scene.run("resume", "nightly", "--report", "report.html")
     assert first.exit_code == code, first.output
@@ -337,12 +337,12 @@ def test_one_that_is_resumed_goes_by_the_critical_path_if_there_are_estimates(sc
     assert (scene.folder / "order").read_text().split() == ["long", "short"]
 
 
-def test_one_that_is_owned_elsewhere_is_not_resumed_but_its_pause_is_taken_away(scene: Scene) -> None:
+def test_a_plan_owned_elsewhere_is_not_resumed_but_its_pause_ends(scene: Scene) -> None:
     owned(keeping(scene))
     result = scene.run("resume", "nightly")
     assert result.exit_code == 64
     assert "is run by 'nightly@elsewhere'" in result.stderr
-    assert "`asterism plan standby nightly` waits until it is gone" in result.stderr
+    assert "To wait until it is gone: asterism plan standby nightly" in result.stderr
     scene.ok("plan", "pause", "nightly")
     told = scene.ok("resume", "nightly")
     assert told == "Plan 'nightly' is resumed; nightly@elsewhere runs it.\n"
@@ -375,7 +375,7 @@ def test_options_that_make_no_sense_together_are_refused(scene: Scene, words: li
     assert message in " ".join(result.stderr.split())
 
 
-def test_a_name_that_is_taken_is_told_with_what_differs(scene: Scene) -> None:
+def test_a_taken_name_is_reported_with_the_differences(scene: Scene) -> None:
     path = write(scene.folder, PLAN, "nightly.yaml")
     words = ["run", path, "--store", scene.url]
     assert scene.run(*words, "--json").exit_code == 0
@@ -391,7 +391,7 @@ def test_a_name_that_is_taken_is_told_with_what_differs(scene: Scene) -> None:
     assert [one["name"] for one in scene.json("plan", "list")] == ["nightly", "weekly"]
 
 
-def test_a_name_whose_beginning_is_forgotten_is_not_compared(scene: Scene) -> None:
+def test_a_plan_whose_start_is_compacted_is_not_compared(scene: Scene) -> None:
     keeping(scene)
 
     async def shorten(fleet: Fleet) -> None:
@@ -413,7 +413,7 @@ def test_a_name_whose_beginning_is_forgotten_is_not_compared(scene: Scene) -> No
 # -- cancelling --------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_nobody_runs_is_cancelled_at_once_and_stays_so(scene: Scene) -> None:
+def test_a_plan_at_rest_is_cancelled_at_once_and_stays_cancelled(scene: Scene) -> None:
     keeping(scene, build="echo built >> built")
     scene.ok("plan", "pause", "nightly")
     assert (
