@@ -3,8 +3,8 @@
 The question is whether a peer's cursor refers to our feed as it is, or as it was before a rollback. A restored copy has
 the same ids, and its change numbers continue from where it was made: a peer whose cursor is at number 90 of the lost
 part would miss the next 90 changes. So every batch that is sent carries a **mark**, a random word that is stored here
-after the changes were read and before they are sent. The peer keeps the mark with its cursor. A copy made before that does not contain the mark; one made
-later contains all changes that went with it.
+after the changes were read and before they are sent. The peer keeps the mark with its cursor. A copy made before that
+does not contain the mark; one made later contains all changes that went with it.
 
 Marks are numbered for each peer; the number is the **turn**. A cursor with a higher turn than ours has a mark that we
 gave and do not know: we were rolled back. Then both sides send everything again, including what came from the other
