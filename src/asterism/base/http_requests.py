@@ -141,8 +141,8 @@ def follow_redirect(answer: httpx.Response, mask: Mask) -> httpx.Request:
     if body and mask.contains_secret(body.decode(errors="replace")):
         raise UnsafeRedirect(
             f"{masked_url(str(answer.request.url))} redirects ({answer.status_code}) to another origin, "
-            f"{_origin_text(following.url)}, and the body of the request contains a secret, so it was not sent there; to send "
-            "it, use that address as 'url'"
+            f"{_origin_text(following.url)}, and the body of the request contains a secret, so it was not sent there; to "
+            "send it, use that address as 'url'"
         )
     return following
 

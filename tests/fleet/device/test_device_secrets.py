@@ -110,7 +110,7 @@ async def test_a_result_is_stored_as_it_is_and_masked_where_it_is_shown(
 
     monkeypatch.delenv("MY_VALUE")
     told = await elsewhere()
-    assert told["output"] == "[withheld: it may show a secret that is not known here: MY_VALUE]"
+    assert told["output"] == "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
     assert told["input"] == GIVEN
 
 
