@@ -17,7 +17,7 @@ from asterism.base import http_server
 from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import Bodies, Connections, Limits, Pace, RequestRefused, network_of, places
 from asterism.base.http_server import LimitedServer, Listener, TooManyConnections
-from tests.cli.peer_desk import connected, serving_peer, trusting
+from tests.cli.peer_server_fixtures import connected, serving_peer, trusting
 from tests.process_scenes import PATIENCE
 
 # -- places ------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def impossible(folder: Path) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     plan = write(tmp_path, f"tasks: {{a: {{argv: [touch, {marker}]}}}}")
     for path, why in impossible(tmp_path):
@@ -59,7 +59,7 @@ def test_so_is_every_other_file(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert why in result.stderr or "is a directory" in result.stderr  # click's own words
 
 
-def test_a_drawing_that_cannot_be_written_is_told_before_the_plan_is_read(tmp_path: Path) -> None:
+def test_a_drawing_that_cannot_be_written_is_refused_before_the_plan_is_read(tmp_path: Path) -> None:
     result = asterism("show", str(tmp_path / "no-plan.yaml"), "--svg", str(tmp_path / "absent" / "plan.svg"))
     assert "there is no directory" in result.stderr
 

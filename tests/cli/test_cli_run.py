@@ -71,7 +71,7 @@ tasks:
         "plan started with 3 tasks",
         "fetch started on laptop",
         "build started on laptop",
-        "build: attempt 1 failed and another one follows: the command exited with 3: no luck",
+        "build: attempt 1 failed and will be retried: the command exited with 3: no luck",
         "build started on laptop, attempt 2",
         "pack cancelled: unreachable: it needs 'build' to succeed, but 'build' failed",
         "plan ended: partially failed, version 0",
@@ -172,7 +172,7 @@ def test_an_editor_repairs_a_plan(tmp_path: Path) -> None:
     assert result.exit_code == 2
     lines = [line[10:] for line in result.stdout.splitlines()]
     assert "cycle 1 opened for build" in lines
-    assert "edit applied by repair: add task 'rebuild'; add dependency 'build' -> 'rebuild' on failure" in lines
+    assert "edit by repair applied: add task 'rebuild'; add dependency 'build' -> 'rebuild' on failure" in lines
     assert "cycle 1 closed" in lines
     assert "Edits accepted       1\n" in result.stdout
     assert "add task &#x27;rebuild&#x27;" in page.read_text("utf-8")
@@ -183,7 +183,7 @@ def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_pat
     path = write(tmp_path, "tasks:\n  a: {shell: echo 1}\n  b: {shell: echo 2, after: a}\n")
     clumsy = asterism("run", path, "--editor", "editor_beside:clumsy")
     assert clumsy.exit_code == 0
-    assert "edit rejected, by clumsy: there is no task 'no-such-task' in the plan" in clumsy.stdout
+    assert "edit by clumsy rejected: there is no task 'no-such-task' in the plan" in clumsy.stdout
     assert "too many edits were rejected" in clumsy.stdout
     broken = asterism("run", path, "--editor", "editor_beside:broken")
     assert broken.exit_code == 0

@@ -40,7 +40,7 @@ def test_the_demonstration_reaches_its_end_and_writes_its_report(
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     lines = [line[10:] for line in done.stdout.splitlines()]
-    applied = [line for line in lines if line.startswith("edit applied by Maintainer")]
+    applied = [line for line in lines if line.startswith("edit by Maintainer applied")]
     assert any("remove task 'docs-pdf' and what depends on it" in line for line in applied)
     assert any("add task 'patch'" in line for line in applied)
     assert any(line.startswith("test-numbers failed after ") for line in lines)

@@ -36,7 +36,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene, completed, failed, started, taken_by
-from tests.cli.constellation_scenes import keeping
+from tests.cli.stored_plan_scenes import keeping
 from tests.process_scenes import PATIENCE
 
 MARK = "HOSTILE"
@@ -474,7 +474,7 @@ def test_a_line_break_from_outside_forges_no_line_of_an_error() -> None:
     assert [line[:9] for line in clean_error(ours).split("\n")] == ["the edit ", "  - it ha"]
 
 
-def test_a_result_is_cleaned_for_a_terminal_and_for_nobody_else(fleet: HostileFleet, terminals: Terminals) -> None:
+def test_a_result_is_cleaned_only_for_a_terminal(fleet: HostileFleet, terminals: Terminals) -> None:
     words = ["runs", "output", fleet.runs["completed"].id]
     shown, _ = terminals.run(fleet, words, None)
     assert acts(shown, lines=True) == []

@@ -124,7 +124,7 @@ def test_held_tasks_name_their_cycle_and_open_cycles_their_age() -> None:
     assert line_with("pack", first).split() == ["○", "pack", "held", "by", "cycle", "1"]
     assert line_with("cycle 1  open", first).startswith("cycle 1  open for 0.0 s by maintainer: build")
     assert line_with("build", first[:6]).startswith("●  build  completed")
-    assert "edit applied by maintainer: add task 'extra'" in second
+    assert "edit by maintainer applied: add task 'extra'" in second
 
 
 def test_a_failure_says_why_and_a_retry_says_so() -> None:

@@ -1,5 +1,4 @@
-"""What is odd in what others wrote, or in what was typed, does nothing to a terminal or a runner, and is no
-traceback."""
+"""Odd text from outside neither acts on a terminal or a runner nor causes a traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from asterism.cli.main import commands
-from asterism.cli.series_context import QUEUED, UNREADABLE
+from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNREADABLE
 from tests.cli.command_scenes import Scene
 from tests.cli.local_github import GitHubServer, World, scenes
 
@@ -54,7 +53,7 @@ def test_a_reason_of_others_does_nothing_to_the_terminal(scene: Scene) -> None:
         assert shown in told
         assert not any(line.lstrip().startswith("::") or "\x1b" in line for line in told.splitlines())
     queued = scene.run("series", "claim", NAME, "--issue", "2")
-    assert (queued.exit_code, queued.stdout.count("\n")) == (QUEUED, 1)
+    assert (queued.exit_code, queued.stdout.count("\n")) == (EXIT_QUEUED, 1)
 
 
 def test_nor_does_it_when_github_is_synced() -> None:
@@ -90,14 +89,14 @@ def test_bytes_that_are_no_text_are_refused_on_every_register(scene: Scene, kind
     place = place_of(scene, kind)
     scene.ok("series", "claim", NAME, "--issue", "1", *place)
     result = scene.run("series", *words, *place)
-    assert (result.exit_code, "this is not UTF-8." in result.stderr) == (64, True), result.output
+    assert (result.exit_code, "not valid UTF-8." in result.stderr) == (64, True), result.output
     assert json.loads(scene.ok("series", "status", NAME, "--json", *place))["revision"] == 1
 
 
 def test_they_are_refused_by_a_sync_too() -> None:
     with GitHubServer(scenes.world_of()) as server:
         result = on_github(server, "sync", "--by", NO_TEXT)
-        assert (result.exit_code, "this is not UTF-8." in result.stderr) == (64, True)
+        assert (result.exit_code, "not valid UTF-8." in result.stderr) == (64, True)
         assert server.call(lambda world: world.documents()) == {}
 
 
@@ -105,7 +104,7 @@ def test_they_are_refused_by_a_sync_too() -> None:
 def test_what_is_no_login_is_refused_before_anything_is_changed(login: str) -> None:
     with GitHubServer(scenes.world_of()) as server:
         result = on_github(server, "sync", "--assign", login)
-        assert (result.exit_code, "is no login" in result.stderr) == (64, True), result.output
+        assert (result.exit_code, "is not a login of GitHub" in result.stderr) == (64, True), result.output
         assert server.call(lambda world: world.documents()) == {}
 
 
@@ -130,7 +129,7 @@ def test_an_issue_that_is_closed_has_left() -> None:
             result = on_github(server, "sync", "--issue", "1")
             assert (result.exit_code, result.stdout.splitlines()[-1]) == (
                 0,
-                "#1 is closed: it is not in RFC-093 any more",
+                "#1 is closed: it is no longer in RFC-093",
             )
 
 
@@ -144,4 +143,4 @@ def test_a_store_that_is_damaged_is_told_as_data_too(scene: Scene) -> None:
     scene.file.write_text("this is no database, " * 500)
     result = scene.run("series", "status", NAME, "--json")
     told = json.loads(result.stdout)
-    assert (result.exit_code, told["status"], "is damaged" in told["error"]) == (UNREADABLE, "unreadable", True)
+    assert (result.exit_code, told["status"], "is damaged" in told["error"]) == (EXIT_UNREADABLE, "unreadable", True)

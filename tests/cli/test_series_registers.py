@@ -1,4 +1,4 @@
-"""Series on a remote that is known by its name in a checkout, on one that hangs, and the figures of what was done."""
+"""Series on a remote by its name in a checkout, on one that hangs, and the metrics of commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.series_context import OUT_OF_REACH, QUEUED
+from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNAVAILABLE
 from tests.cli.command_scenes import Scene
 
 NAME = "RFC-093"
@@ -162,7 +162,7 @@ def silent() -> Iterator[str]:
 def test_a_deadline_is_kept_when_the_remote_hangs(tmp_path: Path, silent: str) -> None:
     words = ("series", "claim", NAME, "--issue", "1", "--deadline", "300ms", "--remote", silent)
     result = Scene(tmp_path).run(*words)
-    assert result.exit_code == OUT_OF_REACH
+    assert result.exit_code == EXIT_UNAVAILABLE
     assert "did not answer within the deadline of 0.3 s" in result.stderr
 
 
@@ -172,7 +172,7 @@ def test_a_deadline_is_kept_when_the_remote_hangs(tmp_path: Path, silent: str) -
 def test_what_was_counted_is_added_to_a_file(tmp_path: Path) -> None:
     scene, file = Scene(tmp_path), tmp_path / "figures.json"
     scene.ok("series", "claim", NAME, "--issue", "1", "--metrics", str(file))
-    assert scene.run("series", "claim", NAME, "--issue", "2", "--metrics", str(file)).exit_code == QUEUED
+    assert scene.run("series", "claim", NAME, "--issue", "2", "--metrics", str(file)).exit_code == EXIT_QUEUED
     scene.ok("series", "release", NAME, "--issue", "1", "--dry-run", "--metrics", str(file))
     scene.ok("series", "release", NAME, "--issue", "1", "--metrics", str(file))
     told = json.loads(file.read_text())
@@ -185,4 +185,4 @@ def test_figures_that_cannot_be_written_do_not_change_how_it_ended(tmp_path: Pat
     words = ("series", "claim", NAME, "--issue", "1", "--metrics", str(tmp_path / "file" / "figures.json"))
     result = Scene(tmp_path).run(*words)
     assert result.exit_code == 0
-    assert "The figures could not be written to " in result.stderr
+    assert "cannot write the metrics to " in result.stderr

@@ -13,9 +13,9 @@ from asterism.compat.galaxy import EventType, TaskStarLine, get_event_bus
 from tests.compat.compat_scenes import GALAXY, Devices, Diary, Session, run
 
 
-def test_nothing_recurses_on_a_deep_graph() -> None:
-    """Twelve thousand tasks one below the other: built, copied, written, read, measured and run."""
-    depth = 12_000
+@pytest.mark.parametrize("depth", [1_500, pytest.param(12_000, marks=pytest.mark.long)])
+def test_nothing_recurses_on_a_deep_graph(depth: int) -> None:
+    """Thousands of tasks one below the other: built, copied, written, read, measured and run."""
     names = [f"t{i}" for i in range(depth)]
     plan = GALAXY.plan(*names, lines=[f"{above}>{below}" for above, below in pairwise(names)])
     read = type(plan).from_json(plan.to_json())
@@ -35,8 +35,9 @@ def test_nothing_recurses_on_a_deep_graph() -> None:
     assert len(diary.of(EventType.TASK_COMPLETED)) == depth
 
 
-def test_an_agent_may_edit_a_deep_graph() -> None:
-    names = [f"t{i}" for i in range(10_000)]
+@pytest.mark.parametrize("depth", [1_500, pytest.param(10_000, marks=pytest.mark.long)])
+def test_an_agent_may_edit_a_deep_graph(depth: int) -> None:
+    names = [f"t{i}" for i in range(depth)]
     plan = GALAXY.plan("A", *names, lines=[f"{a}>{b}" for a, b in zip(["A", *names], names, strict=False)])
 
     def cut(mine: Any, event: Any) -> None:

@@ -1,5 +1,4 @@
-"""Who has been asleep, or whose store has lost something, writes nothing that does not fit, and executes nothing that
-the store does not say."""
+"""Stale owners: a process that was suspended, or whose store lost records, writes and executes nothing wrong."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A file that cannot be written for a while, though it was open: devices and journals wait for it as for any store that
-is out of reach, and nothing that was done is done again."""
+"""A store file that becomes read-only for a while: devices and journals wait, and no work is repeated."""
 
 from __future__ import annotations
 

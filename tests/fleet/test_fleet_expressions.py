@@ -1,4 +1,4 @@
-"""A rule or a selection that costs too much is an objection with words, wherever it comes from: nobody is held up."""
+"""A rule or a selection that costs too much is a refusal with a reason, and holds up no device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_device_with_a_rule_that_always_costs_too_much_does_not_start(
 
 @pytest.mark.parametrize("bomb", [*CONSTANT.values(), *RULES.values()])
 async def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_work(stage: Stage, bomb: str) -> None:
-    """As an older version or somebody else may have put it there: past every check."""
+    """Written past every check, as by an older version or another program."""
     bad = Workflow("heavy", call="work:do", requires=bomb, version=1)
     await stage.store.commit(
         [
@@ -72,7 +72,7 @@ async def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_wo
 
 
 @pytest.mark.parametrize("bomb", RULES.values(), ids=RULES)
-async def test_a_bad_prefers_prefers_nobody(stage: Stage, bomb: str) -> None:
+async def test_an_invalid_prefers_is_ignored(stage: Stage, bomb: str) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(Workflow("work", call="work:do", prefers=bomb))
     await stage.at_work(kitchen, run)
@@ -177,15 +177,13 @@ def test_many_selections_of_one_run_share_their_steps() -> None:
         execute(command("true", env={f"K{number}": costly for number in range(MANY)}), given)
 
 
-def test_what_the_policy_allows_is_evaluated(evaluated: list[str]) -> None:
+def test_allowed_work_is_evaluated(evaluated: list[str]) -> None:
     policy = DevicePolicy(Rules(hosts=("http://127.0.0.1:9",)))
     assert check(asking("result"), {"name": "a", "host": "127.0.0.1"}, policy) is None
     assert evaluated == ["result"]
 
 
-def test_a_secret_in_an_address_is_judged_once_it_is_known(
-    evaluated: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_in_an_address_is_judged_after_filling(evaluated: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then the address is not known, and no other one is judged in its place."""
     monkeypatch.setenv("PLACE", "127.0.0.1")
     allowed = DevicePolicy(Rules(hosts=("http://127.0.0.1:9",), secrets=("PLACE",)))

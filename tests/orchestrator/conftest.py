@@ -1,4 +1,4 @@
-"""No test of this room may leave anything behind."""
+"""No test of the orchestrator may leave processes or files behind."""
 
 from tests.left_behind import nothing_is_left_behind, what_is_there_before
 

@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: plans in virtual time, editors that follow a script, times from the start."""
+"""Shared by the tests of the orchestrator: plans in virtual time, scripted editors, times from the start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Outcome = TypeVar("Outcome")
 
 
 def after(seconds: float, value: Any = None) -> Callable[[], Coroutine[Any, Any, Any]]:
-    """Work that takes so long and returns that."""
+    """A function that takes this many seconds and returns their number."""
 
     async def work() -> Any:
         await asyncio.sleep(seconds)
@@ -24,7 +24,7 @@ def after(seconds: float, value: Any = None) -> Callable[[], Coroutine[Any, Any,
 
 
 def failing(seconds: float = 0.0, error: BaseException | None = None) -> Callable[[], Coroutine[Any, Any, Any]]:
-    """Work that takes so long and fails."""
+    """A function that takes this many seconds and fails."""
 
     async def work() -> Any:
         await asyncio.sleep(seconds)
@@ -34,7 +34,7 @@ def failing(seconds: float = 0.0, error: BaseException | None = None) -> Callabl
 
 
 def stubborn(seconds: float, value: Any = None) -> Callable[[], Coroutine[Any, Any, Any]]:
-    """Work that takes so long, whoever asks it to stop."""
+    """A function that takes this many seconds and ignores cancellation."""
 
     async def work() -> Any:
         end = asyncio.get_running_loop().time() + seconds
@@ -89,12 +89,12 @@ def told(result: Result | Constellation, task_id: str) -> list[str]:
 
 
 def why_of(result: Result | Constellation, task_id: str, what: str) -> str:
-    """The reason that a story gives for one kind of step."""
+    """The reason of one kind of step in a story."""
     return next(entry.why for entry in reversed(result.story(task_id)) if entry.what == what)
 
 
 class Diary:
-    """An observer that keeps all it hears."""
+    """An observer that records all events."""
 
     def __init__(self, orchestrator: Orchestrator, *kinds: type[Event]) -> None:
         self.events: list[Any] = []
@@ -111,7 +111,7 @@ class Diary:
 
 
 class Script:
-    """An editor that takes ``seconds`` and answers by the book: ``answers`` maps the id of a task that has ended, or
+    """An editor that takes ``seconds`` and answers from a table: ``answers`` maps the id of a task that has ended, or
     the kind of an event, to an answer (or to a function of view and events that makes one)."""
 
     def __init__(self, answers: dict[str, Any] | None = None, seconds: float = 0.0) -> None:
@@ -138,7 +138,7 @@ class Script:
 
 
 async def until(condition: Callable[[], Any], turns: int = 1000) -> None:
-    """Let the loop turn until something is so, without any time passing."""
+    """Run the loop until a condition holds, without any time passing."""
     for _ in range(turns):
         if condition():
             return
@@ -147,7 +147,7 @@ async def until(condition: Callable[[], Any], turns: int = 1000) -> None:
 
 
 async def deadline(awaitable: Awaitable[Outcome], seconds: float = 300.0) -> Outcome:
-    """For tests in real time: the awaited thing happens soon, or the test fails."""
+    """For tests in real time: the condition holds soon, or the test fails."""
     async with asyncio.timeout(seconds):
         return await awaitable
 

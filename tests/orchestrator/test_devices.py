@@ -1,4 +1,4 @@
-"""Devices: which one gets a task, what happens when they refuse, vanish, join and leave, and when there is none."""
+"""Devices: the choice of one for a task; refusals, losses, joins and leaves; no capable device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class Refusing(LocalDevice):
-    """A device that gives the first ``times`` pieces of work back, or loses them."""
+    """A device that gives the first ``times`` tasks back, or loses them."""
 
     def __init__(self, id: str, times: float = float("inf"), error: type[Exception] = DeviceUnavailable, **terms: Any):
         super().__init__(id, **terms)
@@ -85,7 +85,7 @@ async def test_a_strategy_that_fails_or_talks_nonsense_does_not_hang_the_plan(an
         return answer
 
     async def main() -> str:
-        """How it ended: with a result, or with an error that says what is wrong."""
+        """How it ended: with a result, or with an error."""
         orchestrator = Orchestrator([LocalDevice("a"), LocalDevice("b")], strategy=strategy, no_device_timeout=10)
         running = asyncio.create_task(orchestrator.run(independent(Task("t", call=after(1)))))
         await asyncio.wait([running], timeout=1000)

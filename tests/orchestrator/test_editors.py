@@ -1,4 +1,4 @@
-"""Edit cycles with an editor in the process: who is held, who is asked, and what becomes of every kind of answer."""
+"""Edit cycles with an editor in this process: holds, calls of the editor, and every kind of answer."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_when_no_task_can_start_the_editor_is_called_once_more() -> None:
 
 
 def test_the_stuck_cycle_does_not_repeat_without_progress() -> None:
-    # an accepted edit that lets nothing move is no progress
+    # an accepted edit after which no task can start is no progress
     editor = Script({"stuck": lambda view, events: [edits.UpdateTask("b", timeout=1.0 + len(editor.asked))]})
     plan = chain(Task("a", call=failing(1)), Task("b", call=after(1)))
     result, diary = edited(plan, editor=editor)
@@ -328,7 +328,7 @@ def test_a_revoked_execution_is_stopped_and_its_result_refused() -> None:
     editor = Script({"root": [edits.UpdateTask("b", call=after(10, "new"))]}, seconds=1)
     result = orchestrate(plan, editor=editor, policy="speculative")
     assert result["b"].value == "new"
-    assert span(result, "b") == (4, 14)  # it waits until the old execution has stopped: one owner at a time
+    assert span(result, "b") == (4, 14)  # it waits until the old execution has stopped
     assert "late result refused" in told(result, "b")
 
 
@@ -763,7 +763,11 @@ async def async_function(view: Any, events: Any) -> Any:
     return add_extra(view, events)
 
 
-@pytest.mark.parametrize("editor", [WithEdit(), WithSyncEdit(), CallableObject(), async_function, add_extra], ids=str)
+@pytest.mark.parametrize(
+    "editor",
+    [WithEdit(), WithSyncEdit(), CallableObject(), async_function, add_extra],
+    ids=["edit", "sync edit", "callable object", "async function", "function"],
+)
 def test_an_editor_is_any_function_or_object_with_edit(editor: Any) -> None:
     result, _ = edited(independent(Task("a", call=after(1))), editor=editor)
     assert result["extra"].value == "extra"

@@ -1,4 +1,4 @@
-"""Events: typed, by type or all, from observers that may be slow, crash or fall behind."""
+"""Events: subscription by type; observers that are slow, raise or fall behind."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_queue_that_is_full_drops_the_oldest_events_and_counts_them() -> None:
         await running
         return subscription.dropped
 
-    # ten events: the first is in the observer's hands, the last three are in the queue
+    # ten events: the observer has the first, the queue the last three
     assert run(main()) == 6
     assert heard == ["t0", "t3", "t4", "t4"]
 

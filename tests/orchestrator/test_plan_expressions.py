@@ -1,4 +1,4 @@
-"""Conditions and selections of a plan that cost too much: refused where they come in, bounded where they are asked."""
+"""Costly conditions and selections of a plan: refused when added, bounded when evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How results travel: by parameter name, by mapping, by reference; and what a run gives back."""
+"""Results: passed by parameter name, by mapping and by reference; the result of a run."""
 
 from __future__ import annotations
 

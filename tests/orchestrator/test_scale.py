@@ -39,7 +39,7 @@ async def test_others_get_their_turn_while_thousands_of_tasks_are_started() -> N
     plan = Constellation()
     for n in range(5 * STARTS_PER_STEP):
         plan.add(Task(f"t{n}", call=nothing))
-    begun: list[int] = []  # how many had begun at each turn of somebody else
+    begun: list[int] = []  # how many had begun at each turn of another task
     loop = asyncio.get_running_loop()
     running = asyncio.ensure_future(Orchestrator([LocalDevice("device")]).run(plan))
 

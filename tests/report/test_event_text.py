@@ -37,10 +37,10 @@ def test_tasks() -> None:
     failed = task("task_failed", TaskStatus.FAILED, error=CommandFailed(3, "no luck\n"))
     assert failed == "build failed: the command exited with 3: no luck"
     assert task("task_cancelled", TaskStatus.CANCELLED) == "build cancelled"
-    assert task("task_retrying", attempt=1, error=ValueError("no")).startswith("build: attempt 1 failed and another")
+    assert task("task_retrying", attempt=1, error=ValueError("no")).startswith("build: attempt 1 failed and will")
 
 
-def test_in_a_store_a_task_is_given_to_a_fleet_and_who_did_it_is_told_at_its_end() -> None:
+def test_in_a_store_a_task_starts_in_the_fleet_and_its_end_names_the_device() -> None:
     kept = RecordedConstellation.of(PLAN)
     begun = TaskEvent(kind="task_started", at=1.0, task_id="build", status=TaskStatus.RUNNING, device="fleet")
     assert sentence(begun, kept) == "build started in the fleet"
@@ -51,11 +51,11 @@ def test_in_a_store_a_task_is_given_to_a_fleet_and_who_did_it_is_told_at_its_end
 def test_edits() -> None:
     assert edit("cycle_opened") == "cycle 3 opened for build"
     assert edit("edit_applied", author="repair", edits=("add task 'a'", "remove task 'b'")) == (
-        "edit applied by repair: add task 'a'; remove task 'b'"
+        "edit by repair applied: add task 'a'; remove task 'b'"
     )
     violation = Violation(0, "unknown_task", "there is no task 'x' in the plan")
     assert edit("edit_rejected", author="repair", violations=(violation,)) == (
-        "edit rejected, by repair: there is no task 'x' in the plan"
+        "edit by repair rejected: there is no task 'x' in the plan"
     )
     assert edit("editor_failed", error=ValueError("no")) == "cycle 3: the editor failed: ValueError: no"
 

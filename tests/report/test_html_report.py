@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from asterism.report import (
     CycleBar,
+    DrawnEdge,
+    DrawnTask,
     EditRow,
     ExecutionBar,
     Hold,
-    Line,
     Picture,
     Report,
-    Star,
     StoryLine,
     TaskRow,
     report,
@@ -36,11 +36,11 @@ RUN = Report(
     picture=Picture(
         "release",
         (
-            Star("fetch", "Fetch", "completed"),
-            Star("build", "Build", "failed"),
-            Star("rebuild", "Build again", "completed"),
+            DrawnTask("fetch", "Fetch", "completed"),
+            DrawnTask("build", "Build", "failed"),
+            DrawnTask("rebuild", "Build again", "completed"),
         ),
-        (Line("fetch", "build"), Line("fetch", "rebuild")),
+        (DrawnEdge("fetch", "build"), DrawnEdge("fetch", "rebuild")),
     ),
     executions=(
         ExecutionBar("fetch", "laptop", 0, 1000.0, 1002.0, "completed", False),
@@ -192,8 +192,8 @@ def test_a_large_plan_is_drawn_in_part_and_listed_whole() -> None:
         RUN,
         picture=Picture(
             "large",
-            tuple(Star(name, name) for name in names),
-            tuple(Line(f"t{number // 2}", f"t{number}") for number in range(1, 2_000)),
+            tuple(DrawnTask(name, name) for name in names),
+            tuple(DrawnEdge(f"t{number // 2}", f"t{number}") for number in range(1, 2_000)),
         ),
         executions=tuple(ExecutionBar(name, "d", 0, 1000.0, 1001.0, "completed", False) for name in names),
         holds=tuple(Hold(name, 1000.0 + number / 1000, 1009.0, 1) for number, name in enumerate(names)),
@@ -218,14 +218,14 @@ def test_a_huge_plan_is_listed_in_part_and_the_page_says_so() -> None:
 def everywhere(text: str) -> Report:
     """A report that has the given text in every place that takes one."""
     other = text + "2"
-    stars = (Star(text, other, text, text), Star(other, text))
+    drawn_tasks = (DrawnTask(text, other, text, text), DrawnTask(other, text))
     return Report(
         title=text,
         state=text,
         started_at=0.0,
         ended_at=1.0,
         figures=((text, text),),
-        picture=Picture(text, stars, (Line(text, other, text, text),)),
+        picture=Picture(text, drawn_tasks, (DrawnEdge(text, other, text, text),)),
         executions=(ExecutionBar(text, text, 0, 0.0, 1.0, text, True),),
         cycles=(CycleBar(1, 0.0, 1.0, (text,), text, 1),),
         holds=(Hold(text, 0.0, 1.0, 1),),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.report import Line, Picture, Star
+from asterism.report import DrawnEdge, DrawnTask, Picture
 from asterism.report.drawing_graph import Graph
 from asterism.report.layout import BEND_ROOM, MOST_BENDS, count_crossings, lay_out, spread, untangle
 
@@ -17,8 +17,8 @@ from asterism.report.layout import BEND_ROOM, MOST_BENDS, count_crossings, lay_o
 def picture_of(count: int, edges: list[tuple[int, int]]) -> Picture:
     return Picture(
         "plan",
-        tuple(Star(f"t{task}", f"t{task}") for task in range(count)),
-        tuple(Line(f"t{source}", f"t{target}") for source, target in edges),
+        tuple(DrawnTask(f"t{task}", f"t{task}") for task in range(count)),
+        tuple(DrawnEdge(f"t{source}", f"t{target}") for source, target in edges),
     )
 
 
@@ -113,7 +113,7 @@ def test_many_long_lines_cost_a_bounded_number_of_bends() -> None:
         (picture_of(3, [(0, 1), (1, 2), (2, 1)]), "cycle that these tasks are on or below: t1, t2"),
         (picture_of(1, [(0, 0)]), "cycle"),
         (picture_of(1, [(0, 7)]), "'t7', which is not in the picture"),
-        (Picture("plan", (Star("a", "a"), Star("a", "b")), ()), "same id"),
+        (Picture("plan", (DrawnTask("a", "a"), DrawnTask("a", "b")), ()), "same id"),
     ],
 )
 def test_what_is_no_graph_is_refused(picture: Picture, message: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.report import Line, Picture, Star, mermaid
+from asterism.report import DrawnEdge, DrawnTask, Picture, mermaid
 from asterism.report.picture import STATUSES
 
 
@@ -16,11 +16,15 @@ def test_a_small_plan_reads_as_expected() -> None:
     picture = Picture(
         "release",
         (
-            Star("fetch", "Fetch sources", "completed"),
-            Star("build", "build", "failed"),
-            Star("alert", "alert"),
+            DrawnTask("fetch", "Fetch sources", "completed"),
+            DrawnTask("build", "build", "failed"),
+            DrawnTask("alert", "alert"),
         ),
-        (Line("fetch", "build"), Line("build", "alert", "failure"), Line("fetch", "alert", when="size > 3")),
+        (
+            DrawnEdge("fetch", "build"),
+            DrawnEdge("build", "alert", "failure"),
+            DrawnEdge("fetch", "alert", when="size > 3"),
+        ),
     )
     text = mermaid(picture).splitlines()
     assert text[:10] == [
@@ -56,14 +60,14 @@ def test_a_small_plan_reads_as_expected() -> None:
     ],
 )
 def test_labels_are_escaped(name: str, escaped: str) -> None:
-    assert f'  n0["{escaped}"]:::pending' in mermaid(Picture("plan", (Star(name, name),), ())).splitlines()
+    assert f'  n0["{escaped}"]:::pending' in mermaid(Picture("plan", (DrawnTask(name, name),), ())).splitlines()
 
 
 @given(st.text(), st.text(), st.text())
 @settings(deadline=None)
 def test_any_text_stays_inside_its_quotes(name: str, label: str, condition: str) -> None:
-    stars = (Star(name, label, condition), Star(name + "2", label))
-    lines = mermaid(Picture(label, stars, (Line(name, name + "2", when=condition),))).split("\n")
+    drawn_tasks = (DrawnTask(name, label, condition), DrawnTask(name + "2", label))
+    lines = mermaid(Picture(label, drawn_tasks, (DrawnEdge(name, name + "2", when=condition),))).split("\n")
     assert lines[0] == lines[2] == "---"
     assert re.fullmatch(r'  n0\["[^"\[\]{}<>|`]*(<br/>[^"\[\]{}<>|`]*)?"\]:::pending', lines[4])
     assert re.fullmatch(r'  n0 -->\|"if [^"|<>`]*"\| n1', lines[6])
@@ -75,4 +79,4 @@ def test_an_empty_plan_is_a_flowchart() -> None:
 
 def test_a_cycle_is_refused() -> None:
     with pytest.raises(ValueError, match="cycle"):
-        mermaid(Picture("plan", (Star("a", "a"), Star("b", "b")), (Line("a", "b"), Line("b", "a"))))
+        mermaid(Picture("plan", (DrawnTask("a", "a"), DrawnTask("b", "b")), (DrawnEdge("a", "b"), DrawnEdge("b", "a"))))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism.report import ExecutionBar, Line, Picture, Report, Star, StoryLine, TaskRow, report
+from asterism.report import DrawnEdge, DrawnTask, ExecutionBar, Picture, Report, StoryLine, TaskRow, report
 from tests.process_scenes import PATIENCE
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -25,8 +25,8 @@ RUN = Report(
     figures=(("Makespan", "3 s"),),
     picture=Picture(
         "release",
-        (Star("fetch", "Fetch", "completed"), Star(NASTY, "Odd", "failed")),
-        (Line("fetch", NASTY),),
+        (DrawnTask("fetch", "Fetch", "completed"), DrawnTask(NASTY, "Odd", "failed")),
+        (DrawnEdge("fetch", NASTY),),
     ),
     executions=(
         ExecutionBar("fetch", "laptop", 0, 0.0, 1.0, "completed", False),

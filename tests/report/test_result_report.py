@@ -108,8 +108,8 @@ def test_tasks_that_were_removed_are_still_listed_and_drawn_below_what_they_wait
     assert "pdf" not in result.plan
     assert rows["pdf"].status == rows["proof"].status == "removed"
     assert "build again; and no PDF" in rows["pdf"].reason
-    stars = {star.id: star.status for star in report.picture.stars}
-    assert stars == {
+    drawn_tasks = {drawn_task.id: drawn_task.status for drawn_task in report.picture.tasks}
+    assert drawn_tasks == {
         "fetch": "completed",
         "build": "failed",
         "pack": "completed",
@@ -117,7 +117,7 @@ def test_tasks_that_were_removed_are_still_listed_and_drawn_below_what_they_wait
         "pdf": "removed",
         "proof": "removed",
     }
-    assert {("pack", "pdf"), ("pdf", "proof")} <= {(line.source, line.target) for line in report.picture.lines}
+    assert {("pack", "pdf"), ("pdf", "proof")} <= {(line.source, line.target) for line in report.picture.edges}
 
 
 def test_rows_tell_how_each_task_ended() -> None:
@@ -133,7 +133,7 @@ def test_rows_tell_how_each_task_ended() -> None:
     assert [line.what for line in stories["build"]] == ["started", "attempt failed", "started", "failed"]
 
 
-def test_edits_are_told_with_author_reason_and_end() -> None:
+def test_edits_are_shown_with_author_reason_and_outcome() -> None:
     _, report = repaired()
     rejected, accepted = report.edits
     assert (rejected.outcome, rejected.version, rejected.author) == ("rejected", None, "repair")

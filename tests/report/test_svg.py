@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.report import Line, Picture, Star, svg
+from asterism.report import DrawnEdge, DrawnTask, Picture, svg
 from asterism.report.picture import STATUSES
 
 SPACE = "{http://www.w3.org/2000/svg}"
@@ -17,16 +17,16 @@ SPACE = "{http://www.w3.org/2000/svg}"
 RELEASE = Picture(
     "release",
     (
-        Star("fetch", "Fetch the sources", "completed"),
-        Star("build", "build", "failed", "exit 2"),
-        Star("alert", "Page someone", "running"),
-        Star("report", "Write a report", "waiting"),
+        DrawnTask("fetch", "Fetch the sources", "completed"),
+        DrawnTask("build", "build", "failed", "exit 2"),
+        DrawnTask("alert", "Page someone", "running"),
+        DrawnTask("report", "Write a report", "waiting"),
     ),
     (
-        Line("fetch", "build"),
-        Line("build", "alert", "failure"),
-        Line("build", "report", "completion"),
-        Line("fetch", "report", when="result.size > 1000000 && result.kind == 'full'"),
+        DrawnEdge("fetch", "build"),
+        DrawnEdge("build", "alert", "failure"),
+        DrawnEdge("build", "report", "completion"),
+        DrawnEdge("fetch", "report", when="result.size > 1000000 && result.kind == 'full'"),
     ),
 )
 
@@ -71,7 +71,7 @@ def test_a_condition_is_cut_on_its_tag_and_whole_in_its_tooltip() -> None:
 
 def test_a_long_name_is_cut_in_its_box_and_whole_in_its_tooltip() -> None:
     name = "a-very-long-name-" * 10
-    (box,) = boxes(parsed(Picture("plan", (Star(name, name),), ())))
+    (box,) = boxes(parsed(Picture("plan", (DrawnTask(name, name),), ())))
     assert (box.findtext(f"{SPACE}title") or "").startswith(name)
     assert len(box.findtext(f"{SPACE}text") or "") == 26
 
@@ -79,8 +79,8 @@ def test_a_long_name_is_cut_in_its_box_and_whole_in_its_tooltip() -> None:
 def test_boxes_are_inside_the_sheet_and_do_not_overlap() -> None:
     picture = Picture(
         "wide",
-        tuple(Star(f"t{number}", "some words to read") for number in range(40)),
-        tuple(Line(f"t{number // 3}", f"t{number}") for number in range(1, 30)),
+        tuple(DrawnTask(f"t{number}", "some words to read") for number in range(40)),
+        tuple(DrawnEdge(f"t{number // 3}", f"t{number}") for number in range(1, 30)),
     )
     root = parsed(picture)
     areas = []
@@ -99,7 +99,7 @@ def test_boxes_are_inside_the_sheet_and_do_not_overlap() -> None:
 
 @pytest.mark.parametrize("status", [*STATUSES, "unheard of"])
 def test_every_status_can_be_drawn(status: str) -> None:
-    (box,) = boxes(parsed(Picture("plan", (Star("a", "a", status),), ())))
+    (box,) = boxes(parsed(Picture("plan", (DrawnTask("a", "a", status),), ())))
     assert status in (box.findtext(f"{SPACE}title") or "")
 
 
@@ -110,13 +110,13 @@ def test_an_empty_plan_is_a_drawing_that_says_so() -> None:
 @given(st.text(), st.text(), st.text(), st.text())
 @settings(deadline=None)
 def test_any_text_gives_well_formed_markup(name: str, label: str, status: str, condition: str) -> None:
-    picture = Picture(label, (Star(name, label, status, condition), Star(name + "2", name)), ())
-    joined = Picture(label, picture.stars, (Line(name, name + "2", condition, when=condition),))
+    picture = Picture(label, (DrawnTask(name, label, status, condition), DrawnTask(name + "2", name)), ())
+    joined = Picture(label, picture.tasks, (DrawnEdge(name, name + "2", condition, when=condition),))
     assert len(boxes(parsed(joined))) == 2
 
 
 def test_markup_in_a_name_stays_text() -> None:
-    root = parsed(Picture("<b>", (Star("<script>alert(1)</script>", '"><script>'),), ()))
+    root = parsed(Picture("<b>", (DrawnTask("<script>alert(1)</script>", '"><script>'),), ()))
     assert not list(root.iter(f"{SPACE}script"))
     assert boxes(root)[0].get("data-task") == "<script>alert(1)</script>"
 
@@ -135,6 +135,6 @@ def test_the_same_picture_gives_the_same_text() -> None:
 
 
 def test_a_deep_chain_can_be_drawn() -> None:
-    stars = tuple(Star(f"t{number}", f"t{number}") for number in range(10_000))
-    chain = tuple(Line(f"t{number}", f"t{number + 1}") for number in range(9_999))
-    assert svg(Picture("chain", stars, chain)).count('class="box"') == 10_000
+    drawn_tasks = tuple(DrawnTask(f"t{number}", f"t{number}") for number in range(10_000))
+    chain = tuple(DrawnEdge(f"t{number}", f"t{number + 1}") for number in range(9_999))
+    assert svg(Picture("chain", drawn_tasks, chain)).count('class="box"') == 10_000

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from asterism.report import Line, Picture, Star, terminal
+from asterism.report import DrawnEdge, DrawnTask, Picture, terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 MARKS = "○◌◐●✗⊘⊖?"
@@ -23,27 +23,29 @@ MARKS = "○◌◐●✗⊘⊖?"
 
 def chain() -> Picture:
     statuses = ("completed", "completed", "running", "waiting")
-    stars = tuple(Star(f"step-{number}", f"Step {number}", status) for number, status in enumerate(statuses))
-    return Picture("chain", stars, tuple(Line(f"step-{number}", f"step-{number + 1}") for number in range(3)))
+    drawn_tasks = tuple(DrawnTask(f"step-{number}", f"Step {number}", status) for number, status in enumerate(statuses))
+    return Picture(
+        "chain", drawn_tasks, tuple(DrawnEdge(f"step-{number}", f"step-{number + 1}") for number in range(3))
+    )
 
 
 def diamond() -> Picture:
     return Picture(
         "diamond",
         (
-            Star("fetch", "Fetch sources", "completed"),
-            Star("build", "Build", "completed", "laptop"),
-            Star("lint", "Lint", "failed", "exit 2"),
-            Star("ship", "Ship it", "waiting"),
-            Star("alert", "Page someone", "running"),
+            DrawnTask("fetch", "Fetch sources", "completed"),
+            DrawnTask("build", "Build", "completed", "laptop"),
+            DrawnTask("lint", "Lint", "failed", "exit 2"),
+            DrawnTask("ship", "Ship it", "waiting"),
+            DrawnTask("alert", "Page someone", "running"),
         ),
         (
-            Line("fetch", "build"),
-            Line("fetch", "lint"),
-            Line("build", "ship"),
-            Line("lint", "ship", "completion"),
-            Line("lint", "alert", "failure"),
-            Line("build", "alert", when="result.size > 1000000 && result.kind == 'full'"),
+            DrawnEdge("fetch", "build"),
+            DrawnEdge("fetch", "lint"),
+            DrawnEdge("build", "ship"),
+            DrawnEdge("lint", "ship", "completion"),
+            DrawnEdge("lint", "alert", "failure"),
+            DrawnEdge("build", "alert", when="result.size > 1000000 && result.kind == 'full'"),
         ),
     )
 
@@ -51,45 +53,47 @@ def diamond() -> Picture:
 def fan() -> Picture:
     parts = [f"part-{number}" for number in range(10)]
     statuses = ("completed", "running", "pending")
-    middle = [Star(part, part, statuses[number % 3]) for number, part in enumerate(parts)]
+    middle = [DrawnTask(part, part, statuses[number % 3]) for number, part in enumerate(parts)]
     return Picture(
         "fan",
-        (Star("split", "split", "completed"), *middle, Star("merge", "merge", "waiting")),
-        (*(Line("split", part) for part in parts), *(Line(part, "merge") for part in parts)),
+        (DrawnTask("split", "split", "completed"), *middle, DrawnTask("merge", "merge", "waiting")),
+        (*(DrawnEdge("split", part) for part in parts), *(DrawnEdge(part, "merge") for part in parts)),
     )
 
 
 def layered() -> Picture:
     chance = random.Random(7)
-    stars, lines = [], []
+    drawn_tasks, lines = [], []
     for layer in range(5):
         for place in range(4):
             name = f"t{layer}.{place}"
-            stars.append(Star(name, name, ("completed", "completed", "running", "waiting", "waiting")[layer]))
+            drawn_tasks.append(
+                DrawnTask(name, name, ("completed", "completed", "running", "waiting", "waiting")[layer])
+            )
             if layer:
                 parents = chance.sample(range(4), chance.randint(1, 3))
-                lines += [Line(f"t{layer - 1}.{parent}", name) for parent in parents]
-    return Picture("layered", tuple(stars), tuple(lines))
+                lines += [DrawnEdge(f"t{layer - 1}.{parent}", name) for parent in parents]
+    return Picture("layered", tuple(drawn_tasks), tuple(lines))
 
 
 def islands() -> Picture:
     return Picture(
         "islands",
         (
-            *chain().stars,
-            *diamond().stars,
-            Star("alone", "alone", "removed"),
-            Star("far", "一个任务", "cancelled"),
+            *chain().tasks,
+            *diamond().tasks,
+            DrawnTask("alone", "alone", "removed"),
+            DrawnTask("far", "一个任务", "cancelled"),
         ),
-        (*chain().lines, *diamond().lines),
+        (*chain().edges, *diamond().edges),
     )
 
 
 def large() -> Picture:
     statuses = ["completed"] * 90 + ["failed"] * 5 + ["waiting"] * 205
-    stars = tuple(Star(f"t{number}", f"t{number}", status) for number, status in enumerate(statuses))
-    lines = tuple(Line(f"t{number // 4}", f"t{number}") for number in range(1, 300))
-    return Picture("large", stars, lines)
+    drawn_tasks = tuple(DrawnTask(f"t{number}", f"t{number}", status) for number, status in enumerate(statuses))
+    lines = tuple(DrawnEdge(f"t{number // 4}", f"t{number}") for number in range(1, 300))
+    return Picture("large", drawn_tasks, lines)
 
 
 SHAPES = {shape.__name__: shape for shape in (chain, diamond, fan, layered, islands, large)}
@@ -142,8 +146,8 @@ def strokes(cells: str, column: int, step: int) -> list[int]:
 @pytest.mark.parametrize("name", ["chain", "diamond", "fan", "layered", "islands"])
 def test_every_edge_of_the_usual_shapes_can_be_read_back(name: str) -> None:
     picture = SHAPES[name]()
-    edges = {(line.source, line.target) for line in picture.lines}
-    assert read_back(terminal(picture, 120).plain, {star.id for star in picture.stars}) == edges
+    edges = {(line.source, line.target) for line in picture.edges}
+    assert read_back(terminal(picture, 120).plain, {drawn_task.id for drawn_task in picture.tasks}) == edges
 
 
 @st.composite
@@ -155,16 +159,16 @@ def small_pictures(draw: st.DrawFn) -> Picture:
     statuses = draw(st.lists(status, min_size=count, max_size=count))
     return Picture(
         "plan",
-        tuple(Star(f"t{task}", "label", chosen) for task, chosen in enumerate(statuses)),
-        tuple(Line(f"t{source}", f"t{target}") for source, target in edges),
+        tuple(DrawnTask(f"t{task}", "label", chosen) for task, chosen in enumerate(statuses)),
+        tuple(DrawnEdge(f"t{source}", f"t{target}") for source, target in edges),
     )
 
 
 @given(small_pictures())
 @settings(deadline=None)
 def test_every_edge_of_any_graph_can_be_read_back(picture: Picture) -> None:
-    edges = {(line.source, line.target) for line in picture.lines}
-    assert read_back(terminal(picture, 200).plain, {star.id for star in picture.stars}) == edges
+    edges = {(line.source, line.target) for line in picture.edges}
+    assert read_back(terminal(picture, 200).plain, {drawn_task.id for drawn_task in picture.tasks}) == edges
 
 
 @given(small_pictures(), st.integers(1, 100))
@@ -188,7 +192,7 @@ def test_what_a_line_asks_for_is_written_out(width: int) -> None:
 
 
 def test_no_control_character_reaches_the_terminal() -> None:
-    picture = Picture("a\x1b[2J", (Star("b\x1b]0;x\x07", "c\nd\re", "failed", "f\x9bg"),), ())
+    picture = Picture("a\x1b[2J", (DrawnTask("b\x1b]0;x\x07", "c\nd\re", "failed", "f\x9bg"),), ())
     (*_, row) = terminal(picture, 80).plain.split("\n")
     assert row.split() == ["✗", "b·]0;x·", "c", "d", "e", "failed", "[f·g]"]
     assert "\x1b" not in terminal(picture, 80).plain
@@ -197,7 +201,7 @@ def test_no_control_character_reaches_the_terminal() -> None:
 def test_markup_of_the_terminal_library_stays_text() -> None:
     console = Console(width=80, file=None)
     with console.capture() as capture:
-        console.print(terminal(Picture("[red]", (Star("[bold]x[/bold]", "[link]"),), ()), 80))
+        console.print(terminal(Picture("[red]", (DrawnTask("[bold]x[/bold]", "[link]"),), ()), 80))
     assert "[bold]x[/bold]  [link]" in capture.get()
 
 
@@ -210,9 +214,9 @@ def test_statuses_have_colours_on_a_colour_terminal() -> None:
 
 
 def test_a_deep_chain_is_summed_up() -> None:
-    stars = tuple(Star(f"t{number}", "label") for number in range(10_000))
-    links = tuple(Line(f"t{number}", f"t{number + 1}") for number in range(9_999))
-    drawing = terminal(Picture("deep", stars, links), 80).plain.split("\n")
+    drawn_tasks = tuple(DrawnTask(f"t{number}", "label") for number in range(10_000))
+    links = tuple(DrawnEdge(f"t{number}", f"t{number + 1}") for number in range(9_999))
+    drawing = terminal(Picture("deep", drawn_tasks, links), 80).plain.split("\n")
     assert drawing[0] == "deep  10,000 tasks, 9,999 dependencies"
     assert len(drawing) < 50
     assert drawing[-1].split()[:2] == ["9,751-10,000", "250"]

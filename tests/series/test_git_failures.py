@@ -1,5 +1,4 @@
-"""A register on a git remote where something is wrong: locks, refs that look alike, folders that are swept, settings of
-the surroundings, and git processes that do not end."""
+"""A git remote with problems: locks, similar refs, removed directories, odd settings, git processes that hang."""
 
 from __future__ import annotations
 
@@ -19,10 +18,11 @@ from typing import Any
 import pytest
 
 from asterism.core.series.machine import Series
-from asterism.series import git_register
+from asterism.series import private_repo
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
-from asterism.series.git_register import STUCK, GitRegister
+from asterism.series.git_register import MAX_UNCHANGED_REJECTIONS, GitRegister
+from asterism.series.private_repo import GitResult, PrivateRepository
 from asterism.series.register import RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import PATIENCE, gone, soon
 from tests.series.register_openers import bare_repository
@@ -75,7 +75,7 @@ async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
 ) -> None:
     """A lock that stays would stop everybody else for good."""
     monkeypatch.setattr(
-        git_register, "GRACE", PATIENCE
+        private_repo, "GRACE", PATIENCE
     )  # who is held up for longer than its grace is killed with its lock
     mark = tmp_path / "begun"
     locked = f'if [ "$1" = prepared ]; then touch {mark}; sleep 1000; fi'
@@ -97,18 +97,18 @@ async def test_a_git_that_does_not_want_to_end_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
     """Also if it says more than anybody reads, and if whoever waits for its end is interrupted once more."""
-    monkeypatch.setattr(git_register, "GRACE", 1000.0 if twice else 0.1)
+    monkeypatch.setattr(private_repo, "GRACE", 1000.0 if twice else 0.1)
     mark = tmp_path / "begun"
     program = script(tmp_path / "bin" / "git", "trap '' TERM", f"echo $$ > {mark}.new", f"mv {mark}.new {mark}", "yes")
-    signalled, sent = git_register._signalled, asyncio.Event()
+    signalled, sent = private_repo._signal_group, asyncio.Event()
 
     def witnessed(group: int, how: int) -> bool:
         sent.set()
         return signalled(group, how)
 
-    monkeypatch.setattr(git_register, "_signalled", witnessed)
+    monkeypatch.setattr(private_repo, "_signal_group", witnessed)
     async with using("file:///x.git", environment={"PATH": f"{program.parent}:{os.environ['PATH']}"}) as register:
-        reading = asyncio.ensure_future(register._run("x"))
+        reading = asyncio.ensure_future(register._repository.run("x"))
         await asyncio.to_thread(appeared, mark)
         reading.cancel()
         if twice:
@@ -139,14 +139,15 @@ async def state(register: GitRegister) -> Series:
 async def test_a_ref_that_is_there_and_never_found_is_told_after_a_few_questions(remote: Path) -> None:
     asked = []
 
-    class Contradicting(GitRegister):
-        async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git_register._Answer:
+    class Contradicting(PrivateRepository):
+        async def run(self, *words: str, **options: Any) -> GitResult:
             asked.append(words[0])
             if words[0] == "fetch":
-                return git_register._Answer(128, b"", f"fatal: couldn't find remote ref {REF}")
-            return await super()._run(*words, given=given, **terms)
+                return GitResult(128, b"", f"fatal: couldn't find remote ref {REF}")
+            return await super().run(*words, **options)
 
-    register = Contradicting(f"file://{remote}")
+    register = GitRegister(f"file://{remote}")
+    register._repository = Contradicting(os.environ, 60.0)
     other = GitRegister(f"file://{remote}")
     await claim(other, NAME, Claim(1))
     try:
@@ -171,13 +172,13 @@ async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_tha
         token = await register.swap(NAME, None, "one", "m")
         lock = remote / f"{REF}.lock"
         lock.touch()
-        for _ in range(STUCK - 1):
+        for _ in range(MAX_UNCHANGED_REJECTIONS - 1):
             with pytest.raises(RegisterBusy):
                 await register.swap(NAME, token, "two", "m")
         lock.unlink()
         token = await register.swap(NAME, token, "two", "m")
         lock.touch()
-        for _ in range(STUCK - 1):  # another state: it is counted anew
+        for _ in range(MAX_UNCHANGED_REJECTIONS - 1):  # another state: it is counted anew
             with pytest.raises(RegisterBusy):
                 await register.swap(NAME, token, "three", "m")
         with pytest.raises(RegisterUnavailable, match=r"rejects the change of series RFC-093: .*remote rejected"):
@@ -220,7 +221,7 @@ async def test_a_register_whose_folder_was_swept_makes_it_anew(remote: Path, who
     async with using(f"file://{remote}") as register:
         await claim(register, NAME, Claim(1))
         seen = await register.read(NAME)
-        swept = register._directory
+        swept = register._repository._directory
         assert swept is not None
         if whole:
             shutil.rmtree(swept)
@@ -334,5 +335,5 @@ async def test_an_ssh_that_is_refused_is_told(remote: Path, tmp_path: Path) -> N
     async with using(f"git@example.invalid:{remote}", environment=environment) as register:
         with pytest.raises(RegisterUnavailable, match=r"cannot be reached: .*Permission denied \(publickey\)"):
             await claim(register, NAME, Claim(1), retry=EAGER)
-        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*Permission denied \(publickey\)"):
+        with pytest.raises(RegisterUnavailable, match=r"accepts no changes: .*Permission denied \(publickey\)"):
             await register.swap(NAME, None, "x", "m")

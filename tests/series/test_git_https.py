@@ -1,5 +1,4 @@
-"""Series on a git remote over HTTPS: the certificate is trusted as git is told to, and one that is not is told at once,
-never tried again."""
+"""A git remote over HTTPS: git's settings decide about trust, and an untrusted certificate fails at once."""
 
 from __future__ import annotations
 
@@ -166,7 +165,7 @@ async def test_a_push_that_meets_a_certificate_it_does_not_trust_has_not_begun(r
     register = Exchanged(remote)
     register.files = (trusted, certificate(trusted.parent))
     try:
-        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*certificate"):
+        with pytest.raises(RegisterUnavailable, match=r"accepts no changes: .*certificate"):
             await claim(register, NAME, Claim(1), retry=EAGER)
         assert register.reads == 1
     finally:

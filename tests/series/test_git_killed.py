@@ -1,4 +1,4 @@
-"""A ``series`` command that is killed takes git and all that it started along, and leaves no lock on the remote."""
+"""A killed ``series`` command: its git processes end too, and no lock stays on the remote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.series.register_openers import bare_repository
 
 COMMAND = "from asterism.cli.main import main; main()"
 UNGUARDED = (
-    f"from asterism.series import git_register; git_register.process_guard.report = lambda *words: None; {COMMAND}"
+    f"from asterism.series import private_repo; private_repo.process_guard.report = lambda *words: None; {COMMAND}"
 )
 
 

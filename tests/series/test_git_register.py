@@ -1,4 +1,4 @@
-"""A register on a git remote: what it does there and here, and what it makes of what git says."""
+"""The register on a git remote: what it writes, and how it interprets the output of git."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asterism.series import git_register
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import GitRegister
-from asterism.series.private_repo import DIRECTORY_PREFIX
+from asterism.series.private_repo import DIRECTORY_PREFIX, GitResult, PrivateRepository
 from asterism.series.register import OutcomeUnknown, RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository, over_http
@@ -124,7 +124,7 @@ async def test_hooks_and_settings_of_the_user_do_not_get_in(remote: Path, tmp_pa
 
 @pytest.mark.parametrize("url", ["", "--upload-pack=touch /tmp/x", "a\nb"])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(RegisterUnavailable, match="is no address of a git remote"):
+    with pytest.raises(RegisterUnavailable, match="is not a valid address of a git remote"):
         GitRegister(url)
 
 
@@ -133,7 +133,7 @@ async def test_a_remote_that_is_not_there_is_named(tmp_path: Path) -> None:
         for attempt in (register.read(NAME), register.names(), register.history(NAME, 3)):
             with pytest.raises(RegisterUnavailable, match="does not appear to be a git repository"):
                 await attempt
-        with pytest.raises(RegisterUnavailable, match=r"takes no changes: .*does not appear to be a git repository"):
+        with pytest.raises(RegisterUnavailable, match=r"accepts no changes: .*does not appear to be a git repository"):
             await register.swap(NAME, None, "x", "m")
 
 
@@ -147,7 +147,7 @@ async def test_a_password_is_not_shown() -> None:
 
 async def test_without_the_program_it_says_so(remote: Path) -> None:
     async with using(f"file://{remote}", environment={"PATH": "/nowhere"}) as register:
-        with pytest.raises(RegisterUnavailable, match="there is no program git"):
+        with pytest.raises(RegisterUnavailable, match="git is not installed"):
             await register.read(NAME)
 
 
@@ -207,15 +207,15 @@ def test_the_porcelain_output_is_read(line: str, judged: tuple[str, str]) -> Non
     assert git_register._push_result(f"To file:///somewhere\n{line}\nDone\n", REF) == judged
 
 
-class Witness(GitRegister):
-    """Says what a push says."""
+class CannedPush(PrivateRepository):
+    """The output of a push is ``output``; other commands run."""
 
-    says = ""
+    output = ""
 
-    async def _run(self, *words: str, given: bytes = b"", **terms: Any) -> git_register._Answer:
+    async def run(self, *words: str, **options: Any) -> GitResult:
         if words[0] == "push":
-            return git_register._Answer(1, self.says.encode(), "fatal: the remote end hung up unexpectedly")
-        return await super()._run(*words, given=given, **terms)
+            return GitResult(1, self.output.encode(), "fatal: the remote end hung up unexpectedly")
+        return await super().run(*words, **options)
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,9 @@ async def test_what_a_push_says_decides_and_not_only_its_exit_code(
     remote: Path, says: str, kind: type[Exception]
 ) -> None:
     """Nobody has changed anything here, whatever it says: that is not somebody who was first."""
-    register = Witness(f"file://{remote}")
-    register.says = says
+    register = GitRegister(f"file://{remote}")
+    register._repository = repository = CannedPush(os.environ, 60.0)
+    repository.output = says
     try:
         with pytest.raises(kind):
             await register.swap(NAME, None, "x", "m")

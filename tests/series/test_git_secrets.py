@@ -1,5 +1,4 @@
-"""A password in the address of a git remote: git is let in with it, and no process shows it in its arguments, nor does
-any message."""
+"""A password in the address of a git remote: git uses it, and no process argument or message shows it."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from asterism.series import git_register
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
 from asterism.series.git_register import GitRegister
-from asterism.series.git_remote import RemoteAddress, rewritten, split
+from asterism.series.git_remote import RemoteAddress, rewrite_address, split_address
 from asterism.series.register import RegisterUnavailable
 from tests.series.register_openers import bare_repository, over_http
 
@@ -91,7 +90,7 @@ def test_no_process_shows_the_password_of_an_address(served: Served) -> None:
 def test_without_the_split_every_process_shows_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ablation: the witness would notice."""
     host, witness = served
-    monkeypatch.setattr(git_register, "split", RemoteAddress)
+    monkeypatch.setattr(git_register, "split_address", RemoteAddress)
     claimed(f"http://{QUOTED}@{host}")
     assert witness.saw("s3cr%3At")
 
@@ -143,21 +142,21 @@ def test_no_message_shows_a_password_that_is_refused(served: Served, words: tupl
 
 
 def test_what_a_server_repeats_is_blotted_out() -> None:
-    address = split("https://ann:s3cret%2Fx@host/r.git")
+    address = split_address("https://ann:s3cret%2Fx@host/r.git")
     said = address.without_secrets("remote: s3cret/x is wrong, and so is s3cret%2Fx")
     assert said == "remote: … is wrong, and so is …"
     assert "s3cret" not in repr(address)
 
 
 def test_a_password_of_another_kind_of_address_is_left_out() -> None:
-    assert split("ssh://git:secret@host/r.git").plain == "ssh://git@host/r.git"
+    assert split_address("ssh://git:secret@host/r.git").plain == "ssh://git@host/r.git"
     for address in ("git@host:org/r.git", "/srv/r.git", "file:///r.git", "https://host/a@b/r.git"):
-        assert split(address) == RemoteAddress(address)
+        assert split_address(address) == RemoteAddress(address)
 
 
 def test_a_password_that_would_end_a_line_of_the_protocol_is_refused() -> None:
-    with pytest.raises(RegisterUnavailable, match="cannot be sent") as refused:
-        split("https://ann:a%0Ahost=evil@host/r.git")
+    with pytest.raises(RegisterUnavailable, match="control character") as refused:
+        split_address("https://ann:a%0Ahost=evil@host/r.git")
     assert "evil" not in str(refused.value)
 
 
@@ -178,11 +177,11 @@ Rules = list[tuple[str, str]]
     ],
 )
 def test_the_longest_rule_makes_the_address(rules: Rules, pushing: bool, made: str) -> None:
-    assert rewritten("gh:o/r", rules, pushing) == made
+    assert rewrite_address("gh:o/r", rules, pushing) == made
 
 
 def test_settings_of_the_environment_stay() -> None:
     before = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "http.proxy", "GIT_CONFIG_VALUE_0": "p", "PATH": "x"}
-    after = split("https://t:p@h/r.git").added_to(before)
+    after = {**before, **split_address("https://t:p@h/r.git").variables(before)}
     assert (after["GIT_CONFIG_KEY_0"], after["GIT_CONFIG_COUNT"], after["PATH"]) == ("http.proxy", "5", "x")
-    assert split("https://h/r.git").added_to(before) == before
+    assert split_address("https://h/r.git").variables(before) == {}

@@ -61,11 +61,11 @@ shutil.rmtree(folder, ignore_errors=True)
 
 
 class NoServer(RuntimeError):
-    """There are no binaries, or the server did not start; the message says which, with the end of its log."""
+    """There are no binaries, or the server did not start. The message says which, with the end of its log."""
 
 
 class RunningServer:
-    """A server that runs, as its clients see it: its address and its programs. Another process may have started it."""
+    """A running server as its clients see it: its address and its programs. Another process may have started it."""
 
     _password: str | None = None
 
@@ -77,7 +77,7 @@ class RunningServer:
 
     @property
     def folder(self) -> Path:
-        """Where its socket is."""
+        """The folder of its socket."""
         return self._folder
 
     @property
@@ -114,8 +114,8 @@ class RunningServer:
 
 
 class Server(RunningServer):
-    """One server with a database cluster of its own. ``settings`` go into its configuration. A ``standby_of`` another
-    server is a copy of it that follows it."""
+    """A server with a database cluster of its own. ``settings`` go into its configuration. With ``standby_of`` it is a
+    streaming replica of that server."""
 
     _database = "postgres"
 
@@ -180,12 +180,12 @@ class Server(RunningServer):
             file.chmod(0o644)
             self.tool("initdb", *words, "-A", "scram-sha-256", f"--pwfile={file}")
 
-    # -- its life --------------------------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when it takes connections."""
+        """Start the server. Return when it accepts connections."""
         until = time.monotonic() + PATIENCE
-        (self._data / "postmaster.pid").unlink(missing_ok=True)  # of one that was killed; its number may be anybody's
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # of a killed server; the pid may be reused
         pid = int(self._ask("start"))
         self.running = True
         while not self._is_ready():
@@ -193,18 +193,18 @@ class Server(RunningServer):
                 self.wait()
                 if "is still in use" not in self.log().rpartition("FATAL:")[2] or time.monotonic() > until:
                     raise NoServer(f"the server did not start: {self.log()[-2000:]}")
-                pid = int(self._ask("start"))  # the children of one that was killed have not noticed yet
+                pid = int(self._ask("start"))  # the children of a killed server have not ended yet
                 self.running = True
             time.sleep(0.01)
 
     def stop(self, how: str = "fast") -> None:
-        """``smart`` waits for the clients, ``fast`` ends them, ``immediate`` leaves the clearing up to the next
+        """Stop the server: ``smart`` waits for clients, ``fast`` ends them, ``immediate`` leaves recovery to the next
         start."""
         self.send({"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}[how])
         self.wait()
 
     def kill(self) -> None:
-        """The process that minds the others is killed; they notice at once and end."""
+        """Kill the postmaster. Its children notice at once and end."""
         self.send(signal.SIGKILL)
         self.wait()
 
@@ -212,12 +212,12 @@ class Server(RunningServer):
         self._tell(f"signal {int(number)}")
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until it has ended."""
         self._ask("wait")
         self.running = False
 
     def promote(self) -> None:
-        """A standby becomes a server that takes writes. Returns when it does."""
+        """Promote a standby. Return when it takes writes."""
         self.tool("pg_ctl", "-D", str(self._data), "promote", "-w", "-t", str(int(PATIENCE)))
 
     def log(self) -> str:
@@ -226,7 +226,7 @@ class Server(RunningServer):
         return ""
 
     def close(self) -> None:
-        """Stop it, without ceremony, and remove everything."""
+        """Stop it immediately, and remove everything."""
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
         self._keeper.stdin.close()
@@ -258,17 +258,18 @@ class Server(RunningServer):
 
 @contextlib.contextmanager
 def running_server(settings: Mapping[str, object] | None = None) -> Iterator[str]:
-    """The address of a server that is there for as long as the block lasts."""
+    """A server for the duration of the block. Yields its address."""
     with Server(settings) as server:
         yield server.url()
 
 
-# -- the binaries, and who may run them --------------------------------------------------------------------------------
+# -- binaries, and the user that runs them -----------------------------------------------------------------------------
 
 
 @functools.cache
 def installations() -> Sequence[Path]:
-    """The folders with the binaries of a server, the best first. The wheel is not imported: that would make a user."""
+    """Yield folders with the binaries of a server, the best first. The wheel is not imported: that would create a
+    user."""
     found: list[Path] = []
     if "ASTERISM_POSTGRES_BIN" in os.environ:
         found.append(Path(os.environ["ASTERISM_POSTGRES_BIN"]))
@@ -297,7 +298,7 @@ def _usable_binaries(user: tuple[int, int] | None, scratch: Path) -> Path:
     for folder in installations():
         if _runs(folder, user):
             return folder
-        copy = _copied(folder, scratch / "copy")  # a folder above it is closed to the user: a chmod might do harm
+        copy = _copied(folder, scratch / "copy")  # the user cannot enter a folder above it, and chmod might do harm
         if _runs(copy, user):
             return copy
         shutil.rmtree(scratch / "copy")
@@ -308,7 +309,7 @@ def _usable_binaries(user: tuple[int, int] | None, scratch: Path) -> Path:
 
 
 def _copied(folder: Path, to: Path) -> Path:
-    """The installation with these binaries, and the libraries that a wheel has beside its package."""
+    """Copy the installation with these binaries, and the libraries that a wheel has beside its package."""
     package = folder.parent.parent
     shutil.copytree(folder.parent, to / package.name / folder.parent.name, symlinks=True)
     libraries = package.with_name(f"{package.name}.libs")
@@ -328,7 +329,7 @@ def _runs(folder: Path, user: tuple[int, int] | None) -> bool:
 
 
 def _ordinary_user() -> tuple[int, int] | None:
-    """Whom root runs the server as; None for ourselves."""
+    """Return the user as which root runs the server; None for the current user."""
     if os.geteuid() != 0:
         return None
     nobody = pwd.getpwnam("nobody")
@@ -340,7 +341,7 @@ def _as(user: tuple[int, int] | None) -> dict[str, object]:
 
 
 def _reachable_folder(user: tuple[int, int] | None) -> str:
-    """A temporary folder that the user can reach, with a path that is short enough for a socket."""
+    """Create a temporary folder that the user can reach, with a path that is short enough for a socket."""
     for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
         path = Path(folder).resolve()
         short = len(str(path)) < LONGEST_SOCKET_PATH - 30
@@ -355,7 +356,7 @@ def _is_alive(pid: int) -> bool:
     except OSError:
         return False
     stat = Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(OSError):  # a zombie has a number, and no life
+    with contextlib.suppress(OSError):  # a zombie has a pid, but no environment
         return stat.read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
     return True
 

@@ -1,5 +1,4 @@
-"""How each engine is opened, by the tests and by the other processes that the tests start; and engines that break a
-promise, each in its own way, which the suite has to find out."""
+"""How tests and their processes open each engine; and engines that break a promise, for the suite to notice."""
 
 from __future__ import annotations
 
@@ -29,19 +28,19 @@ from asterism.store.store_errors import Conflict
 async def open_sqlite(path: str) -> Store:
     from asterism.store.sqlite import SqliteStore
 
-    # what is large and nobody's is kept for an hour otherwise, and no test lasts that long
+    # by default an unreferenced blob is kept for an hour, and no test lasts that long
     return await SqliteStore.open(path, blob_age=0.0, busy_timeout=120.0)
 
 
 async def open_postgres(url: str) -> Store:
-    """``url`` names the schema too. Nothing that is waited for here takes longer because of the timeout."""
+    """Open a store; ``url`` names the schema too. The long timeout makes no wait longer."""
     from asterism.store.postgres.store import PostgresStore
 
     return await PostgresStore.open(url, timeout=120.0)
 
 
 async def empty_postgres(server: str, schema: str) -> None:
-    """As if it were new, which is quicker than to make all the tables again."""
+    """Empty all tables, which is faster than creating them again."""
     import asyncpg
 
     connection = await asyncpg.connect(server)
@@ -55,7 +54,7 @@ async def empty_postgres(server: str, schema: str) -> None:
 
 
 class OneByOne(MemoryStore):
-    """Writes a batch one after the other, and stops where it cannot go on."""
+    """Performs the writes of a batch one by one, and stops at a conflict."""
 
     async def commit(self, writes: Sequence[Write]) -> None:
         for write in writes:
@@ -63,7 +62,7 @@ class OneByOne(MemoryStore):
 
 
 class Trusting(MemoryStore):
-    """Puts a register over whatever is there."""
+    """Overwrites a register without comparing revisions."""
 
     async def commit(self, writes: Sequence[Write]) -> None:
         await asyncio.sleep(0)
@@ -75,21 +74,21 @@ class Trusting(MemoryStore):
 
 
 class Hasty(MemoryStore):
-    """Does not look whether a session was heard of meanwhile."""
+    """Ignores ExpectSession."""
 
     async def commit(self, writes: Sequence[Write]) -> None:
         await super().commit([write for write in writes if not isinstance(write, ExpectSession)])
 
 
 class Unmindful(MemoryStore):
-    """Does not look whether a register was changed meanwhile."""
+    """Ignores ExpectRegister."""
 
     async def commit(self, writes: Sequence[Write]) -> None:
         await super().commit([write for write in writes if not isinstance(write, ExpectRegister)])
 
 
 class Generous(MemoryStore):
-    """Offers a run to two at once, and tells both that they have it."""
+    """Lets two concurrent takes take the same run."""
 
     async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = [step(run) for run in await self.find(Query(offered=True, limit=offer.limit))]
@@ -103,7 +102,7 @@ class Generous(MemoryStore):
 
 
 class Credulous(MemoryStore):
-    """Takes every report for one of the current epoch."""
+    """Accepts reports of any epoch."""
 
     async def heartbeat(
         self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
@@ -114,21 +113,21 @@ class Credulous(MemoryStore):
 
 
 class Sleepy(MemoryStore):
-    """Wakes nobody."""
+    """Wakes no watch."""
 
     def watch(self, topics: frozenset[str]) -> Watch:
         return super().watch(frozenset())
 
 
 class Greedy(MemoryStore):
-    """Forgets what is large and nobody's, also when it was kept a moment ago."""
+    """Prunes unreferenced blobs that were put a moment ago."""
 
     async def prune(self, ended_before: float, limit: int) -> int:
         return await super().prune(1e12, limit)
 
 
 class Slow(MemoryStore):
-    """Does not dump one instant."""
+    """Dumps more than one instant."""
 
     async def dump(self) -> Any:
         yield {"asterism": "store", "version": 1}
@@ -144,14 +143,14 @@ BROKEN: list[tuple[type[MemoryStore], str]] = [
     (OneByOne, "test_a_batch_that_names_a_record_twice_is_refused"),
     (Trusting, "test_a_register_counts_its_changes"),
     (Trusting, "test_fifty_increments_of_one_register_lose_nothing"),
-    (Unmindful, "test_an_expected_register_is_one_that_was_not_changed_since"),
-    (Hasty, "test_an_expected_session_is_one_that_was_not_heard_of_since"),
-    (Hasty, "test_a_run_that_a_heartbeat_was_answered_with_is_not_taken_away_by_one_who_did_not_hear_it"),
+    (Unmindful, "test_an_expected_register_was_not_changed_since"),
+    (Hasty, "test_an_expected_session_has_sent_no_heartbeat_since"),
+    (Hasty, "test_a_run_named_in_a_reply_is_not_taken_away_on_older_knowledge"),
     (Generous, "test_takes_at_the_same_time_never_get_the_same_run"),
-    (Generous, "test_any_sequence_does_to_the_engine_what_it_does_to_the_reference"),
+    (Generous, "test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference"),
     (Credulous, "test_a_report_of_another_epoch_or_about_anothers_run_is_dropped"),
-    (Credulous, "test_any_sequence_does_to_the_engine_what_it_does_to_the_reference"),
-    (Greedy, "test_a_blob_that_was_kept_for_a_run_to_come_is_not_forgotten"),
+    (Credulous, "test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference"),
+    (Greedy, "test_a_blob_of_a_run_that_is_not_written_yet_is_not_pruned"),
     (Slow, "test_a_backup_is_of_one_instant_while_others_write"),
 ]
-"""Each with a test that has to fail. What Sleepy does shows only after a long wait, so it has a test of its own."""
+"""Engines, each with a test that has to fail. Sleepy fails only after a long wait, and has a test of its own."""

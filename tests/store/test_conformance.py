@@ -1,4 +1,4 @@
-"""Every engine keeps every promise of the store's protocol, and the suite that says so notices one that does not."""
+"""The conformance suite: every engine passes it, and an engine that breaks a promise fails it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
 from asterism.store.sqlite import SqliteStore, group_commit
+from asterism.testing import store_conformance
 from asterism.testing.store_conformance import (
     ProcessOpener,
     SharedStoreConformance,
@@ -38,7 +39,7 @@ class TestMemory(StoreConformance):
 
 
 class TestSqlite(SharedStoreConformance):
-    """Each store is a file. The event loop does all writing that does not have to wait."""
+    """SQLite with commits in the event loop, unless they have to wait."""
 
     quick = float("inf")
 
@@ -62,13 +63,13 @@ class TestSqlite(SharedStoreConformance):
 
 
 class TestSqliteOnASlowDisk(TestSqlite):
-    """A thread does all writing."""
+    """SQLite with all commits in the thread."""
 
     quick = 0.0
 
 
 class TestPostgres(SharedStoreConformance):
-    """Each store is a schema of its own on one server; what a test has left is emptied and used again."""
+    """PostgreSQL, with a schema for each store on one server. Used schemas are emptied and used again."""
 
     has_feed = False
     _numbers = itertools.count()
@@ -78,7 +79,7 @@ class TestPostgres(SharedStoreConformance):
     def _on_a_server(self, postgres_server: Server) -> Iterator[None]:
         self._server = postgres_server
         self._opened: dict[int, str] = {}
-        self._shared: set[str] = set()  # the server may still be at a commit of a process that was killed
+        self._shared: set[str] = set()  # the server may still perform a commit of a killed process
         yield
         self._left.extend(set(self._opened.values()) - self._shared)
 
@@ -101,12 +102,12 @@ class TestPostgres(SharedStoreConformance):
         return ProcessOpener("tests.store.store_engines:open_postgres", self._server.url(schema=schema))
 
 
-# -- what a store does when its clock is set back, which only those can show that are given one ------------------------
+# -- a clock that is set back: only engines that are given a clock can show that ---------------------------------------
 
 
 async def has_an_heir_after_the_clock_was_set_back(store: Store, clock: list[float]) -> None:
-    """A device was heard of in what is now the future; when another life of it replaces it, its grants run out by the
-    clock that is right now."""
+    """The last heartbeat of a device lies in the future; when another session replaces it, its grants expire by the new
+    clock."""
     session = Session("kitchen-1", "kitchen", 1.0)
     await store.commit([PutSession(session, None)])
     clock[0] = 1000.0
@@ -123,21 +124,21 @@ async def has_an_heir_after_the_clock_was_set_back(store: Store, clock: list[flo
     await store.close()
 
 
-def test_memory_knows_no_heartbeat_from_the_future() -> None:
+def test_memory_corrects_a_heartbeat_from_the_future() -> None:
     clock = [100.0]
     asyncio.run(has_an_heir_after_the_clock_was_set_back(MemoryStore(lambda: clock[0]), clock))
 
 
-async def test_sqlite_knows_no_heartbeat_from_the_future(tmp_path: Path) -> None:
+async def test_sqlite_corrects_a_heartbeat_from_the_future(tmp_path: Path) -> None:
     clock = [100.0]
     store = await SqliteStore.open(tmp_path / "fleet.db", clock=lambda: clock[0])
     await has_an_heir_after_the_clock_was_set_back(store, clock)
 
 
-# -- the reference, which is stricter than an engine can be ------------------------------------------------------------
+# -- the reference, which is stricter than other engines --------------------------------------------------------------
 
 
-async def test_memory_refuses_a_change_of_what_is_written_once() -> None:
+async def test_memory_refuses_a_change_of_a_field_that_is_written_once() -> None:
     store = MemoryStore()
     run = create("r1", Workflow("transcode", argv=("true",)), {"x": 1}, by="tester", now=1.0)
     await store.commit([PutRun(run, None)])
@@ -150,7 +151,7 @@ async def test_memory_refuses_a_change_of_what_is_written_once() -> None:
     assert found.input == {"x": 1}
 
 
-async def test_memory_does_not_pile_up_what_was_offered_once() -> None:
+async def test_the_queue_in_memory_does_not_grow_without_bound() -> None:
     store = MemoryStore()
     flow = Workflow("transcode", argv=("true",))
     for number in range(5000):
@@ -161,7 +162,7 @@ async def test_memory_does_not_pile_up_what_was_offered_once() -> None:
     assert await store.check() == []
 
 
-async def test_memory_notices_what_contradicts_itself() -> None:
+async def test_the_check_of_memory_finds_contradictions() -> None:
     store = MemoryStore()
     run = create("r1", Workflow("transcode", argv=("true",)), {"$blob": "0" * 64, "size": 1}, by="x", now=1.0)
     await store.commit([PutRun(run.changed(session="nobody-1"), None)])
@@ -182,32 +183,39 @@ def conformance_of(engine: type[MemoryStore]) -> StoreConformance:
 
 
 @pytest.mark.parametrize(("engine", "test"), store_engines.BROKEN)
-def test_an_engine_that_breaks_a_promise_is_found_out(
+def test_an_engine_that_breaks_a_promise_fails_the_suite(
     engine: type[MemoryStore], test: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_tests, "PHASES", (Phase.generate,))  # that it is found is enough
+    monkeypatch.setattr(model_tests, "PHASES", (Phase.generate,))  # without shrinking
     getattr(conformance_of(MemoryStore), test)()
     with pytest.raises((AssertionError, AsterismError)):
         getattr(conformance_of(engine), test)()
 
 
-def test_an_engine_that_wakes_nobody_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_wakes_no_watch_fails_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_tests, "PATIENCE", 0.05)
     with pytest.raises(AssertionError):
         conformance_of(store_engines.Sleepy).test_a_watch_is_woken_by_a_commit()
 
 
-def test_an_engine_that_does_not_say_how_it_is_opened_is_told_so() -> None:
+def test_a_suite_without_open_store_names_what_to_override() -> None:
     with pytest.raises(NotImplementedError, match="override open_store"):
-        StoreConformance().test_a_batch_of_nothing_changes_nothing()
+        StoreConformance().test_an_empty_batch_changes_nothing()
 
 
-def test_every_test_of_the_suite_is_one_that_pytest_can_call() -> None:
+def test_pytest_can_call_every_test_of_the_suite() -> None:
     tests = [name for name in dir(SharedStoreConformance) if name.startswith("test")]
     assert len(tests) > 100
     for name in tests:
         assert getattr(SharedStoreConformance, name).__code__.co_argcount == 1, name
     assert issubclass(SharedStoreConformance, StoreTests)
+
+
+def test_assertions_of_every_module_of_the_suite_are_rewritten() -> None:
+    """So that pytest shows the compared values of a failed assertion."""
+    folder = Path(str(store_conformance.__file__)).parent
+    modules = {path.stem for path in folder.glob("*_tests.py")} - {"store_tests"}
+    assert {*modules, "sample_records"} == set(store_conformance._TESTS)
 
 
 def test_without_hypothesis_the_suite_says_what_to_install() -> None:
@@ -217,7 +225,7 @@ def test_without_hypothesis_the_suite_says_what_to_install() -> None:
     assert "ImportError: asterism.testing.store_conformance needs hypothesis and pytest" in ended.stderr
 
 
-def test_without_pytest_the_suite_can_be_used_all_the_same() -> None:
+def test_the_suite_can_be_used_without_pytest() -> None:
     program = """if True:
         import sys
         sys.modules["pytest"] = None

@@ -1,4 +1,4 @@
-"""Migrations are written once: a store that has one will never see what is changed in it later."""
+"""Migrations never change: a store that has applied one never sees a later change of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITTEN = {
     "sqlite/003_ends.sql": "e0667695c22acb1e5227128ea1723037",
     "sqlite/004_contributions.sql": "13243dcef8a797e935634f00fa3d4e95",
 }
-"""What each is by its hash. A new one gets its line here; a line never changes."""
+"""The hash of each migration. A new one gets its line here; a line never changes."""
 
 
 def test_no_migration_changes_and_every_one_is_listed() -> None:

@@ -1,4 +1,4 @@
-"""The URL: what can be said in it, and what is never repeated from it."""
+"""The address of a PostgreSQL store: every form of the URL, and no password in messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hosts(url: str) -> list[tuple[str | None, int | None]]:
         ("postgresql:///fleet?port=6000", [(None, 6000)]),
     ],
 )
-def test_every_way_to_name_the_servers_is_understood(url: str, expected: list[tuple[str, int]]) -> None:
+def test_every_way_to_name_servers_is_parsed(url: str, expected: list[tuple[str, int]]) -> None:
     assert hosts(url) == expected
 
 
@@ -49,7 +49,7 @@ def test_user_and_password_are_taken_out_of_the_url() -> None:
         "postgresql://me:secret@one,two/fleet",
     ],
 )
-def test_the_password_is_nowhere_in_what_is_shown(url: str) -> None:
+def test_the_shown_address_has_no_password(url: str) -> None:
     try:
         shown = Address.parse(url).shown
     except StoreMissing as error:
@@ -57,7 +57,7 @@ def test_the_password_is_nowhere_in_what_is_shown(url: str) -> None:
     assert "secret" not in shown
 
 
-def test_what_is_shown_can_be_recognised() -> None:
+def test_the_shown_address_can_be_recognised() -> None:
     assert Address.parse("postgresql://me:secret@db:6000/fleet?schema=a").shown == (
         "postgresql://me:***@db:6000/fleet?schema=a"
     )
@@ -72,7 +72,7 @@ def test_what_is_shown_can_be_recognised() -> None:
         "postgresql://db/fleet?secret",
     ],
 )
-def test_what_cannot_be_read_is_said_to_be_so_without_repeating_it(url: str) -> None:
+def test_an_invalid_address_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(StoreMissing, match="address of the store is not valid") as caught:
         Address.parse(url)
     assert "secret" not in str(caught.value)

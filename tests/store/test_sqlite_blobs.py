@@ -1,4 +1,4 @@
-"""Large things as files beside the store."""
+"""Blobs as files beside a SQLite store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.store_errors import StoreCorrupt, StoreFull, StoreUnavailable, StoreUnwritable
-from tests.store.sqlite_scenes import completed, opened, run
+from tests.store.sqlite_fixtures import completed, opened, run
 
 DATA = b"a large thing"
 NAME = hashlib.sha256(DATA).hexdigest()
@@ -47,7 +47,7 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.glob("*/*"))
 
 
-async def test_they_lie_beside_the_store_under_the_hash_of_what_is_in_them(tmp_path: Path, folder: Path) -> None:
+async def test_blobs_are_files_beside_the_store_named_by_their_hash(tmp_path: Path, folder: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         assert await store.put_blob(DATA) == NAME
         assert await store.put_blob(DATA) == NAME
@@ -56,17 +56,17 @@ async def test_they_lie_beside_the_store_under_the_hash_of_what_is_in_them(tmp_p
 
 
 @pytest.mark.parametrize("name", ["../fleet.db", "0" * 64, "", "A" * 64, f"{NAME}/../{NAME}", "\0" * 64])
-def test_a_name_that_nobody_was_given_is_nothing(blobs: Blobs, name: str) -> None:
+def test_an_unknown_or_invalid_name_has_no_blob(blobs: Blobs, name: str) -> None:
     blobs.keep(DATA)
     assert blobs.read(name) is None
 
 
-def test_one_appears_whole_or_not_at_all(blobs: Blobs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_appears_complete_or_not_at_all(blobs: Blobs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(handle: int) -> None:
         assert not [name for name in files(folder) if not name.split("/")[1].startswith(".")]
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    blobs.keep(b"another")  # so that the folders are there
+    blobs.keep(b"another")  # so that the folders exist
     os.unlink(folder / files(folder)[0])
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StoreFull, match=r"no space left for .*fleet\.db\.blobs"):
@@ -77,7 +77,7 @@ def test_one_appears_whole_or_not_at_all(blobs: Blobs, folder: Path, monkeypatch
 @pytest.mark.parametrize(
     ("code", "error"), [(errno.EROFS, StoreUnwritable), (errno.EACCES, StoreUnwritable), (errno.EIO, StoreUnavailable)]
 )
-def test_what_the_disk_says_is_said_in_the_words_of_the_store(
+def test_errors_of_the_disk_become_store_errors(
     blobs: Blobs, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -98,27 +98,27 @@ def test_the_folder_is_made_durable_too(blobs: Blobs, folder: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", noted)
     blobs.keep(DATA)
-    assert len(synced) == 4  # the folders that were made, the file, and the folder with its name
+    assert len(synced) == 4  # the new folders, the file, and its folder
     if os.path.exists("/proc/self/fd"):
         assert [Path(path) for path in (synced[0], synced[1], synced[3])] == [
             folder.parent, folder, folder / NAME[:2]
         ]  # fmt: skip
 
 
-def test_a_damaged_one_is_corrupt(blobs: Blobs, folder: Path) -> None:
+def test_a_damaged_blob_is_corrupt(blobs: Blobs, folder: Path) -> None:
     blobs.keep(DATA)
     (folder / NAME[:2] / NAME).write_bytes(b"another thing")
     with pytest.raises(StoreCorrupt, match=f"{NAME} is damaged"):
         blobs.read(NAME)
 
 
-def test_one_that_cannot_be_read_is_out_of_reach(blobs: Blobs, folder: Path) -> None:
+def test_a_blob_that_cannot_be_read_is_unavailable(blobs: Blobs, folder: Path) -> None:
     (folder / NAME[:2] / NAME).mkdir(parents=True)
     with pytest.raises(StoreUnavailable, match=f"{NAME} is out of reach"):
         blobs.read(NAME)
 
 
-async def test_what_no_run_refers_to_goes_after_a_while(tmp_path: Path, folder: Path, clock: Clock) -> None:
+async def test_an_unreferenced_blob_is_removed_after_a_while(tmp_path: Path, folder: Path, clock: Clock) -> None:
     async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:
         used = await store.put_blob(b"used")
         output = await store.put_blob(b"an output")
@@ -138,7 +138,7 @@ async def test_what_no_run_refers_to_goes_after_a_while(tmp_path: Path, folder: 
         assert await store.check() == []
 
 
-def test_one_that_is_kept_again_at_the_last_moment_stays(
+def test_a_blob_that_is_put_again_at_the_last_moment_stays(
     blobs: Blobs, folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs.keep(DATA)
@@ -154,7 +154,7 @@ def test_one_that_is_kept_again_at_the_last_moment_stays(
     assert files(folder) == [f"{NAME[:2]}/{NAME}"]
 
 
-def test_one_that_is_kept_again_while_it_goes_is_written_again(
+def test_a_blob_that_is_put_again_during_its_removal_is_written_again(
     blobs: Blobs, folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs.keep(DATA)
@@ -173,7 +173,7 @@ def test_one_that_is_kept_again_while_it_goes_is_written_again(
     assert blobs.read(NAME) == DATA
 
 
-def test_what_a_killed_remover_left_is_read_and_removed_by_the_next(blobs: Blobs, folder: Path, clock: Clock) -> None:
+def test_a_blob_left_by_a_killed_remover_is_read_and_removed_later(blobs: Blobs, folder: Path, clock: Clock) -> None:
     blobs.keep(DATA)
     path = folder / NAME[:2] / NAME
     path.rename(path.with_suffix(".going"))
@@ -185,7 +185,7 @@ def test_what_a_killed_remover_left_is_read_and_removed_by_the_next(blobs: Blobs
     assert files(folder) == []
 
 
-def test_what_a_killed_writer_left_is_swept_away(blobs: Blobs, folder: Path, clock: Clock) -> None:
+def test_files_left_by_a_killed_writer_are_removed(blobs: Blobs, folder: Path, clock: Clock) -> None:
     blobs.keep(DATA)
     left = folder / NAME[:2] / f".{NAME}.0badcafe"
     left.write_bytes(b"half of it")
@@ -197,8 +197,8 @@ def test_what_a_killed_writer_left_is_swept_away(blobs: Blobs, folder: Path, clo
     assert files(folder) == [f"{NAME[:2]}/{NAME}"]
 
 
-async def test_what_is_forgotten_while_a_backup_is_made_is_whole_in_it(tmp_path: Path, clock: Clock) -> None:
-    """The tables are as they were when it began, and so is what is kept beside them."""
+async def test_a_backup_is_complete_though_runs_are_pruned_meanwhile(tmp_path: Path, clock: Clock) -> None:
+    """A dump shows the tables and the blobs as they were when it began."""
     async with opened(tmp_path / "fleet.db", clock=clock, blob_age=3600.0) as store:
         output = await store.put_blob(DATA)
         done = completed(run(1)).changed(output={"$blob": output, "size": len(DATA)}, ended_at=clock.now)
@@ -217,7 +217,7 @@ async def test_what_is_forgotten_while_a_backup_is_made_is_whole_in_it(tmp_path:
         assert await store.blob(output) is None
 
 
-def test_one_that_is_not_ours_to_touch_or_not_there_is_spared_in_vain(
+def test_sparing_a_missing_or_foreign_blob_does_nothing(
     blobs: Blobs, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs.keep(DATA)

@@ -1,4 +1,4 @@
-"""One writes for all: many commits share a transaction, and none is disturbed by another."""
+"""Group commit in SQLite: many commits share a transaction, and none disturbs another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from asterism.store.protocol import (
 )
 from asterism.store.sqlite import SqliteStore, group_commit
 from asterism.store.store_errors import Conflict, StoreUnavailable
-from tests.store.sqlite_scenes import (
+from tests.store.sqlite_fixtures import (
     FLOW,
     KITCHEN,
     ME,
@@ -41,18 +41,18 @@ from tests.store.sqlite_scenes import (
 
 
 async def outcomes(store: SqliteStore, *batches: list[Write]) -> list[Any]:
-    """What comes of batches that share one transaction."""
+    """Commit batches in one transaction. Return the outcomes."""
     async with held_up(store):
         tasks = [asyncio.create_task(store.commit(batch)) for batch in batches]
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def inserts(said: list[str]) -> list[int]:
-    """How many there were in each transaction."""
+    """Record how many jobs each transaction has."""
     return [part.count("INSERT INTO runs") for part in "\n".join(said).split("COMMIT")]
 
 
-async def test_what_gathers_while_the_writer_is_busy_is_one_transaction_and_one_wake_up(
+async def test_jobs_that_arrive_while_the_writer_is_busy_share_one_transaction_and_one_wake_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups: list[int] = []
@@ -84,7 +84,7 @@ async def test_a_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(inserts(said))[-4:] == [5, 10, 10, 10]
 
 
-async def test_one_alone_needs_no_transaction_around_its_statement(tmp_path: Path) -> None:
+async def test_a_lone_statement_needs_no_transaction_around_it(tmp_path: Path) -> None:
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
         await in_the_writer(store, lambda cursor: cursor.connection.set_trace_callback(said.append))
@@ -108,7 +108,7 @@ async def test_a_conflict_in_one_batch_does_not_disturb_the_others(tmp_path: Pat
         assert await ids(store) == ["run-00001", "run-00002", "run-00005"]
 
 
-async def test_of_two_in_one_group_who_want_the_same_one_wins(tmp_path: Path) -> None:
+async def test_one_of_two_conflicting_jobs_of_a_group_wins(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None), PutSession(KITCHEN, None)])
         found = await outcomes(
@@ -141,7 +141,7 @@ async def test_of_two_in_one_group_who_want_the_same_one_wins(tmp_path: Path) ->
     ],
     ids=["surrogate", "large number", "null", "object"],
 )
-async def test_what_sqlite_cannot_hold_is_refused_and_hurts_nobody_else(tmp_path: Path, bad: Run) -> None:
+async def test_a_value_that_sqlite_cannot_hold_is_refused_and_fails_no_other_job(tmp_path: Path, bad: Run) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         found = await outcomes(
             store, [PutRun(run(1), None)], [PutRun(run(2), None), PutRun(bad, None)], [PutRun(bad, None)]
@@ -151,7 +151,7 @@ async def test_what_sqlite_cannot_hold_is_refused_and_hurts_nobody_else(tmp_path
         assert await ids(store) == ["run-00001"]
 
 
-async def test_what_is_not_json_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+async def test_a_value_that_is_not_json_is_refused_where_it_is_submitted(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         with pytest.raises(TypeError, match="a set cannot be stored as JSON"):
             await store.commit([PutRegister("a", {"set"}, None)])
@@ -163,7 +163,7 @@ async def test_what_is_not_json_is_refused_where_it_is_asked_for(tmp_path: Path)
             await store.commit(["nonsense"])  # type: ignore[list-item]
 
 
-async def test_who_gives_up_waiting_does_not_disturb_the_others(tmp_path: Path) -> None:
+async def test_a_cancelled_caller_does_not_disturb_the_others(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         async with held_up(store):
             tasks = [asyncio.create_task(store.commit([PutRun(run(one), None)])) for one in range(3)]
@@ -176,7 +176,7 @@ async def test_who_gives_up_waiting_does_not_disturb_the_others(tmp_path: Path) 
         assert {"run-00000", "run-00002", "run-00009"} <= set(await ids(store))
 
 
-async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(tmp_path: Path) -> None:
+async def test_a_step_that_raises_and_a_bug_in_a_job_do_not_end_the_thread(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None)])
 
@@ -194,7 +194,7 @@ async def test_a_step_that_raises_and_a_mistake_in_a_job_do_not_end_the_thread(t
 
 
 async def test_closing_finishes_what_is_in_the_queue_and_ends_the_threads(tmp_path: Path) -> None:
-    before = threading.enumerate()  # of another test, and perhaps about to end
+    before = threading.enumerate()  # of other tests, perhaps about to end
     store = await SqliteStore.open(tmp_path / "fleet.db")
     await store.counts()
     async with held_up(store):
@@ -244,7 +244,7 @@ async def test_opening_can_be_cancelled(tmp_path: Path) -> None:
         await asyncio.to_thread(thread.join)
 
 
-def test_a_store_whose_loop_has_ended_does_not_mind(tmp_path: Path) -> None:
+def test_the_thread_of_a_store_survives_the_end_of_its_loop(tmp_path: Path) -> None:
     kept: list[SqliteStore] = []
 
     async def leave() -> None:
@@ -268,11 +268,11 @@ def test_a_store_whose_loop_has_ended_does_not_mind(tmp_path: Path) -> None:
     ending.close()
 
 
-# -- where it is written -----------------------------------------------------------------------------------------------
+# -- event loop or thread ----------------------------------------------------------------------------------------------
 
 
 def threads_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The thread of every transaction from now on."""
+    """Record the thread of every transaction."""
     found: list[int] = []
     perform = group_commit.Writer._perform
 
@@ -284,21 +284,19 @@ def threads_of(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int]
     return found
 
 
-async def test_on_a_quick_disk_the_event_loop_writes_all_of_one_turn_at_once(
+async def test_on_a_fast_disk_the_event_loop_commits_all_jobs_of_a_turn_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(0), None)])
-        store._writer._average = 0.0  # so it was measured
+        store._writer._average = 0.0  # as if it was measured
         threads = threads_of(store, monkeypatch)
         await asyncio.gather(*(store.commit([PutRun(run(one), None)]) for one in range(1, 50)))
         assert threads == [threading.get_ident()]
 
 
-async def test_a_disk_that_becomes_slow_is_left_to_the_thread_and_one_that_becomes_quick_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_thread_commits_while_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(0), None)])
@@ -329,13 +327,13 @@ async def test_the_event_loop_does_not_wait_for_a_lock(tmp_path: Path, monkeypat
 
 
 async def lonely(store: SqliteStore) -> None:
-    """Until the writer takes it that whoever comes is alone."""
+    """Commit until the writer treats a job as a lone one."""
     for number in range(group_commit.CROWDED + 1):
         await store.commit([PutRegister(f"alone/{number}", number, None)])
         await asyncio.sleep(0)
 
 
-async def test_who_has_been_alone_of_late_does_not_wait_and_the_next_of_the_same_turn_does(
+async def test_a_lone_writer_skips_batching_and_the_next_job_of_the_turn_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "QUICK", float("inf"))
@@ -343,16 +341,14 @@ async def test_who_has_been_alone_of_late_does_not_wait_and_the_next_of_the_same
         await lonely(store)
         first, second = store.commit([PutRun(run(1), None)]), store.commit([PutRun(run(2), None)])
         with pytest.raises(StopIteration):
-            first.send(None)  # it is done, and the loop has not been asked for anything
-        second.send(None)  # it waits: one that always came back at once would keep the loop for itself
+            first.send(None)  # done without the loop
+        second.send(None)  # it waits, so that no caller keeps the loop busy
         second.close()
         await store.commit([PutRun(run(3), None)])
         assert await ids(store) == ["run-00001", "run-00002", "run-00003"]
 
 
-async def test_where_many_come_all_of_a_turn_are_one_transaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_jobs_of_a_turn_share_one_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "QUICK", float("inf"))
     said: list[str] = []
     async with opened(tmp_path / "fleet.db") as store:
@@ -364,7 +360,7 @@ async def test_where_many_come_all_of_a_turn_are_one_transaction(
     assert max(inserts(said)) == 10
 
 
-async def test_a_batch_alone_that_meets_a_conflict_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_lone_batch_with_a_conflict_leaves_nothing_behind(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         await store.commit([PutRun(run(1), None)])
         with pytest.raises(Conflict, match="run-00001"):
@@ -377,8 +373,8 @@ async def test_a_batch_alone_that_meets_a_conflict_leaves_nothing_behind(tmp_pat
         assert await ids(store) == ["run-00001", "run-00002"]
 
 
-def test_what_is_acknowledged_after_an_interrupt_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody presses Ctrl-C between BEGIN and COMMIT, in a program that goes on."""
+def test_a_commit_acknowledged_after_an_interrupt_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between BEGIN and COMMIT, in a program that continues."""
     monkeypatch.setattr(group_commit, "QUICK", float("inf"))
 
     def interrupted(cursor: sqlite3.Cursor) -> None:
@@ -399,7 +395,7 @@ def test_what_is_acknowledged_after_an_interrupt_is_there(tmp_path: Path, monkey
     assert found == [("acknowledged",)]
 
 
-async def test_conflicts_say_nothing_of_the_disk(tmp_path: Path) -> None:
+async def test_conflicts_do_not_count_as_commit_times(tmp_path: Path) -> None:
     async with opened(tmp_path / "fleet.db") as store:
         slow = 10 * group_commit.QUICK
         store._writer._average = slow

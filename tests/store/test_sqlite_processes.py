@@ -1,4 +1,4 @@
-"""Several processes and one file."""
+"""Several processes that share one SQLite file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from asterism.store.protocol import ENDED, OFFERED, PutRun, Query
-from tests.store.sqlite_child import RIVALS
-from tests.store.sqlite_scenes import filled, ids, opened, run
+from tests.store.sqlite_fixtures import filled, ids, opened, run
+from tests.store.sqlite_process import RIVALS
 
 Process = subprocess.Popen[str]
 
 
 @contextlib.contextmanager
 def child(job: str, file: Path, name: str = "") -> Iterator[Process]:
-    """A process that is ready to begin."""
+    """Start a process that is ready to begin."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.store.sqlite_child", job, file, name],
+        [sys.executable, "-m", "tests.store.sqlite_process", job, file, name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -45,7 +45,7 @@ def begin(*processes: Process) -> None:
 
 
 def said_by(process: Process) -> list[str]:
-    """All it says, up to its own end."""
+    """Return all its output, up to its end."""
     said, _ = process.communicate()
     assert process.returncode == 0
     return said.split("\n")[:-1]
@@ -56,7 +56,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "fleet.db"
 
 
-async def test_a_run_that_two_processes_want_belongs_to_one(file: Path) -> None:
+async def test_a_run_that_two_processes_take_belongs_to_one(file: Path) -> None:
     await filled(file, RIVALS)
     with child("claim_all", file, "kitchen") as kitchen, child("claim_all", file, "laptop") as laptop:
         begin(kitchen, laptop)
@@ -71,7 +71,7 @@ async def test_a_run_that_two_processes_want_belongs_to_one(file: Path) -> None:
             assert int(found.id.removeprefix("run-")) in won[found.device or ""]
 
 
-async def test_what_was_acknowledged_to_hundreds_at_once_survives_kill_9(file: Path) -> None:
+async def test_hundreds_of_acknowledged_commits_survive_kill_9(file: Path) -> None:
     with child("write_for_ever", file) as process:
         begin(process)
         assert process.stdout is not None
@@ -85,21 +85,21 @@ async def test_what_was_acknowledged_to_hundreds_at_once_survives_kill_9(file: P
         await store.commit([PutRun(run(99_999), None)])
 
 
-def test_processes_that_open_a_new_file_at_once_make_its_tables_once(file: Path) -> None:
+def test_processes_that_open_a_new_file_at_once_create_its_tables_once(file: Path) -> None:
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(child("open_it", file)) for _ in range(3)]
         begin(*processes)
         assert [said_by(process) for process in processes] == [["[]"]] * 3
-    asyncio.run(filled(file, 0))  # of those that close at the same moment each may leave the log to the other
+    asyncio.run(filled(file, 0))  # processes that close at the same moment may each leave the log to the other
     assert os.listdir(file.parent) == ["fleet.db"]
 
 
-async def test_what_another_process_commits_wakes_every_watch(file: Path) -> None:
+async def test_a_commit_of_another_process_wakes_every_watch(file: Path) -> None:
     async with opened(file) as store:
         with child("commit_once", file) as process:
             watches = [store.watch(frozenset({topic})) for topic in (OFFERED, ENDED)]
             for watch in watches:
-                await watch.wait(0.0)  # that the file is opened may wake us too
+                await watch.wait(0.0)  # opening the file may wake us too
             begin(process)
             async with asyncio.timeout(300):
                 while not await ids(store):

@@ -1,4 +1,4 @@
-"""Whose file it is, and which tables are in it."""
+"""Schema in SQLite: the application id, migrations, permissions and indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asterism.store.protocol import OFFERED, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reads, schema
 from asterism.store.sqlite.statements import STATEMENTS
 from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
-from tests.store.sqlite_scenes import filled, ids, in_the_writer, opened, run
+from tests.store.sqlite_fixtures import filled, ids, in_the_writer, opened, run
 
 LATEST = schema.LATEST
 
@@ -31,7 +31,7 @@ def sql(file: Path, *statements: str) -> list[tuple[object, ...]]:
         return [row for statement in statements for row in connection.execute(statement).fetchall()]
 
 
-def test_a_new_file_says_whose_it_is_and_how_far_it_has_come(file: Path) -> None:
+def test_a_new_file_records_its_application_and_version(file: Path) -> None:
     asyncio.run(filled(file, 0))
     assert sql(file, "PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode") == [
         (schema.APPLICATION,), (schema.LATEST,), ("wal",)
@@ -39,7 +39,7 @@ def test_a_new_file_says_whose_it_is_and_how_far_it_has_come(file: Path) -> None
 
 
 async def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
-    """Its log, and what is large and kept beside it, too."""
+    """Also its log and its blobs."""
 
     async def scene() -> None:
         async with opened(file) as store:
@@ -56,7 +56,7 @@ async def test_a_new_store_is_for_its_owner_alone(file: Path) -> None:
         os.umask(before)
 
 
-async def test_who_may_read_a_store_that_is_there_is_not_changed(file: Path) -> None:
+async def test_the_permissions_of_an_existing_store_are_not_changed(file: Path) -> None:
     await filled(file, 1)
     file.chmod(0o664)
 
@@ -118,7 +118,7 @@ def test_a_file_of_a_later_version_is_refused_and_left_alone(file: Path) -> None
     assert file.read_bytes() == content
 
 
-async def test_a_later_version_that_changes_the_tables_meanwhile_is_noticed(file: Path) -> None:
+async def test_a_migration_by_a_later_version_is_noticed_in_an_open_store(file: Path) -> None:
     async with opened(file) as store:
         await store.commit([PutRun(run(1), None)])
         sql(file, "PRAGMA user_version = 99")
@@ -132,7 +132,7 @@ async def test_a_later_version_that_changes_the_tables_meanwhile_is_noticed(file
         assert await ids(store) == ["run-00001"]
 
 
-def test_migrations_go_on_where_the_file_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_missing_migrations_are_applied(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(filled(file, 3))
     second = "CREATE TABLE more (a TEXT); -- and\nCREATE INDEX more_a\n  ON more (a);\n"
     monkeypatch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, (LATEST + 1, second)])
@@ -159,20 +159,20 @@ def test_a_migration_that_fails_changes_nothing(file: Path, monkeypatch: pytest.
     ]
 
 
-def test_a_script_is_taken_apart_at_the_ends_of_its_statements() -> None:
+def test_a_script_is_split_into_its_statements() -> None:
     script = "-- one; two\nCREATE TRIGGER a AFTER INSERT ON b BEGIN\n  SELECT ';';\nEND;\n\nSELECT 1;\n"
     assert [part.strip().split("\n")[-1] for part in schema.statements(script)] == ["END;", "SELECT 1;"]
     with pytest.raises(ValueError, match="ends in the middle of a statement: SELECT 2"):
         list(schema.statements("SELECT 1;\nSELECT 2\n"))
 
 
-def test_where_there_can_be_no_log_there_can_be_no_store(file: Path) -> None:
+def test_a_file_without_write_ahead_logging_is_refused(file: Path) -> None:
     told = pytest.raises(StoreError, match=r"cannot use a write-ahead log for .* \(mode memory\); choose a local disk")
     with contextlib.closing(sqlite3.connect(":memory:")) as connection, told:
         schema._enable_wal(connection, file, 0.0)
 
 
-def test_the_log_is_begun_as_soon_as_nobody_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_ahead_logging_begins_when_the_readers_are_done(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sql(file, "CREATE TABLE a (b)")
     with (
         contextlib.closing(sqlite3.connect(file, isolation_level=None)) as reader,
@@ -193,7 +193,7 @@ def test_an_old_sqlite_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
         asyncio.run(filled(file, 0))
 
 
-# -- what the indexes are for ------------------------------------------------------------------------------------------
+# -- indexes ----------------------------------------------------------------------------------------------------------
 
 
 def plan(file: Path, statement: str, *values: object) -> str:
@@ -212,7 +212,7 @@ def plan(file: Path, statement: str, *values: object) -> str:
         (Query(newest=True, limit=10), "sqlite_autoindex_runs_1"),
     ],
 )
-def test_what_is_searched_for_often_has_an_index(file: Path, query: Query, index: str) -> None:
+def test_frequent_queries_have_an_index(file: Path, query: Query, index: str) -> None:
     asyncio.run(filled(file, 0))
 
     class Asked:
@@ -242,17 +242,17 @@ def test_what_is_searched_for_often_has_an_index(file: Path, query: Query, index
         ("registers", "SEARCH registers USING PRIMARY KEY"),
     ],
 )
-def test_the_statements_of_every_day_use_an_index(file: Path, name: str, index: str) -> None:
+def test_frequent_statements_use_an_index(file: Path, name: str, index: str) -> None:
     asyncio.run(filled(file, 0))
     anything = re.sub(r"\?\d?|:\w+", "1", STATEMENTS[name])
     assert index in plan(file, anything)
 
 
-async def test_nobody_is_woken_by_what_was_committed_here_for_others(file: Path) -> None:
+async def test_own_commits_do_not_wake_watches_of_other_topics(file: Path) -> None:
     async with opened(file) as store:
         watch = store.watch(frozenset({OFFERED}))
         await store.commit([PutRun(run(1).changed(paused="by ann"), None)])
-        store._writer.poll()  # another connection would have been noticed now
+        store._writer.poll()  # a commit of another connection would be noticed now
         await in_the_writer(store, lambda cursor: None)
         assert not await watch.wait(0.0)
         await store.commit([PutRun(run(2), None)])

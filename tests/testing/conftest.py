@@ -1,4 +1,4 @@
-"""Devices and peers in trouble have much to say, and in simulated worlds they always are."""
+"""Silences the logs of simulated devices and peers, which fail all the time."""
 
 from __future__ import annotations
 

@@ -98,7 +98,8 @@ class Guard:
     def pipe(self) -> int:
         """The file descriptor to which children report. Starts the guard if it does not run. Raises OSError."""
         if self._process is None or self._process.poll() is not None:
-            self.close()
+            if self._process is not None:
+                self.close()
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, str(self._grace)],
                 stdin=subprocess.PIPE,
@@ -107,7 +108,8 @@ class Guard:
             )
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
-            self._hand_over()
+            if self._groups or self._ends:
+                self._hand_over()
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 

@@ -1,4 +1,4 @@
-"""The log of a device on standard error: a line for each run that it starts, finishes, refuses or loses.
+"""The log of a device on standard error: a line for each run it starts, ends, refuses or loses.
 
 The lines go through ``logging``, with the run as a field, so that programs can read them as JSON.
 """

@@ -55,7 +55,7 @@ COMMANDS = (
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "device_commands"),
-    CommandEntry("peer", "Connect stores: invite, accept, sync, serve, list, remove.", FLEETS, "peer_commands"),
+    CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
     CommandEntry("series", "One active issue per series: claim, status, release and more.", SERIES, "series_commands"),
 )

@@ -1,4 +1,4 @@
-"""Drawings of a plan for ``show`` and ``plan show``: in the terminal, as SVG, or as a Mermaid flowchart."""
+"""Drawings of a plan for ``show`` and ``plan show``: terminal, SVG or Mermaid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that run a plan print: the result, the report and JSON; and which log records they suppress.
+"""The output of commands that run a plan: result, report and JSON; and which log is suppressed.
 
 Importing this module is cheap: rich and the report are imported when a plan has ended.
 """

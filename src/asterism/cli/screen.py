@@ -1,4 +1,4 @@
-"""The terminal: a rich console that cleans all text and survives a closed pipe, and lines as wide as the terminal.
+"""The terminal: a rich console that cleans all text and survives a closed pipe.
 
 A reader that has gone away (``| head``) ends neither a run nor its exit code.
 """

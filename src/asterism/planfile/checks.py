@@ -1,4 +1,4 @@
-"""Checks of a task beyond its shape: names exist, expressions parse, and inputs fill what refers to them."""
+"""Checks of a task beyond its shape: names exist, expressions parse, inputs fill references."""
 
 from __future__ import annotations
 

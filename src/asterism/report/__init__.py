@@ -1,12 +1,34 @@
-"""Drawings of a constellation: SVG, Mermaid, terminal, and the HTML report of a run.
+"""Drawings of plans and reports of runs: SVG, Mermaid, terminal, and one HTML page.
 
-Everything here is a pure function from plain data to text. Nothing reads a clock, a plan or a terminal; the
-same data always gives the same drawing.
+::
+
+    from asterism.report import Recording, mermaid, picture, svg, terminal, write_report
+
+    print(svg(picture(plan)))                  # or mermaid(...), or terminal(..., width)
+
+    recording = Recording(plan, orchestrator.events)    # before the plan runs
+    result = await orchestrator.run(plan)
+    write_report("report.html", result, recording)
+
+A constellation becomes a ``Picture`` (``picture``), plain data that ``svg``, ``mermaid`` and ``terminal`` draw; they
+share ``drawing_graph`` (the shape), ``layout`` (places and routes for SVG) and ``status_style`` (marks and colours).
+
+A result becomes a ``Report`` (``result_report``, records in ``report_data``), which ``html_report`` turns into a page
+with a ``timeline`` of ``timeline_bands``. ``result_summary`` has the figures and the JSON of a result, ``event_text``
+the sentences for events.
+
+Invariants: drawing functions are pure: the same data gives the same text, and nothing reads a clock or a terminal.
+Every text from outside is cleaned or escaped. Secrets are masked before data reaches a drawing. Large plans are drawn
+in part, and the drawing says so.
+
+To add a format, write a function from ``Picture`` to text beside ``mermaid``; to add a section to the page, write a
+function in ``html_report``.
 """
 
+from asterism.report.event_text import sentence
 from asterism.report.html_report import report
 from asterism.report.mermaid import mermaid
-from asterism.report.picture import Line, Picture, Star
+from asterism.report.picture import DrawnEdge, DrawnTask, Picture, picture
 from asterism.report.report_data import (
     CycleBar,
     EditRow,
@@ -16,22 +38,30 @@ from asterism.report.report_data import (
     StoryLine,
     TaskRow,
 )
+from asterism.report.result_report import Recording, report_of, write_report
+from asterism.report.result_summary import result_json
 from asterism.report.svg import svg
 from asterism.report.terminal import terminal
 
 __all__ = [
     "CycleBar",
+    "DrawnEdge",
+    "DrawnTask",
     "EditRow",
     "ExecutionBar",
     "Hold",
-    "Line",
     "Picture",
+    "Recording",
     "Report",
-    "Star",
     "StoryLine",
     "TaskRow",
     "mermaid",
+    "picture",
     "report",
+    "report_of",
+    "result_json",
+    "sentence",
     "svg",
     "terminal",
+    "write_report",
 ]

@@ -1,7 +1,7 @@
-"""The shape of a picture: who is above and below whom, in what order, in which layer, in which component.
+"""The graph of a picture: parents, children, topological order, layers and components, by task number.
 
-Tasks are numbered by their position in the picture, so that every later step works on small integers. All
-walks are loops over explicit lists: a chain of many thousand tasks is as safe as a short one.
+Tasks are numbered by their position in the picture, so that later steps work on small integers. All walks are loops
+over explicit lists: a chain of many thousand tasks is as safe as a short one.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Graph:
     def of(picture: Picture) -> Graph:
         """Read the shape of a picture; raises `ValueError` on a repeated id, an unknown end or a cycle."""
         edges = _edges(picture)
-        parents: list[dict[int, None]] = [{} for _ in picture.stars]
-        children: list[dict[int, None]] = [{} for _ in picture.stars]
+        parents: list[dict[int, None]] = [{} for _ in picture.tasks]
+        children: list[dict[int, None]] = [{} for _ in picture.tasks]
         for source, target in edges:
             parents[target][source] = None
             children[source][target] = None
         order = _topological(parents, children)
-        if len(order) < len(picture.stars):
-            on_cycle = sorted(set(range(len(picture.stars))) - set(order))
-            names = ", ".join(picture.stars[task].id for task in on_cycle[:5])
+        if len(order) < len(picture.tasks):
+            on_cycle = sorted(set(range(len(picture.tasks))) - set(order))
+            names = ", ".join(picture.tasks[task].id for task in on_cycle[:5])
             raise ValueError(f"the lines form a cycle that these tasks are on or below: {names}")
         return Graph(
             edges=edges,
@@ -68,11 +68,11 @@ class Graph:
 
 
 def _edges(picture: Picture) -> tuple[tuple[int, int], ...]:
-    position = {star.id: number for number, star in enumerate(picture.stars)}
-    if len(position) < len(picture.stars):
+    position = {drawn_task.id: number for number, drawn_task in enumerate(picture.tasks)}
+    if len(position) < len(picture.tasks):
         raise ValueError("two tasks of the picture have the same id")
     edges = []
-    for line in picture.lines:
+    for line in picture.edges:
         for end in (line.source, line.target):
             if end not in position:
                 raise ValueError(f"a line names the task {end!r}, which is not in the picture")

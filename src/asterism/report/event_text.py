@@ -1,4 +1,4 @@
-"""Events in words: one line for each."""
+"""Events as sentences, one line for each."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MOST_NAMES = 6
 
 
 def sentence(event: Event, plan: Constellation) -> str:
-    """What happened, as a person would say it. ``plan`` is the constellation the event belongs to."""
-    tell = _TELL.get(event.kind)
-    return tell(event, plan) if tell is not None else event.kind.replace("_", " ")
+    """The event as a sentence. ``plan`` is the constellation of the event."""
+    describe = _SENTENCES.get(event.kind)
+    return describe(event, plan) if describe is not None else event.kind.replace("_", " ")
 
 
 def reason(error: BaseException | None) -> str:
-    """Why something failed. Our own errors are sentences; of others the type says as much as the message."""
+    """Why something failed. Our own errors are sentences; others are shown with their type."""
     return str(error) if isinstance(error, AsterismError) else error_text(error)
 
 
 def names(tasks: Iterable[str], count: int) -> str:
-    """``a, b, c and 4 more``: the first of ``count`` tasks; no more are looked at."""
+    """``a, b, c and 4 more``: the first of ``count`` tasks; the others are not read."""
     shown = ", ".join(islice(tasks, MOST_NAMES))
     return shown if count <= MOST_NAMES else f"{shown} and {count - MOST_NAMES:,} more"
 
@@ -36,13 +36,13 @@ def names(tasks: Iterable[str], count: int) -> str:
 def _started(event: TaskEvent, plan: Constellation) -> str:
     how = " provisionally" if event.provisional else ""
     again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-    # a plan in a store gives its tasks to a whole fleet; who did one is known at its end
+    # a plan in a store offers its tasks to a whole fleet; the device is known at the end
     where = "in the fleet" if isinstance(plan, RecordedConstellation) else f"on {event.device}"
     return f"{event.task_id} started{how} {where}{again}"
 
 
 def _retrying(event: TaskEvent, plan: Constellation) -> str:
-    return f"{event.task_id}: attempt {event.attempt} failed and another one follows: {reason(event.error)}"
+    return f"{event.task_id}: attempt {event.attempt} failed and will be retried: {reason(event.error)}"
 
 
 def _ended(event: TaskEvent, plan: Constellation) -> str:
@@ -63,12 +63,12 @@ def _plan_ended(event: ConstellationEvent, plan: Constellation) -> str:
 
 
 def _applied(event: EditEvent, plan: Constellation) -> str:
-    return f"edit applied by {event.author or 'somebody'}: {'; '.join(event.edits)}"
+    return f"edit by {event.author or 'unknown'} applied: {'; '.join(event.edits)}"
 
 
 def _rejected(event: EditEvent, plan: Constellation) -> str:
     reasons = "; ".join(violation.message for violation in event.violations)
-    return f"edit rejected, by {event.author or 'somebody'}: {reasons}"
+    return f"edit by {event.author or 'unknown'} rejected: {reasons}"
 
 
 def _task(text: str) -> Callable[[Any, Constellation], str]:
@@ -89,15 +89,15 @@ def _device(text: str) -> Callable[[DeviceEvent, Constellation], str]:
     return lambda event, plan: text.format(device=event.device, task=event.task_id, detail=event.detail)
 
 
-_TELL: dict[str, Callable[[Any, Constellation], str]] = {
+_SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "task_started": _started,
     "task_retrying": _retrying,
     "task_completed": _ended,
     "task_failed": _ended,
     "task_cancelled": _ended,
-    "task_revoked": _task("{task} revoked: an edit changed what it was started on"),
+    "task_revoked": _task("{task} revoked: an edit changed the plan that it started from"),
     "task_confirmed": _task("{task} confirmed"),
-    "task_released": _task("{task} put back: its device left before it began"),
+    "task_released": _task("{task} put back: its device left before it started"),
     "task_result_refused": _task("{task}: a late result was refused"),
     "constellation_started": _plan_started,
     "constellation_paused": _plan("{plan} paused"),
@@ -105,11 +105,11 @@ _TELL: dict[str, Callable[[Any, Constellation], str]] = {
     "constellation_cancelling": _plan("{plan} is being cancelled"),
     **{f"constellation_{end}": _plan_ended for end in ("completed", "failed", "partially_failed", "cancelled")},
     "cycle_opened": _cycle("cycle {cycle} opened for {tasks}"),
-    "stuck": _cycle("cycle {cycle} opened: nothing can move any more"),
+    "stuck": _cycle("cycle {cycle} opened: no task can start"),
     "edit_applied": _applied,
     "edit_rejected": _rejected,
-    "edit_abandoned": _cycle("cycle {cycle}: too many edits were rejected; {author} is not asked again"),
-    "edit_overtaken": _cycle("cycle {cycle}: part of the plan that {author} handed back was overtaken by progress"),
+    "edit_abandoned": _cycle("cycle {cycle}: too many edits of {author} were rejected; the cycle closes without one"),
+    "edit_overtaken": _cycle("cycle {cycle}: part of the plan of {author} was dropped: its tasks have progressed"),
     "edit_timeout": _cycle("cycle {cycle}: no answer in time"),
     "editor_failed": _cycle("cycle {cycle}: the editor failed: {error}"),
     "cycle_closed": _cycle("cycle {cycle} closed"),

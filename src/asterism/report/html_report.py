@@ -1,6 +1,4 @@
-"""The report of a run: one HTML page that needs nothing else, neither network nor files beside it.
-
-The sections of the report, each from the report's data to a piece of HTML."""
+"""The report of a run: one HTML page that needs neither a network nor other files."""
 
 from __future__ import annotations
 
@@ -85,30 +83,30 @@ def figures(data: Report) -> str:
 
 def graph(data: Report) -> str:
     """The plan as it was at the end."""
-    if not data.picture.stars:
+    if not data.picture.tasks:
         return _section("Graph", '<p class="none">The plan has no tasks.</p>')
     picture = _first_tasks(data.picture)
     remark = ""
-    if len(picture.stars) < len(data.picture.stars):
+    if len(picture.tasks) < len(data.picture.tasks):
         remark = (
-            f'<p class="remark">The graph shows the first {len(picture.stars):,} of'
-            f" {plural(len(data.picture.stars), 'task')}, in the order of their dependencies."
-            " The lists below tell of the others.</p>"
+            f'<p class="remark">The graph shows the first {len(picture.tasks):,} of'
+            f" {plural(len(data.picture.tasks), 'task')}, in the order of their dependencies."
+            " The lists below have the others.</p>"
         )
     return _section("Graph", f'{remark}<div class="sheet graph" {_scroller("Graph")}>{svg(picture)}</div>')
 
 
 def _first_tasks(picture: Picture) -> Picture:
-    if len(picture.stars) <= MOST_DRAWN:
+    if len(picture.tasks) <= MOST_DRAWN:
         return picture
-    stars = [picture.stars[task] for task in Graph.of(picture).order[:MOST_DRAWN]]
-    drawn = {star.id for star in stars}
-    lines = tuple(line for line in picture.lines if line.source in drawn and line.target in drawn)
-    return Picture(picture.title, tuple(stars), lines)
+    drawn_tasks = [picture.tasks[task] for task in Graph.of(picture).order[:MOST_DRAWN]]
+    drawn = {drawn_task.id for drawn_task in drawn_tasks}
+    lines = tuple(line for line in picture.edges if line.source in drawn and line.target in drawn)
+    return Picture(picture.title, tuple(drawn_tasks), lines)
 
 
 def time(data: Report) -> str:
-    """When what ran where, and when edits held it back."""
+    """The timeline of executions, edit cycles and holds."""
     if not (data.executions or data.cycles or data.holds):
         return _section("Timeline", '<p class="none">Nothing was executed.</p>')
     executions, remark = _first(data.executions, "execution")

@@ -1,18 +1,11 @@
-"""Where each task of a drawing stands, and how each edge runs between the tasks in its way.
+"""The layout of a drawing: the place of each task, and the route of each edge.
 
-A small layered layout after Sugiyama: layers by longest path; edges that skip layers get a bend in each layer
-they pass; layers are ordered so that few edges cross; then every task moves as near to its neighbours as the
-order allows. Components are laid out one by one and stacked. Tasks without any edge come last, as a grid.
-
-The order of things inside each layer, chosen so that few edges cross.
-
-The classic heuristic: sweep down and up over the layers, each time sorting a layer by the mean position (the
-barycentre) of its neighbours in the layer before, and keep the best order seen.
-
-Placing things on a line: each as near as can be to where it wants to be, in a given order, none too close.
-
-This is least squares under order constraints (isotonic regression). It is solved exactly, in linear time, by
-pooling neighbours that push against each other into blocks that move as one."""
+A small layered layout after Sugiyama: layers by longest path; edges that skip layers get a bend in each layer they
+pass; layers are ordered so that few edges cross (``untangle``: sweep down and up, sort each layer by the mean position
+of its neighbours, keep the best order); then every task moves as near to its neighbours as the order allows
+(``spread``: least squares under order constraints, solved exactly in linear time by pooling neighbours into blocks).
+Components are laid out one by one and stacked. Tasks without edges come last, as a grid.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture as Mermaid flowchart text."""
+"""A picture as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from asterism.base.text import clean
 from asterism.report.drawing_graph import Graph
-from asterism.report.picture import STATUSES, Picture, Star
+from asterism.report.picture import STATUSES, DrawnTask, Picture
 
 # Kept as they are: letters and digits, spaces, a few harmless signs, and hyphen, dot and underscore inside a
 # word. Everything else could mean something to Mermaid, or to the Markdown that it finds in labels.
@@ -37,8 +37,10 @@ def mermaid(picture: Picture) -> str:
     """
     graph = Graph.of(picture)
     lines = ["---", f"title: {json.dumps(clean(picture.title), ensure_ascii=False)}", "---", "flowchart LR"]
-    lines += [f'  n{number}["{_words(star)}"]:::{_class(star)}' for number, star in enumerate(picture.stars)]
-    for (source, target), line in zip(graph.edges, picture.lines, strict=True):
+    lines += [
+        f'  n{number}["{_words(drawn_task)}"]:::{_class(drawn_task)}' for number, drawn_task in enumerate(picture.tasks)
+    ]
+    for (source, target), line in zip(graph.edges, picture.edges, strict=True):
         label = f'|"{_escape(line.words)}"|' if line.words else ""
         lines.append(f"  n{source} -->{label} n{target}")
     lines += [f"  classDef {status} {style}" for status, style in _CLASSES.items()]
@@ -46,13 +48,13 @@ def mermaid(picture: Picture) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _words(star: Star) -> str:
-    more = "" if star.label in ("", star.id) else f"<br/>{_escape(star.label)}"
-    return _escape(star.id) + more
+def _words(drawn_task: DrawnTask) -> str:
+    more = "" if drawn_task.label in ("", drawn_task.id) else f"<br/>{_escape(drawn_task.label)}"
+    return _escape(drawn_task.id) + more
 
 
-def _class(star: Star) -> str:
-    return star.status if star.status in STATUSES else "pending"
+def _class(drawn_task: DrawnTask) -> str:
+    return drawn_task.status if drawn_task.status in STATUSES else "pending"
 
 
 def _escape(text: str) -> str:
@@ -62,7 +64,7 @@ def _escape(text: str) -> str:
 def _link_styles(picture: Picture) -> list[str]:
     styles = []
     for kind, style in _LINKS.items():
-        numbers = ",".join(str(number) for number, line in enumerate(picture.lines) if line.kind == kind)
+        numbers = ",".join(str(number) for number, line in enumerate(picture.edges) if line.kind == kind)
         if numbers:
             styles.append(f"  linkStyle {numbers} {style}")
     return styles

@@ -1,6 +1,4 @@
-"""What is drawn: the tasks and dependencies of a constellation at one moment, as plain data.
-
-Pictures of constellations: as planned, and as they are."""
+"""The picture of a plan: its tasks and dependencies at one moment, as plain data."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ STATUSES = ("pending", "waiting", "running", "completed", "failed", "cancelled",
 
 
 @dataclass(frozen=True, slots=True)
-class Star:
+class DrawnTask:
     """One task. `note` is a short remark, such as the device or the reason of a failure."""
 
     id: str
@@ -30,8 +28,8 @@ class Star:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One dependency. It is conditional when `when` holds the text of a condition, whatever `on` says."""
+class DrawnEdge:
+    """One dependency. It is conditional if `when` has the text of a condition, whatever `on` is."""
 
     source: str
     target: str
@@ -40,14 +38,14 @@ class Line:
 
     @property
     def kind(self) -> str:
-        """How the line is drawn: `success`, `failure`, `completion` or `condition`."""
+        """How the edge is drawn: `success`, `failure`, `completion` or `condition`."""
         if self.when is not None:
             return "condition"
         return self.on if self.on in ("failure", "completion") else "success"
 
     @property
     def words(self) -> str:
-        """What the line asks for, in words; empty for the usual `success`."""
+        """The condition in words; empty for the usual `success`."""
         return {
             "condition": f"if {self.when}",
             "failure": "on failure",
@@ -57,43 +55,45 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A constellation to draw. Ids are unique, every line joins two stars, and the lines form no cycle.
+    """A plan to draw. Ids are unique, every edge joins two tasks, and there is no cycle.
 
     The drawing functions raise `ValueError` for a picture that breaks this.
     """
 
     title: str
-    stars: tuple[Star, ...]
-    lines: tuple[Line, ...]
+    tasks: tuple[DrawnTask, ...]
+    edges: tuple[DrawnEdge, ...]
 
 
 LONGEST_LABEL = 60
 
 
-def picture(plan: Constellation, secrets: PlanMask, gone: Mapping[str, Iterable[Dependency]] | None = None) -> Picture:
-    """The plan as it is now. ``gone`` are tasks that an edit removed, with what each of them waited for.
+def picture(
+    plan: Constellation, secrets: PlanMask | None = None, gone: Mapping[str, Iterable[Dependency]] | None = None
+) -> Picture:
+    """The plan as it is now. ``gone`` maps tasks that an edit removed to their dependencies.
 
-    A removed task hangs below what it waited for, and nothing that is still in the plan hangs below it."""
-    gone = gone or {}
-    stars = [_star(node, secrets) for node in plan.nodes.values()]
-    stars += [Star(task_id, "", "removed") for task_id in gone]
-    lines = [Line(edge.source, edge.target, edge.on, edge.when) for edge in plan.dependencies]
+    A removed task is drawn after its dependencies, and no present task is drawn after it."""
+    secrets, gone = secrets or PlanMask(plan), gone or {}
+    drawn_tasks = [_drawn_task(node, secrets) for node in plan.nodes.values()]
+    drawn_tasks += [DrawnTask(task_id, "", "removed") for task_id in gone]
+    lines = [DrawnEdge(edge.source, edge.target, edge.on, edge.when) for edge in plan.dependencies]
     lines += [
-        Line(edge.source, edge.target, edge.on, edge.when)
+        DrawnEdge(edge.source, edge.target, edge.on, edge.when)
         for edges in gone.values()
         for edge in edges
         if edge.source in plan or edge.source in gone
     ]
-    return Picture(plan.id, tuple(stars), tuple(lines))
+    return Picture(plan.id, tuple(drawn_tasks), tuple(lines))
 
 
-def _star(node: Node, secrets: PlanMask) -> Star:
+def _drawn_task(node: Node, secrets: PlanMask) -> DrawnTask:
     status = "waiting" if node.status is PENDING and node.open else str(node.status)
-    return Star(node.id, label(node.task, secrets), status, node.device or node.task.device or "")
+    return DrawnTask(node.id, label(node.task, secrets), status, node.device or node.task.device or "")
 
 
 def label(task: Task, secrets: PlanMask) -> str:
-    """What a task is, in a line: its description, or else what it does."""
+    """A task in a line: its description, or its action."""
     return shorten(secrets.shown(task.description or _action(task)), LONGEST_LABEL)
 
 

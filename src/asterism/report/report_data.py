@@ -1,4 +1,4 @@
-"""What the report of a run is made from, as plain data. Times are seconds on one clock, whichever it is."""
+"""The data of a report, as plain records. All times are seconds on one clock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The report of a run: a finished result, put into the form that the drawing wants.
+"""The data of a report from the result of a run, and the recording of what a result no longer has.
 
-Who did what, when and where: read from the story of a run.
-
-What a report needs and a finished plan no longer tells: the plan as it began, and what became of each edit."""
+``Recording`` keeps the plan as it started and the answers of editors; ``execution_bars`` reads the executions from the
+story.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from asterism.core.plan.task import Dependency
 from asterism.orchestrator.events import EditEvent, EventBus, Subscription
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
-from asterism.report import CycleBar, EditRow, Hold, Report, StoryLine, TaskRow, report
+from asterism.report.html_report import report
 from asterism.report.picture import picture
-from asterism.report.report_data import ExecutionBar
+from asterism.report.report_data import CycleBar, EditRow, ExecutionBar, Hold, Report, StoryLine, TaskRow
 from asterism.report.result_summary import figures
 
 CYCLE_OUTCOMES = {
@@ -33,7 +33,7 @@ CYCLE_OUTCOMES = {
     "unclaimed": "timeout",
     "editor_failed": "failed",
 }
-"""How the drawing calls what became of a cycle; any other was cut off by the end."""
+"""The outcomes of cycles in a report; a cycle with any other outcome was cut off by the end of the plan."""
 
 LONGEST_VALUE = 160
 
@@ -46,12 +46,12 @@ class _Brief(reprlib.Repr):
 
 
 def write_report(path: str | Path, result: Result, recording: Recording | None = None) -> None:
-    """Write the report as one HTML page. Raises OSError if that cannot be done."""
+    """Write the report of a result as one HTML page. Raises OSError."""
     Path(path).write_text(report(report_of(result, recording)), encoding="utf-8")
 
 
 def report_of(result: Result, recording: Recording | None = None) -> Report:
-    """Everything that the page shows, with no secret in it. Without a recording it knows less of edits."""
+    """The data of a report, with secrets masked. Without a recording it has fewer details of edits."""
     plan, secrets = result.plan, PlanMask(result.plan)
     values = secrets.results()
     story = [_hidden(entry, secrets) for entry in result.story()]
@@ -104,7 +104,7 @@ def _cycles(result: Result, ended: float) -> tuple[CycleBar, ...]:
 
 
 def _holds(result: Result) -> tuple[Hold, ...]:
-    """Each with the last cycle that reviewed something above it: that is the one it waited for."""
+    """The holds, each with the cycle that held it: the last one that reviewed one of its parents."""
     reviewed = {task: cycle for cycle in result.cycles for task in cycle.tasks}
     nodes = result.plan.nodes
     found = []
@@ -117,7 +117,7 @@ def _holds(result: Result) -> tuple[Hold, ...]:
 
 def _row(node: Node, value: object, secrets: PlanMask) -> TaskRow:
     reason = secrets.shown(error_text(node.error) or node.reason)
-    returned = "" if value is None else secrets.shown(_shown(value))  # an object may tell more of itself than data
+    returned = "" if value is None else secrets.shown(_shown(value))  # the repr of an object may show secrets
     end = node.ended_at if node.started_at is not None else None
     device = node.device or ""
     return TaskRow(node.id, str(node.status), device, node.attempts, node.started_at, end, reason, returned)
@@ -134,7 +134,7 @@ def _shown(value: object) -> str:
 
 
 def _edits(story: Sequence[Entry], recording: Recording | None, secrets: PlanMask) -> Iterator[EditRow]:
-    """What was accepted stands in the story; what was rejected only the recording knows."""
+    """Accepted edits are in the story; rejected ones only in the recording."""
     answers = recording.edits if recording is not None else []
     applied = {event.version: event for event in answers if event.kind == "edit_applied"}
     for entry in story:
@@ -147,7 +147,7 @@ def _edits(story: Sequence[Entry], recording: Recording | None, secrets: PlanMas
 
 
 def _accepted(entry: Entry, applied: dict[int, EditEvent], secrets: PlanMask) -> EditRow:
-    """The story tells it in one line; the event, if it was recorded, edit by edit."""
+    """An accepted edit: from the recorded event, or in short from the story."""
     version = int(entry.why.split(" ", 2)[1])
     event = applied.get(version)
     if event is None:
@@ -167,7 +167,7 @@ OUTCOMES = {
     "revoked": "revoked",
     "put back": "cancelled",
 }
-"""How an execution ends with an entry of the story."""
+"""The outcome of an execution for each entry of a story that ends one."""
 
 
 @dataclass(slots=True)
@@ -181,8 +181,8 @@ class _Execution:
 
 
 def execution_bars(story: Iterable[Entry], ended_at: float, devices: Mapping[str, str]) -> tuple[ExecutionBar, ...]:
-    """One bar for each execution, each in a slot of its device that is free for that time. ``devices`` says by task
-    which device it was in the end: what it was given to may stand for many."""
+    """One bar for each execution, in a free slot of its device. ``devices`` has the device of each task at its end: the
+    device at its start may stand for a whole fleet."""
     return tuple(_placed(sorted(_executions(story, devices), key=lambda one: one.start), ended_at))
 
 
@@ -199,7 +199,7 @@ def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Exe
             execution = latest[task]
             if execution.end is None:
                 execution.end, execution.outcome = at, OUTCOMES[what]
-            elif what == "revoked" and execution.provisional:  # it had ended; its result is gone all the same
+            elif what == "revoked" and execution.provisional:  # it had ended; its result is dropped
                 execution.outcome = "revoked"
     for task, execution in latest.items():
         execution.device = devices.get(task, execution.device)
@@ -207,7 +207,7 @@ def _executions(story: Iterable[Entry], devices: Mapping[str, str]) -> list[_Exe
 
 
 def _placed(executions: Iterable[_Execution], ended_at: float) -> Iterator[ExecutionBar]:
-    """The lowest slot that is free. A device has as many as were ever in use at once."""
+    """Put each execution in the lowest free slot. A device has as many slots as were ever used at once."""
     free: dict[str, list[int]] = {}
     busy: dict[str, list[tuple[float, int]]] = {}
     for one in executions:
@@ -224,7 +224,7 @@ ANSWERS = ("edit_applied", "edit_rejected")
 
 
 class Recording:
-    """Begins when it is made: make it before the plan runs. ``edits`` are the answers of editors, in order."""
+    """Records from its creation: create it before the plan runs. ``edits`` are the answers of editors, in order."""
 
     def __init__(self, plan: Constellation, events: EventBus) -> None:
         self.plan_id = plan.id

@@ -1,6 +1,4 @@
-"""How a run went, in figures.
-
-A result as JSON data, for programs."""
+"""The result of a plan as figures and lines for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ MOST_REASONS = 20
 
 
 def figures(result: Result) -> tuple[tuple[str, str], ...]:
-    """Names and values. L is the longest chain of work, W all work, and no schedule beats the lower bound."""
+    """Names and values. L is the longest chain of work, W is all work; no schedule beats the lower bound."""
     summary = result.summary
     shape = summary.parallelism
     over = f"{summary.makespan / summary.lower_bound:.2f} ×" if summary.lower_bound else ""
@@ -55,7 +53,7 @@ def counts(result: Result) -> str:
 
 
 def lines(result: Result) -> list[Text]:
-    """The figures for a terminal, one a line."""
+    """The figures for a terminal, one per line."""
     told = figures(result)
     wide = max(len(name) for name, _ in told)
     return [
@@ -65,7 +63,7 @@ def lines(result: Result) -> list[Text]:
 
 
 def reasons(result: Result, secrets: PlanMask) -> list[str]:
-    """The tasks that did not complete, each with the reason; only so many of them."""
+    """The tasks that did not complete, each with the reason; at most ``MOST_REASONS``."""
     told = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     ends = [node for node in result.plan.nodes.values() if node.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)]
     shown = [
@@ -76,7 +74,7 @@ def reasons(result: Result, secrets: PlanMask) -> list[str]:
 
 
 def state_tone(state: ConstellationState) -> Style:
-    """The colour of a constellation's state: that of the task status which is most like it."""
+    """The colour of a plan's state: that of the most similar task status."""
     return tone({"executing": "running", "partially_failed": "waiting"}.get(state, str(state)))
 
 
@@ -88,7 +86,7 @@ def _path(path: tuple[str, ...]) -> str:
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """The end of a run: its state, its figures and every task. Times are seconds since 1970. No secret is in it."""
+    """The result of a plan: its state, figures and tasks. Times are seconds since 1970. Secrets are masked."""
     plan, summary = result.plan, result.summary
     secrets = PlanMask(plan)
     values = secrets.results()

@@ -1,4 +1,4 @@
-"""Marks and colours of task statuses in a terminal. The marks differ in shape: colour only helps."""
+"""Marks and colours of task statuses in a terminal. The marks differ in shape; colour only helps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.style import Style
 from rich.text import Text
 
 from asterism.base.text import clean
-from asterism.report.picture import Star
+from asterism.report.picture import DrawnTask
 
 _MARKS = {
     "pending": "○",
@@ -58,14 +58,14 @@ def lane_tone(status: str) -> Style:
     return Style(color=_COLOURS[status]) if status in ("completed", "failed", "running") else DIM
 
 
-def count_by_status(stars: Sequence[Star]) -> list[tuple[str, int]]:
+def count_by_status(drawn_tasks: Sequence[DrawnTask]) -> list[tuple[str, int]]:
     """How many tasks have which status, the most urgent status first."""
-    counts = Counter(star.status for star in stars)
+    counts = Counter(drawn_task.status for drawn_task in drawn_tasks)
     known = [(status, counts.pop(status)) for status in _URGENCY if status in counts]
     return known + sorted(counts.items())
 
 
-def shares(stars: Sequence[Star]) -> Text:
+def shares(drawn_tasks: Sequence[DrawnTask]) -> Text:
     """The counts in words: `1 failed, 3 running`."""
-    counts = count_by_status(stars)
+    counts = count_by_status(drawn_tasks)
     return Text(", ").join(Text(f"{count:,} {clean(status)}", tone(status)) for status, count in counts)

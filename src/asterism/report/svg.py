@@ -1,8 +1,7 @@
-"""A picture as one self-contained SVG, left to right, in light and dark.
+"""A picture as one self-contained SVG, drawn from left to right, in light and dark colours.
 
-The measures of an SVG drawing: boxes of tasks, routes of lines and places of condition tags, in pixels.
-
-Stylesheets and scripts that lie beside the code."""
+``measure`` computes the boxes of tasks, the routes of edges and the places of condition tags, in pixels.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from rich.cells import cell_len
 from asterism.base.text import markup, plural, shorten
 from asterism.report.drawing_graph import Graph
 from asterism.report.layout import Layout, lay_out, spread
-from asterism.report.picture import STATUSES, Line, Picture, Star
+from asterism.report.picture import STATUSES, DrawnEdge, DrawnTask, Picture
 
 KINDS = {"success": "on success", "failure": "on failure", "completion": "on completion", "condition": "if …"}
 LEGEND_HEIGHT = 30.0
 TAG_HEIGHT = 18.0
 
-# The sign inside the disc of a status, so that no status is told by colour alone.
+# The sign inside the disc of a status, so that colour is not the only difference.
 SIGNS = {
     "waiting": "M0 -3.4 V0 L2.4 1.6",
     "running": "M-1.6 -3 L3 0 L-1.6 3 Z",
@@ -42,7 +41,7 @@ def svg(picture: Picture) -> str:
     sheet = measure(picture, graph, lay_out(graph))
     legend, legend_width = _legend(picture, sheet.height)
     width, height = max(sheet.width, legend_width), sheet.height + LEGEND_HEIGHT
-    counts = f"{plural(len(picture.stars), 'task')}, {plural(len(picture.lines), 'dependency')}"
+    counts = f"{plural(len(picture.tasks), 'task')}, {plural(len(picture.edges), 'dependency')}"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="asterism constellation" role="img"'
         f' style="--natural: {number(width)}px"'
@@ -51,9 +50,9 @@ def svg(picture: Picture) -> str:
         f"<style>{beside('colours.css')}{beside('svg.css')}</style>",
         f"<defs>{''.join(_head(kind) for kind in KINDS)}</defs>",
         '<rect class="paper" width="100%" height="100%"/>',
-        *(_line(line, route) for line, route in zip(picture.lines, sheet.routes, strict=True)),
-        *(_star(star, box) for star, box in zip(picture.stars, sheet.boxes, strict=True)),
-        *(_tag(picture.lines[tag.edge], tag) for tag in sheet.tags),
+        *(_line(line, route) for line, route in zip(picture.edges, sheet.routes, strict=True)),
+        *(_task(task, box) for task, box in zip(picture.tasks, sheet.boxes, strict=True)),
+        *(_tag(picture.edges[tag.edge], tag) for tag in sheet.tags),
         legend,
         "</svg>",
     ]
@@ -73,7 +72,7 @@ def _head(kind: str) -> str:
     )
 
 
-def _line(line: Line, route: Route) -> str:
+def _line(line: DrawnEdge, route: Route) -> str:
     words = f"{line.source} → {line.target}" + (f" ({line.words})" if line.words else "")
     return (
         f'<path class="line on-{line.kind}" d="{_path(route)}" marker-end="url(#head-{line.kind})">'
@@ -94,19 +93,24 @@ def _path(route: Route) -> str:
     return " ".join(steps)
 
 
-def _star(star: Star, box: Box) -> str:
-    first, second = name_lines(star)
-    words = [star.id, star.label if star.label != star.id else "", star.status, star.note]
+def _task(task: DrawnTask, box: Box) -> str:
+    first, second = name_lines(task)
+    words = [
+        task.id,
+        task.label if task.label != task.id else "",
+        task.status,
+        task.note,
+    ]
     tooltip = "\n".join(markup(line) for line in words if line)
     text = 35.0
     lines = f'<text class="name" x="{text}" y="{19 if second else 26.5}">{markup(first)}</text>'
     if second:
         lines += f'<text class="more" x="{text}" y="35">{markup(second)}</text>'
     return (
-        f'<g class="star is-{markup(star.status)}" data-task="{markup(star.id)}"'
+        f'<g class="star is-{markup(task.status)}" data-task="{markup(task.id)}"'
         f' transform="translate({number(box.left)} {number(box.top)})"><title>{tooltip}</title>'
         f'<rect class="box" width="{number(box.width)}" height="{number(BOX)}" rx="9"/>'
-        f"{_disc(star.status, 19.0, BOX / 2)}{lines}</g>"
+        f"{_disc(task.status, 19.0, BOX / 2)}{lines}</g>"
     )
 
 
@@ -115,7 +119,7 @@ def _disc(status: str, x: float, y: float) -> str:
     return f'<g class="disc" transform="translate({number(x)} {number(y)})"><circle r="7"/>{sign}</g>'
 
 
-def _tag(line: Line, tag: Tag) -> str:
+def _tag(line: DrawnEdge, tag: Tag) -> str:
     x, y = tag.centre
     return (
         f'<g class="tag" transform="translate({number(x)} {number(y)})"><title>{markup(line.words)}</title>'
@@ -127,8 +131,8 @@ def _tag(line: Line, tag: Tag) -> str:
 
 def _legend(picture: Picture, top: float) -> tuple[str, float]:
     """The statuses and kinds of line that the picture uses, in one row below it, and the width of the row."""
-    statuses = {star.status for star in picture.stars}
-    kinds = {line.kind for line in picture.lines}
+    statuses = {drawn_task.status for drawn_task in picture.tasks}
+    kinds = {line.kind for line in picture.edges}
     x = MARGIN
     entries = []
     for status in STATUSES:
@@ -141,7 +145,7 @@ def _legend(picture: Picture, top: float) -> tuple[str, float]:
             stroke = f'<path class="line on-{kind}" d="M{number(x)} 0 h30" marker-end="url(#head-{kind})"/>'
             entries.append(stroke + _legend_text(x + 37, words))
             x += 57 + 7 * len(words)
-    if not picture.stars:
+    if not picture.tasks:
         entries.append(_legend_text(x, "no tasks"))
         x += 72
     return f'<g class="legend" transform="translate(0 {number(top)})">{"".join(entries)}</g>', x + MARGIN
@@ -219,19 +223,19 @@ def measure(picture: Picture, graph: Graph, layout: Layout) -> Sheet:
     )
 
 
-def name_lines(star: Star) -> tuple[str, str]:
+def name_lines(drawn_task: DrawnTask) -> tuple[str, str]:
     """What is written in a task's box: its id, and its label, or its note when the label says no more."""
-    second = star.note if star.label in ("", star.id) else star.label
-    return shorten(star.id, NAME_CELLS), shorten(second, NAME_CELLS + 4)
+    second = drawn_task.note if drawn_task.label in ("", drawn_task.id) else drawn_task.label
+    return shorten(drawn_task.id, NAME_CELLS), shorten(second, NAME_CELLS + 4)
 
 
-def tag_text(line: Line) -> str:
+def tag_text(line: DrawnEdge) -> str:
     """The condition of a line, short enough for a tag."""
     return shorten(line.when or "", TAG_CELLS)
 
 
-def _box_width(star: Star) -> float:
-    first, second = name_lines(star)
+def _box_width(drawn_task: DrawnTask) -> float:
+    first, second = name_lines(drawn_task)
     return max(NARROWEST_BOX, 44.0 + max(cell_len(first) * 8.0, cell_len(second) * 6.8))
 
 
@@ -241,10 +245,10 @@ def _tag_width(text: str) -> float:
 
 def _columns(picture: Picture, graph: Graph, layout: Layout) -> _Columns:
     widths = [NARROWEST_BOX] * layout.layers
-    for star, place in zip(picture.stars, layout.places, strict=True):
-        widths[place.layer] = max(widths[place.layer], _box_width(star))
+    for drawn_task, place in zip(picture.tasks, layout.places, strict=True):
+        widths[place.layer] = max(widths[place.layer], _box_width(drawn_task))
     gaps = [GAP] * layout.layers
-    for line, (source, _) in zip(picture.lines, graph.edges, strict=True):
+    for line, (source, _) in zip(picture.edges, graph.edges, strict=True):
         if line.when is not None:
             layer = graph.layers[source]
             gaps[layer] = max(gaps[layer], _tag_width(tag_text(line)) + 44.0)
@@ -286,7 +290,7 @@ def _ports(sides: dict[int, list[tuple[float, int]]]) -> dict[int, float]:
 def _tags(picture: Picture, graph: Graph, routes: tuple[Route, ...]) -> tuple[Tag, ...]:
     """Tags stand half-way over the first gap of their line, moved apart where they would cover each other."""
     wishes: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
-    for edge, line in enumerate(picture.lines):
+    for edge, line in enumerate(picture.edges):
         if line.when is not None:
             (_, start), (_, end) = routes[edge][:2]
             wishes[graph.layers[graph.edges[edge][0]]].append(((start + end) / 2, edge))
@@ -295,7 +299,7 @@ def _tags(picture: Picture, graph: Graph, routes: tuple[Route, ...]) -> tuple[Ta
         wished.sort()
         heights = spread([y for y, _ in wished], [1.0] * len(wished), [TAG_STEP] * len(wished))
         for (_, edge), y in zip(wished, heights, strict=True):
-            text = tag_text(picture.lines[edge])
+            text = tag_text(picture.edges[edge])
             centre = ((routes[edge][0][0] + routes[edge][1][0]) / 2, y)
             tags.append(Tag(edge, centre, _tag_width(text), text))
     return tuple(tags)

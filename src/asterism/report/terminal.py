@@ -1,12 +1,8 @@
-"""A picture in the terminal: lanes of glyphs on the left, one task a row, in words on the right.
+"""A picture in the terminal: lanes of glyphs on the left, one task per row, captions on the right.
 
-Three forms, chosen by what fits: lanes (see `lanes.py` for how to read them); a plain list of tasks and their
-parents when the terminal is too narrow for lanes; an overview by layers when there are too many tasks to read
-one by one.
-
-What is written beside a task in the terminal, and how wide each column of it may be.
-
-A large picture in a few lines: how many tasks of which status lie in which layers."""
+Three forms, chosen by what fits: lanes (``terminal_lanes`` says how to read them); a plain list of tasks and their
+parents if the terminal is too narrow for lanes; an overview by layers if there are too many tasks to read one by one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from rich.text import Text
 
 from asterism.base.text import clean, plural, shorten
 from asterism.report.drawing_graph import Graph
-from asterism.report.picture import Line, Picture, Star
+from asterism.report.picture import DrawnEdge, DrawnTask, Picture
 from asterism.report.status_style import BOLD, DIM, count_by_status, lane_tone, line_tone, mark, shares, tone
 from asterism.report.terminal_lanes import Row, lanes
 
@@ -35,9 +31,9 @@ def terminal(picture: Picture, width: int) -> Text:
     """
     graph = Graph.of(picture)
     lines = _heading(picture)
-    if len(picture.stars) > MOST_TASKS:
+    if len(picture.tasks) > MOST_TASKS:
         lines += overview(picture, graph, width)
-    elif picture.stars:
+    elif picture.tasks:
         words = captions(picture, graph)
         lines += _lanes_form(picture, graph, words, width) or _list_form(picture, graph, words)
     for line in lines:
@@ -48,13 +44,13 @@ def terminal(picture: Picture, width: int) -> Text:
 
 def _heading(picture: Picture) -> list[Text]:
     title = Text().append(clean(picture.title), BOLD)
-    title.append(f"  {plural(len(picture.stars), 'task')}, {plural(len(picture.lines), 'dependency')}", DIM)
-    return [title, *([shares(picture.stars), Text()] if picture.stars else [])]
+    title.append(f"  {plural(len(picture.tasks), 'task')}, {plural(len(picture.edges), 'dependency')}", DIM)
+    return [title, *([shares(picture.tasks), Text()] if picture.tasks else [])]
 
 
 def _lanes_form(picture: Picture, graph: Graph, words: list[Caption], width: int) -> list[Text] | None:
     """The lanes and the words, or None when the words would be crowded out."""
-    marks = [mark(star.status) for star in picture.stars]
+    marks = [mark(drawn_task.status) for drawn_task in picture.tasks]
     blocks = [lanes(graph, component, marks) for component in _blocks(graph)]
     lane_width = max(len(row.cells) for row in chain(*blocks)) + 1
     columns = fit(words, width - lane_width)
@@ -85,7 +81,7 @@ def _lane_cells(picture: Picture, row: Row, width: int) -> Text:
         if cell.owner is None:
             line.append(cell.glyph, DIM)
         else:
-            status = picture.stars[cell.owner].status
+            status = picture.tasks[cell.owner].status
             line.append(cell.glyph, tone(status) if cell.owner == row.task else lane_tone(status))
     line.pad_right(width - line.cell_len)
     return line
@@ -98,7 +94,7 @@ def _passes_by(row: Row) -> bool:
 def _list_form(picture: Picture, graph: Graph, words: list[Caption]) -> list[Text]:
     lines: list[Text] = []
     for task in graph.order:
-        caption, status = words[task], picture.stars[task].status
+        caption, status = words[task], picture.tasks[task].status
         lines.append(Text(" ").join([Text(mark(status), tone(status)), Text(caption.id, BOLD)]))
         lines[-1].append(f"  {caption.status}", tone(status))
         lines += [Text(f"  {words}") for words in (caption.label, caption.note) if words]
@@ -147,24 +143,24 @@ class Columns:
 
 def captions(picture: Picture, graph: Graph) -> list[Caption]:
     """The captions of all tasks, by their number in the graph."""
-    incoming: list[list[Line]] = [[] for _ in picture.stars]
-    for line, (_, target) in zip(picture.lines, graph.edges, strict=True):
+    incoming: list[list[DrawnEdge]] = [[] for _ in picture.tasks]
+    for line, (_, target) in zip(picture.edges, graph.edges, strict=True):
         incoming[target].append(line)
-    return [_caption(star, lines) for star, lines in zip(picture.stars, incoming, strict=True)]
+    return [_caption(drawn_task, lines) for drawn_task, lines in zip(picture.tasks, incoming, strict=True)]
 
 
-def _caption(star: Star, incoming: Sequence[Line]) -> Caption:
+def _caption(drawn_task: DrawnTask, incoming: Sequence[DrawnEdge]) -> Caption:
     conditions_first = sorted(incoming, key=lambda line: line.kind == "success")
     return Caption(
-        id=clean(star.id),
-        label="" if star.label == star.id else clean(star.label),
-        status=clean(star.status),
+        id=clean(drawn_task.id),
+        label="" if drawn_task.label == drawn_task.id else clean(drawn_task.label),
+        status=clean(drawn_task.status),
         parents=tuple(_parent(line) for line in conditions_first),
-        note=clean(star.note),
+        note=clean(drawn_task.note),
     )
 
 
-def _parent(line: Line) -> Text:
+def _parent(line: DrawnEdge) -> Text:
     parent = Text().append(clean(line.source), DIM)
     if line.words:
         parent.append(f" ({shorten(line.words, WIDEST_CONDITION)})", line_tone(line.kind))
@@ -219,41 +215,41 @@ def overview(picture: Picture, graph: Graph, width: int) -> list[Text]:
     bands = _bands(picture, graph)
     names = [name for name, _ in bands]
     name_width = max(map(len, ("layer", *names)))
-    most = max(len(stars) for _, stars in bands)
+    most = max(len(drawn_tasks) for _, drawn_tasks in bands)
     count_width = len(f"{most:,}")
     bar_width = max(0, min(WIDEST_BAR, width - name_width - count_width - 40))
     lines = [Text(f"{'layer':>{name_width}}  tasks", DIM)]
-    for name, stars in bands:
-        line = Text(f"{name:>{name_width}}  {len(stars):>{max(count_width, 5)},}  ")
-        line.append_text(_bar(stars, most, bar_width))
-        line.append_text(shares(stars))
+    for name, drawn_tasks in bands:
+        line = Text(f"{name:>{name_width}}  {len(drawn_tasks):>{max(count_width, 5)},}  ")
+        line.append_text(_bar(drawn_tasks, most, bar_width))
+        line.append_text(shares(drawn_tasks))
         line.truncate(width, overflow="ellipsis")
         lines.append(line)
     return lines
 
 
-def _bands(picture: Picture, graph: Graph) -> list[tuple[str, list[Star]]]:
+def _bands(picture: Picture, graph: Graph) -> list[tuple[str, list[DrawnTask]]]:
     deep = max(graph.layers) + 1
     size = ceil(deep / MOST_BANDS)
-    bands: list[list[Star]] = [[] for _ in range(ceil(deep / size))]
-    for star, layer in zip(picture.stars, graph.layers, strict=True):
-        bands[layer // size].append(star)
+    bands: list[list[DrawnTask]] = [[] for _ in range(ceil(deep / size))]
+    for drawn_task, layer in zip(picture.tasks, graph.layers, strict=True):
+        bands[layer // size].append(drawn_task)
     lasts = [min(deep, (number + 1) * size) for number in range(len(bands))]
-    return [(_name(number * size + 1, lasts[number]), stars) for number, stars in enumerate(bands)]
+    return [(_name(number * size + 1, lasts[number]), drawn_tasks) for number, drawn_tasks in enumerate(bands)]
 
 
 def _name(first: int, last: int) -> str:
     return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
-def _bar(stars: list[Star], most: int, width: int) -> Text:
+def _bar(drawn_tasks: list[DrawnTask], most: int, width: int) -> Text:
     """A bar as long as the band is large, in one stretch for each status."""
     bar = Text()
-    length = ceil(width * len(stars) / most)
+    length = ceil(width * len(drawn_tasks) / most)
     drawn = counted = 0
-    for status, count in count_by_status(stars):
+    for status, count in count_by_status(drawn_tasks):
         counted += count
-        end = round(length * counted / len(stars))
+        end = round(length * counted / len(drawn_tasks))
         bar.append(mark(status) * (end - drawn), tone(status))
         drawn = end
     bar.append(" " * (width - drawn + 2))

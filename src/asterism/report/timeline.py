@@ -1,6 +1,4 @@
-"""The timeline of a run as SVG: edit cycles and holds on top, then a group of lanes for each device.
-
-The ticks of a time axis: their step and their labels."""
+"""The timeline of a run as SVG: edit cycles and holds on top, then a group of lanes for each device."""
 
 from __future__ import annotations
 

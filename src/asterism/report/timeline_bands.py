@@ -1,4 +1,4 @@
-"""What the timeline shows: a band of bars for the edit cycles, one for the holds, one for each device."""
+"""The bands of the timeline: bars for the edit cycles, for the holds, and for each device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite for registers of series: what every one promises, as tests that pytest collects.
+"""The conformance suite for registers of series: what each promises, as tests for pytest.
 
 ::
 
@@ -17,7 +17,7 @@
 
 The tests run their own event loops and need no plugin. They close what they opened.
 
-``FaultyRegister`` is a register over another one in which what can go wrong does, when it is told to.
+``FaultyRegister`` wraps a register, and fails as a test schedules.
 """
 
 from __future__ import annotations
@@ -69,15 +69,20 @@ ODD_NAMES = (
     "系列",
     "a/b/c.d_e",
 )
-"""Names that a register keeps apart, whatever it is made of."""
+"""Valid names, which every register must distinguish."""
 
 BAD_NAMES = ("", " ", " x", "x ", "a\nb", "a\0b", "a\tb", "x" * 300, "\ud800")
 
 
 class FaultyRegister:
-    """Over another register: each read takes the next of ``reads``, each swap the next of ``swaps``, and what is there
-    happens. None: all is well. ``"before"``: the reply to a swap is lost, and it did not happen. ``"after"``: it is
-    lost, and it did. An error is raised. A function is called first: somebody else gets in between."""
+    """A register over another one. Each read takes the next item of ``reads``, each swap the next of ``swaps``:
+
+    - None: it succeeds.
+    - ``"before"``: the reply to the swap is lost, and it did not happen.
+    - ``"after"``: the reply to the swap is lost, and it happened.
+    - An exception is raised.
+    - A function is called first, as another writer that comes in between.
+    """
 
     def __init__(self, register: SeriesRegister) -> None:
         self.register = register
@@ -143,13 +148,15 @@ class RegisterConformance(AsyncTests):
     processes can open it."""
 
     processes = 3
-    """How many race."""
+    """How many processes race."""
 
     async def open_register(self) -> SeriesRegister:
-        raise NotImplementedError(f"{type(self).__name__} does not say how a register is opened")
+        raise NotImplementedError(f"{type(self).__name__} does not say how to open a register: override open_register")
 
     async def open_another(self, register: SeriesRegister) -> SeriesRegister:
-        raise NotImplementedError(f"{type(self).__name__} does not say how another connection is opened")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say how to open another connection: override open_another"
+        )
 
     async def process_opener(self, register: SeriesRegister) -> ProcessOpener | None:
         return None
@@ -166,15 +173,15 @@ class RegisterConformance(AsyncTests):
             closing.push_async_callback(other.close)
             await test(self, register, other)
 
-    # -- one at a time -------------------------------------------------------------------------------------------------
+    # -- sequential ----------------------------------------------------------------------------------------------------
 
-    async def test_there_is_nothing_yet(self, register: SeriesRegister) -> None:
+    async def test_a_new_register_is_empty(self, register: SeriesRegister) -> None:
         _same(await register.read(NAME), Snapshot(None, None))
         _same(await register.names(), [])
         _same(await read_all(register), {})
         _same(await register.history(NAME, 5), [])
 
-    async def test_what_is_written_is_read(self, register: SeriesRegister, other: SeriesRegister) -> None:
+    async def test_a_written_text_is_read(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "one", "the first")
         _same(await other.read(NAME), Snapshot("one", token))
         token = await other.swap(NAME, token, "two", "the second")
@@ -195,7 +202,7 @@ class RegisterConformance(AsyncTests):
         _same(await other.read(NAME), Snapshot("one", newer))
 
     async def test_the_same_text_twice_is_two_states(self, register: SeriesRegister, other: SeriesRegister) -> None:
-        """Two who write the very same at the same moment: one of them did, and the other learns that it did not."""
+        """Two writers write the same text at the same moment: one succeeds, and the other gets a conflict."""
         token = await register.swap(NAME, None, "zero", "m")
         await other.read(NAME)
         first = await register.swap(NAME, token, "same", "the same message")
@@ -203,31 +210,29 @@ class RegisterConformance(AsyncTests):
         second = await register.swap(NAME, first, "same", "the same message")
         _same(len({token, first, second}), 3, "the number of tokens")
 
-    async def test_a_state_that_comes_back_is_not_the_old_one(
-        self, register: SeriesRegister, other: SeriesRegister
-    ) -> None:
+    async def test_a_text_that_comes_back_is_a_new_state(self, register: SeriesRegister, other: SeriesRegister) -> None:
         old = await register.swap(NAME, None, "a", "m")
         await other.read(NAME)
         between = await register.swap(NAME, old, "b", "m")
         await register.swap(NAME, between, "a", "m")
         await _refused(other.swap(NAME, old, "c", "m"), RevisionConflict)
 
-    async def test_any_text_is_kept_as_it_is(self, register: SeriesRegister) -> None:
-        """Also one that is no state of a series: who rebuilds it has to see it."""
+    async def test_any_text_is_stored_unchanged(self, register: SeriesRegister) -> None:
+        """Also text that is not a state of a series: repairing it requires reading it."""
         token = None
         for text in ("{", "", "\n", "null", "größe 系列\r\n", json.dumps({"n": [1] * 20_000})):
             token = await register.swap(NAME, token, text, "m")
             _same(await register.read(NAME), Snapshot(text, token))
 
-    async def test_series_are_kept_apart_by_name(self, register: SeriesRegister) -> None:
+    async def test_series_are_distinguished_by_name(self, register: SeriesRegister) -> None:
         tokens = {name: await register.swap(name, None, f"text of {name}", "m") for name in ODD_NAMES}
         for name, token in tokens.items():
             _same(await register.read(name), Snapshot(f"text of {name}", token))
         _same(await register.names(), sorted(ODD_NAMES))
         everything = {name: Snapshot(f"text of {name}", tokens[name]) for name in sorted(ODD_NAMES)}
-        _same(await read_all(register), everything, "what is read at once")
+        _same(await read_all(register), everything, "the result of read_all")
 
-    async def test_a_name_that_is_none_is_refused(self, register: SeriesRegister) -> None:
+    async def test_an_invalid_name_is_refused(self, register: SeriesRegister) -> None:
         for name in BAD_NAMES:
             await _refused(register.read(name), BadSeriesName)
             await _refused(register.swap(name, None, "x", "m"), BadSeriesName)
@@ -249,9 +254,9 @@ class RegisterConformance(AsyncTests):
         _same(sorted(one.at for one in found), [one.at for one in found][::-1], "the order of the times")
         _same([one.text for one in await register.history(NAME, 2)], ["4", "3"], "the last two")
 
-    # -- all at once ---------------------------------------------------------------------------------------------------
+    # -- concurrent ----------------------------------------------------------------------------------------------------
 
-    async def test_of_those_who_swap_at_once_one_does(self, register: SeriesRegister, other: SeriesRegister) -> None:
+    async def test_one_of_many_concurrent_swaps_succeeds(self, register: SeriesRegister, other: SeriesRegister) -> None:
         token = await register.swap(NAME, None, "zero", "m")
         await other.read(NAME)
         found = await asyncio.gather(
@@ -260,13 +265,13 @@ class RegisterConformance(AsyncTests):
         )
         won = [(place, one) for place, one in enumerate(found) if isinstance(one, str)]
         _same(len(won), 1, "the number of winners")
-        # somebody was first, or is just about to be
+        # the others got a conflict, or the register was busy
         lost = [one for one in found if not isinstance(one, str | RevisionConflict | RegisterBusy)]
-        _same(lost, [], "what the others are told")
+        _same(lost, [], "the errors of the others")
         [(place, token)] = won
         _same(await register.read(NAME), Snapshot(f"text {place}", token))
 
-    async def test_processes_that_race_lose_nobody(self, register: SeriesRegister) -> None:
+    async def test_racing_processes_lose_no_claim(self, register: SeriesRegister) -> None:
         opener = await self.process_opener(register)
         if opener is None:
             return
@@ -278,32 +283,32 @@ class RegisterConformance(AsyncTests):
             )
             for place in range(self.processes)
         ]
-        _same([await one.wait() for one in racing], [0] * self.processes, "how they ended")
+        _same([await one.wait() for one in racing], [0] * self.processes, "the exit codes")
         series = Series.from_text((await register.read(NAME)).text, NAME)
-        everybody = sorted(item for item in (series.active, *series.queue) if isinstance(item, int))
-        _same(everybody, list(range(1, self.processes * each + 1)), "who is there")
+        claims = sorted(item for item in (series.active, *series.queue) if isinstance(item, int))
+        _same(claims, list(range(1, self.processes * each + 1)), "the claims")
         _same(series.revision, self.processes * each)
 
-    # -- with the loop that uses it ------------------------------------------------------------------------------------
+    # -- with the update loop ------------------------------------------------------------------------------------------
 
-    async def test_who_did_not_hear_that_it_won_finds_out(self, register: SeriesRegister) -> None:
+    async def test_a_writer_whose_reply_was_lost_finds_out_that_it_succeeded(self, register: SeriesRegister) -> None:
         faulty = FaultyRegister(register)
         faulty.swaps += ["after", None]
         outcome = await claim(faulty, NAME, wanted := Claim(7, "ann"), retry=EAGER)
         _same((outcome.after.active, outcome.after.claim_id), (7, wanted.id))
         _same(faulty.swapped, 1, "the number of swaps")
 
-    async def test_who_did_not_hear_and_did_not_win_tries_again(self, register: SeriesRegister) -> None:
+    async def test_a_writer_whose_reply_was_lost_and_that_failed_tries_again(self, register: SeriesRegister) -> None:
         faulty = FaultyRegister(register)
 
-        async def somebody_else() -> None:
+        async def another_writer() -> None:
             await claim(register, NAME, Claim(1), retry=EAGER)
 
-        faulty.swaps += ["before", somebody_else, None]
+        faulty.swaps += ["before", another_writer, None]
         outcome = await claim(faulty, NAME, Claim(7), retry=EAGER)
         _same((outcome.after.active, outcome.after.queue), (1, (7,)))
 
-    async def test_what_cannot_be_read_is_taken_until_it_is_mended(self, register: SeriesRegister) -> None:
+    async def test_an_unreadable_state_is_not_replaced_until_it_is_repaired(self, register: SeriesRegister) -> None:
         token = await register.swap(NAME, None, '{"active_issue": 7, "version": 99}', "by hand")
         await _refused(claim(register, NAME, Claim(8), retry=EAGER), UnreadableSeries)
         _same((await register.read(NAME)).token, token)
@@ -322,7 +327,7 @@ asyncio.run(race(opener, address, int(first), int(number)))
 
 
 async def race(opener: str, address: str, first: int, number: int) -> None:
-    """What each of the processes does that race: it claims one after the other."""
+    """The job of a racing process: it claims one item after the other."""
     module, _, function = opener.partition(":")
     register = await getattr(importlib.import_module(module), function)(address)
     try:

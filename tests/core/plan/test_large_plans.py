@@ -15,6 +15,8 @@ from asterism.core.plan.status import COMPLETED, ConstellationState
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, end, fail, ready, start
 
+pytestmark = pytest.mark.long
+
 MANY = 100_000
 DEEP = 10_000  # ten times what Python's own stack would hold
 

@@ -80,7 +80,7 @@ def only(*hosts: str) -> DevicePolicy:
     return DevicePolicy(Rules(hosts=hosts), "policy.yaml")
 
 
-def test_a_request_says_which_run_and_which_epoch_it_is_for(server: Any) -> None:
+def test_a_request_has_headers_for_run_and_epoch(server: Any) -> None:
     value = execute(request(server.url, headers={"Asterism-run": "forged", "X-Mine": "yes"}))
     assert value["headers"]["Asterism-Run"] == "r1"
     assert value["headers"]["Asterism-Epoch"] == "3"
@@ -175,7 +175,7 @@ def test_a_host_that_is_not_listed_is_never_asked(server: Any) -> None:
     assert server.asked == []
 
 
-def test_a_host_that_an_input_names_is_judged_when_it_is_filled_in(server: Any) -> None:
+def test_a_host_from_an_input_is_judged_when_filled_in(server: Any) -> None:
     allowed = only(f"127.0.0.1:{server.port}")
     flow = request(f"http://{{host}}:{server.port}/")
     assert allowed.objection(flow) is None
@@ -205,7 +205,7 @@ def test_redirects_that_do_not_end_do(server: Any) -> None:
     assert len(server.asked) == 21
 
 
-def test_a_request_does_not_say_that_it_is_for_another_host(server: Any) -> None:
+def test_a_request_has_no_host_header_of_its_own(server: Any) -> None:
     allowed = only(f"127.0.0.1:{server.port}")
     for name in ("Host", "host", " HOST "):
         flow = request(server.url, headers={name: "internal.example.org"})

@@ -1,5 +1,4 @@
-"""What goes wrong in the device's own part of an execution is a DeviceTrouble, whatever the system calls it. What is
-wrong with the work stays what it was."""
+"""An error in the device's own part of an execution is a DeviceTrouble; an error of the work stays as it is."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.process_scenes import PATIENCE
 
 
 def outcome(made: DeviceExecutor, workflow: Workflow) -> Any:
-    """The result of an execution, or what it raised."""
+    """The result of an execution, or its exception."""
 
     async def main() -> Any:
         try:
@@ -88,7 +87,7 @@ def test_without_any_descriptor_it_is_trouble_and_with_many_it_works() -> None:
 
 
 def test_a_child_that_cannot_note_its_start_is_the_devices_trouble() -> None:
-    """Its disk is full: what it writes before it becomes the command does not fit any more."""
+    """Its disk is full: the child cannot record itself before it becomes the command."""
     made = executors()
     made._records._open_records()
     full = os.open("/dev/full", os.O_RDWR)
@@ -145,7 +144,7 @@ async def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytes
 
 def test_a_request_without_descriptors_is_trouble() -> None:
     pytest.importorskip("httpx")
-    outcome(executors(), Workflow("warm", http={"url": "http://127.0.0.1:9/"}))  # what it imports needs descriptors
+    outcome(executors(), Workflow("warm", http={"url": "http://127.0.0.1:9/"}))  # its imports need descriptors
     found = within_limits(Workflow("ask", http={"url": "http://127.0.0.1:9/"}), 0)
     assert isinstance(found, DeviceTrouble), repr(found)
 
@@ -181,7 +180,7 @@ def test_the_probe_knows_whether_the_device_can_do_its_part(state: Path) -> None
     ],
     ids=["exit", "signal", "missing", "directory", "cwd", "function", "arguments", "refused"],
 )
-def test_what_is_wrong_with_the_work_is_no_trouble_of_the_device(workflow: Workflow) -> None:
+def test_a_failure_of_the_work_is_not_device_trouble(workflow: Workflow) -> None:
     found = outcome(executors(), workflow)
     assert isinstance(found, Exception)
     assert not isinstance(found, DeviceTrouble), repr(found)
@@ -191,7 +190,7 @@ def of_a_function() -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_what_a_function_raises_is_its_own() -> None:
+def test_an_exception_of_a_function_passes_through() -> None:
     found = outcome(executors(), Workflow("work", call=of_a_function))
     assert isinstance(found, OSError)
     assert not isinstance(found, DeviceTrouble)
@@ -201,7 +200,7 @@ def test_what_a_function_raises_is_its_own() -> None:
 
 
 def with_a_lease(line: str, lease: float, times: int = 1) -> list[Any]:
-    """What became of commands whose lease nobody renews."""
+    """The outcomes of commands whose lease is not renewed."""
 
     async def main() -> list[Any]:
         commands = Commands(1.0)
@@ -219,11 +218,11 @@ def test_every_command_that_the_guard_ended_is_known_to_have_been_ended_by_it() 
     assert {type(one) for one in with_a_lease("exec sleep 600", 0.5, times=30)} == {LeaseExpired}
 
 
-def test_a_command_whose_lease_is_over_before_it_is_born_is_ended_too() -> None:
+def test_a_command_whose_lease_ends_before_its_start_is_killed() -> None:
     assert {type(one) for one in with_a_lease("exec sleep 600", 0.0, times=3)} == {LeaseExpired}
 
 
-def test_a_command_that_was_killed_by_somebody_else_has_failed() -> None:
+def test_a_command_killed_from_outside_has_failed() -> None:
     (found,) = with_a_lease("kill -9 $$", 600.0)
     assert isinstance(found, CommandFailed)
     assert found.code == -signal.SIGKILL
@@ -233,7 +232,7 @@ def test_a_command_that_ends_well_in_time_has_ended_well() -> None:
     assert with_a_lease("echo hello", 600.0) == ["hello"]
 
 
-def test_what_the_guard_ended_is_remembered_when_another_guard_takes_over() -> None:
+def test_commands_ended_by_a_guard_are_remembered_by_the_next_guard() -> None:
     guard = Guard()
     ticket = guard.admit()
     child = subprocess.Popen(["/bin/sleep", "600"], start_new_session=True)

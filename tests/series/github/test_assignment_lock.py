@@ -1,4 +1,4 @@
-"""All assignments of a series are made in turn; without that, one that is late lands beside another's."""
+"""The assignment lock: without it, a delayed assignment would be a second one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from asterism.series.compare_and_swap import RetryOptions, update
-from asterism.series.github import assignment_lock as turns_module
-from asterism.series.github.assignment_lock import LENGTH, AssignmentLock, HeldLock, LockExpired, LockHeld
+from asterism.series.github import assignment_lock
+from asterism.series.github.assignment_lock import DURATION, AssignmentLock, HeldLock, LockExpired, LockHeld
 from asterism.series.github.sync import SyncService
 from asterism.series.github.sync_report import SyncReport
 from asterism.series.github.sync_settings import SyncSettings
@@ -156,7 +156,7 @@ def test_a_turn_that_nobody_of_ours_wrote_lasts_as_long_as_one_from_its_commit(s
     for text in ("{broken", json.dumps({"holder": "x", "until": time.time() + 1e9}), '{"holder": 7, "until": 1}'):
         server.call(lambda world, text=text: world.write_document(REF, text, STATE_FILE))
         assert not asyncio.run(can_take(server))
-    server.world.clock = datetime.fromtimestamp(time.time() - LENGTH - 60, UTC)
+    server.world.clock = datetime.fromtimestamp(time.time() - DURATION - 60, UTC)
     server.call(lambda world: world.write_document(REF, "{broken still", STATE_FILE))
     assert asyncio.run(can_take(server))
 
@@ -177,7 +177,7 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
 
     async def slow(name: str) -> HeldLock:
         turn = await acquire(name)
-        now[0] = LENGTH - 20.0
+        now[0] = DURATION - 20.0
         return turn
 
     service.context.lock.acquire = slow  # type: ignore[method-assign]
@@ -190,10 +190,10 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
 
 
 def test_the_margins_leave_time_to_work_and_time_to_arrive():
-    assert turns_module.TIMEOUT + turns_module.MARGIN < LENGTH / 2
-    turn = HeldLock(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN - 1)
+    assert assignment_lock.TIMEOUT + assignment_lock.MARGIN < DURATION / 2
+    turn = HeldLock(SERIES, "", 100.0, lambda: 100.0 - assignment_lock.TIMEOUT - assignment_lock.MARGIN - 1)
     turn.check()
-    late = HeldLock(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN + 1)
+    late = HeldLock(SERIES, "", 100.0, lambda: 100.0 - assignment_lock.TIMEOUT - assignment_lock.MARGIN + 1)
     with pytest.raises(LockExpired):
         late.check()
 
@@ -202,7 +202,7 @@ def test_who_does_not_get_the_turn_is_told_that_what_was_decided_stands(server):
     held(server, holder="another", until=time.time() + 60)
     report = sync(server, view=False, lock_deadline=0.05)
     assert (report.status, report.changed, report.state.active) == ("contended", True, 1)
-    assert "what was decided stands" in (report.problem or "")
+    assert "the state is up to date" in (report.problem or "")
     assert "nothing was written" not in (report.problem or "")
 
 
@@ -261,7 +261,7 @@ async def test_who_is_not_to_wait_for_a_turn_goes_on_to_the_next_series_at_once(
     report = await service.sync()
     await register.close()
     assert {one.name: one.status for one in report.series} == {"OPS-7": "contended", SERIES: "in step"}
-    assert "which was not waited for" in (report.series[0].problem or "")
+    assert "this run did not wait" in (report.series[0].problem or "")
     assert (assigned(server), assigned(server, "OPS-7")) == ([1], [])
 
 
@@ -269,7 +269,7 @@ async def test_a_read_that_hangs_ends_at_the_deadline(server):
     """Without a clock to go by: it would hang for as long as the connection is allowed to, four times over."""
     gate = server.hold("GET", "/repos/acme/rocket/issues")
     register = opened(server, deadline=0.2)
-    with pytest.raises(RegisterUnavailable, match=r"the deadline of 0\.2 s was over"):
+    with pytest.raises(RegisterUnavailable, match=r"within the deadline of 0\.2 s"):
         await service_of(register, deadline=0.2).sync()
     await register.close()
     gate.open()
@@ -279,10 +279,10 @@ def test_a_turn_runs_out_while_the_machine_sleeps(monkeypatch):
     """The clock that stops meanwhile would let an assignment go out hours after the turn was another's."""
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", -7, raising=False)
     monkeypatch.setattr(time, "clock_gettime", lambda clock: {-7: 5000.0}[clock])
-    assert turns_module.awake_or_not() == 5000.0
+    assert assignment_lock.suspend_aware_clock() == 5000.0
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
     monkeypatch.setattr(time, "monotonic", lambda: 7.0)
-    assert turns_module.awake_or_not() == 7.0
+    assert assignment_lock.suspend_aware_clock() == 7.0
 
 
 async def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_not_assigned(server):

@@ -1,4 +1,4 @@
-"""Which series an issue belongs to, whom a login means, and what people see of a series."""
+"""Which series an issue belongs to, which logins are one account, and what the tracking issue shows."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_a_bot_has_several_names():
     for login in ("copilot-swe-agent", "Copilot", "copilot-swe-agent[bot]", "@Copilot"):
         one = Assignee(login)
         assert one.is_bot
-        assert one.among({"assignees": [{"login": "Copilot"}]})
-        assert not one.among({"assignees": [{"login": "ada"}]})
+        assert one.is_assigned({"assignees": [{"login": "Copilot"}]})
+        assert not one.is_assigned({"assignees": [{"login": "ada"}]})
     person = Assignee("Ada")
     assert not person.is_bot
-    assert person.among({"assignees": [{"login": "ADA"}]})
-    assert not person.among({"assignees": []})
-    assert not person.among({"assignees": None})
+    assert person.is_assigned({"assignees": [{"login": "ADA"}]})
+    assert not person.is_assigned({"assignees": []})
+    assert not person.is_assigned({"assignees": None})
     assert Assignee("renovate[bot]").is_bot
 
 

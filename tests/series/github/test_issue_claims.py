@@ -1,4 +1,4 @@
-"""A claim on GitHub looks at the issues: nobody waits behind one that is closed, and no such one is claimed."""
+"""A claim on GitHub reads the issues: it does not wait behind a closed issue, and never claims one."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_while_a_series_is_paused_nobody_gets_the_turn_of_who_is_gone(server):
     [
         (merged, r"#2 is closed \(completed\)"),
         (closed_by_hand, r"#2 is closed \(abandoned\)"),
-        (deleted, "there is no issue #2"),
+        (deleted, "issue #2 does not exist"),
         (transferred, "#2 was transferred"),
     ],
 )
@@ -139,7 +139,7 @@ def test_what_is_not_open_is_not_claimed(server, end, said):
 
 
 def test_what_was_never_there_and_pull_requests_are_not_claimed(server):
-    with pytest.raises(NotClaimable, match="there is no issue #4711"):
+    with pytest.raises(NotClaimable, match="issue #4711 does not exist"):
         claimed(server, 4711)
     pull = server.call(lambda world: world.open_pull("a change", [1]).number)
     with pytest.raises(NotClaimable, match="is a pull request"):

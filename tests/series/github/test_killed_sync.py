@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.assignment_lock import LENGTH
+from asterism.series.github.assignment_lock import DURATION
 from tests.series.github.github_fixtures import (
     SERIES,
     assigned,
@@ -59,7 +59,7 @@ def dies_after(server: GitHubServer, writes: int) -> bool:
 
 def later(server: GitHubServer) -> None:
     """By the clock of GitHub the turn of whoever died has run out."""
-    server.ahead = LENGTH + 30
+    server.ahead = DURATION + 30
 
 
 def Reconciliation(server: GitHubServer) -> None:

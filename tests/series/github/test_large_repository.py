@@ -1,4 +1,4 @@
-"""In a repository with many open issues, or one in which somebody always says something, series go on."""
+"""Syncs in a repository with many open issues and constant comments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.assignment_lock import LENGTH, AssignmentLock
+from asterism.series.github.assignment_lock import DURATION, AssignmentLock
 from asterism.series.github.discovery import Assignee, SeriesMatcher
 from asterism.series.github.observed_state import IssueObserver
 from tests.series.github.github_fixtures import SERIES, assigned, merged, opened, service_of, sync, world_of
@@ -93,7 +93,7 @@ async def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
         assert len([one for one in lists if "assignee=" not in one]) == 3, "it is listed once, before the turn"
         merged(server, active)
     await register.close()
-    assert LENGTH - 30.0 < 3 * 20.0 + 20.0
+    assert DURATION - 30.0 < 3 * 20.0 + 20.0
 
 
 async def test_who_is_assigned_by_hand_after_the_list_was_read_is_seen_in_the_turn(server):

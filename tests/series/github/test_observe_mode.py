@@ -1,4 +1,4 @@
-"""Who only observes gives nobody anything, says so, and writes nothing twice."""
+"""A sync that only observes claims nothing, says so, and writes nothing twice."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_each_duplicate_that_enforcing_would_have_prevented_is_counted_once(serv
     server.call(lambda world: world.assign(3, "robot", by_hand=True))
     report, total = observed(server, file, 3)
     assert (report.preventable, total["duplicates_preventable"]) == (1, 1)
-    assert "enforcing would have prevented 1 assignment beside an active issue" in report.observations()
+    assert "enforcing would have prevented 1 assignment besides an active issue" in report.observations()
     server.call(lambda world: world.assign(2, "robot", by_hand=True))
     report, total = observed(server, file, 2)
     assert (report.to_json()["preventable_duplicates"], total["duplicates_preventable"]) == (2, 2)
@@ -129,14 +129,14 @@ def test_near_misses_and_names_that_look_alike_are_told_by_who_observes_only(ser
     server.call(lambda world: world.add_issue("RFC-093: by a label", labels=["series:house"]))
     report, _ = observed(server, tmp_path / "m.json")
     assert [(one.number, one.why) for one in report.near_misses] == [
-        (4, "capitals are written as small letters"),
-        (5, "it does not stand at the beginning of the title"),
+        (4, "its capitals are written in lower case"),
+        (5, "the name is not at the beginning of the title"),
         (6, "it has no micro number"),
     ]
     assert report.lookalikes == [["RFC-093", "RFC-93"]]
     assert report.to_json()["near_misses"][0]["title"] == "rfc-093-04: small"
     told = "\n".join(report.observations())
-    assert "#4 belongs to no series: capitals are written as small letters: rfc-093-04: small" in told
+    assert "#4 belongs to no series: its capitals are written in lower case: rfc-093-04: small" in told
     assert "RFC-093, RFC-93" in told
     acting = asyncio.run(synced(server))
     assert (acting.near_misses, acting.lookalikes, acting.observations()) == ([], [], [])

@@ -1,4 +1,4 @@
-"""A list is read to its end, whatever was known of it before; and whose issues are in it is for the label to say."""
+"""Lists of issues are read to their end, whatever is cached, and narrowed by the required label."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_without_knowing_whom_series_assign_the_one_that_is_assigned_is_active(s
     server.call(lambda world: world.assign(2, "robot", by_hand=True))
     assert live(server, SERIES, SeriesMatcher(), False) == [(1, False), (2, True), (3, False)]
     server.call(lambda world: world.assign(3, "ada", by_hand=True))
-    with pytest.raises(CannotRebuild, match="#2, #3 are assigned"):
+    with pytest.raises(CannotRebuild, match="#2, #3 of RFC-093 are assigned"):
         live(server, SERIES, SeriesMatcher(), False)
     found = live(server, SERIES, SeriesMatcher(assignee=Assignee("robot")), True)
     assert found == [(1, False), (2, True), (3, False)]

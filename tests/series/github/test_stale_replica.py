@@ -1,4 +1,4 @@
-"""GitHub answers from several copies, and one may lag behind: what is not there yet is neither free nor broken."""
+"""A stale replica of GitHub: a state that is not there yet is neither free nor broken."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_state_that_is_older_than_the_one_that_was_seen_decides_nothing(server
 async def test_a_repository_that_the_credentials_may_not_see_is_not_free(server):
     register = open_github("acme/nowhere", environ=environ(server))
     for asked in (register.read(SERIES), register.history(SERIES, 5), register.names(), register.read_all()):
-        with pytest.raises(RegisterUnavailable, match="may not see it"):
+        with pytest.raises(RegisterUnavailable, match="may not read it"):
             await asked
     await register.close()
 

@@ -1,4 +1,4 @@
-"""Syncs on a local GitHub: who is assigned, who is next, and what is done about what should not be."""
+"""Syncs against a local GitHub: which issue is assigned, which is next, and what is repaired."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def test_search_is_never_asked_for_it_lags_behind(server):
 
 def test_an_empty_repository_is_told_in_a_sentence(server):
     server.world.empty = True
-    with pytest.raises(RegisterUnavailable, match="push something first"):
+    with pytest.raises(RegisterUnavailable, match="push a commit"):
         asyncio.run(synced(server))
 
 

@@ -1,4 +1,4 @@
-"""Which titles name a series without a pattern of the user's, which only look like it, and which almost do."""
+"""The default title pattern: which titles name a series, which do not, and which are near misses."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_why_a_title_that_looks_like_one_names_no_series(title, why):
 def test_near_misses_of_a_pattern_of_ones_own():
     pattern = re.compile(r"^(?P<series>TEAM [A-Z])/(?P<micro>\d+)")
     assert mismatch_reason("team a/1", pattern, ()) == "its capitals are written in lower case"
-    assert mismatch_reason("for TEAM A/1", pattern, ()) == "it does not stand at the beginning of the title"
+    assert mismatch_reason("for TEAM A/1", pattern, ()) == "the name is not at the beginning of the title"
     assert mismatch_reason("RFC_093_02", pattern, ()) is None  # the forms of others are none of its business
     assert SeriesMatcher(pattern.pattern).match({"number": 1, "title": "TEAM A/1"}).series == "TEAM A"
 

@@ -1,4 +1,4 @@
-"""The webhook endpoint: what is signed and new leads to a sync at once, and nothing else does."""
+"""The webhook endpoint: only a signed and new delivery requests a sync."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_issue_that_a_label_moves_concerns_the_series_it_left_too(name):
 def test_labels_that_are_no_list_are_refused(action, labels):
     issue = {"number": 1, "title": "RFC-093-01: part 1", "labels": labels}
     body = json.dumps(payload(action, issue=issue, label={"name": "bug"})).encode()
-    with pytest.raises(ValueError, match="the labels of the issue are no list"):
+    with pytest.raises(ValueError, match="the labels of the issue are not a list"):
         affected_series("issues", body, "acme/rocket", SeriesMatcher())
 
 
@@ -127,7 +127,7 @@ def test_a_body_that_is_not_githubs_is_refused(body):
 
 @pytest.mark.parametrize("text", ["", "8080", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":8080"])
 def test_what_is_no_address_cannot_be_listened_on(text):
-    with pytest.raises(CannotServe, match="no address"):
+    with pytest.raises(CannotServe, match="not a valid address"):
         parse_listen_address(text, None, None, False)
 
 
@@ -136,7 +136,7 @@ def test_more_than_this_machine_takes_tls():
         assert parse_listen_address(here, None, None, False).is_loopback
     with pytest.raises(CannotServe, match="--tls-cert"):
         parse_listen_address("0.0.0.0:8080", None, None, False)
-    with pytest.raises(CannotServe, match="goes with its key"):
+    with pytest.raises(CannotServe, match="certificate and its key"):
         parse_listen_address("0.0.0.0:8080", "cert.pem", None, False)
     assert not parse_listen_address("0.0.0.0:8080", "cert.pem", "key.pem", False).is_loopback
     assert parse_listen_address("0.0.0.0:8080", None, None, True).behind_proxy
@@ -331,12 +331,12 @@ def test_what_is_not_signed_not_new_or_not_ours_leads_to_nothing(server):
         first = payload("edited")
         assert deliver(url, first, delivery="one").status_code == 202
         asked = deliver(url, first, delivery="one")
-        assert (asked.status_code, asked.text) == (200, "ignored: it was here before\n")
-        assert deliver(url, first, delivery="another").text == "ignored: it was here before\n"
+        assert (asked.status_code, asked.text) == (200, "ignored: delivered before\n")
+        assert deliver(url, first, delivery="another").text == "ignored: delivered before\n"
         assert deliver(url, payload(), sign="sha256=" + "0" * 64).status_code == 401
         assert deliver(url, payload(), sign="").status_code == 401
         assert deliver(url, {}, "ping").text == "pong\n"
-        assert deliver(url, payload(), "star").text == "ignored: star changes no series\n"
+        assert deliver(url, payload(), "star").text == "ignored: the event star changes no series\n"
         assert deliver(url, {**payload(), "repository": {"full_name": "a/b"}}).text == "ignored: another repository\n"
         assert deliver(url, b"not json").status_code == 400
         assert httpx.get(f"{url}/webhook", timeout=PATIENCE).status_code == 405
@@ -384,10 +384,10 @@ def test_a_github_that_is_away_for_a_while_is_asked_again(server):
     ("words", "secret", "said"),
     [
         ([], "", "needs a secret"),
-        ([], "short", "at least 16 letters"),
+        ([], "short", "at least 16 characters"),
         (["--listen", "0.0.0.0:0"], SECRET, "--behind-proxy"),
-        (["--listen", "nowhere"], SECRET, "no address"),
-        (["--every", "0s"], SECRET, "longer than nothing"),
+        (["--listen", "nowhere"], SECRET, "not a valid address"),
+        (["--every", "0s"], SECRET, "above zero"),
     ],
 )
 def test_what_would_be_unsafe_or_makes_no_sense_is_refused(server, words, secret, said):
@@ -407,4 +407,4 @@ def test_an_address_that_is_taken_is_told(server):
         done = subprocess.run(
             [*ASTERISM, "series", "serve", *options], capture_output=True, env={**os.environ, **known}, text=True
         )
-    assert (done.returncode, "cannot be listened on" in done.stderr) == (64, True), done.stderr
+    assert (done.returncode, "cannot listen on" in done.stderr) == (64, True), done.stderr

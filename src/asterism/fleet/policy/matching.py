@@ -1,7 +1,7 @@
 """Matching of names and hosts against the entries of a device policy: wildcards, networks, ports.
 
 Name patterns: ``*`` matches any text, ``?`` one character, everything else itself. In names with parts (paths, import
-paths) a wildcard does not match the separator. The patterns belong to the device, but the names come from anybody, so
+paths) a wildcard does not match the separator. The patterns belong to the device, but the names come from others, so
 the compiled expressions never backtrack: no name takes long to compare.
 
 Host rules: ``example.org``, ``*.example.org:8443``, ``https://api.example.org``, ``10.0.0.0/8:*``, ``[::1]:8080``,

@@ -47,7 +47,7 @@ class LockContended(Contended):
 
     def __init__(self, name: str, tries: int, seconds: float) -> None:
         super().__init__(name, tries, seconds)
-        waited = f" for {seconds:.1f} s" if tries else ""
+        waited = f" for {seconds:.1f} s" if tries else " (this run did not wait)"
         self.args = (
             f"other processes held the assignment lock of series {name}{waited}: the state is up to date, but this run "
             "assigned nothing; the next run does",

@@ -15,13 +15,17 @@
         async def process_opener(self, store):   # how another process opens it
             return ProcessOpener("my_tests:open_my_store", store.path)
 
-``StoreConformance`` is for an engine that lives in one process: only ``open_store`` has to be there. An engine that
-several processes share is a ``SharedStoreConformance``, which kills some of them too. The tests run their own event
-loops and need no plugin. They close what they opened; to remove it is up to the engine's own fixtures. If an engine
-spares young blobs for a while, whatever ``prune`` is asked, it has to be opened here with no such while.
+``StoreConformance`` is for an engine that lives in one process, and needs only ``open_store``. For an engine that
+several processes share use ``SharedStoreConformance``, which also kills some of them. The tests run their own event
+loops and need no plugin. They close the stores that they open; removing their data is up to the fixtures of the engine.
+An engine that never prunes young blobs has to be opened without that protection.
 
-Where the protocol leaves room, MemoryStore is the reference: random sequences of writes, takes and heartbeats have to
-do to an engine what they do to it.
+Where the protocol leaves room, MemoryStore is the reference: random sequences of writes, takes and heartbeats must have
+the same effect on an engine as on it.
+
+A test is a plain ``async def`` method of a class in one of the ``…_tests`` modules; its parameters say what it gets
+(``store_tests``). ``sample_records`` and ``run_strategies`` make runs and sessions; ``store_process`` is the program
+that tests of several processes start. Add a class of tests to ``StoreConformance`` below.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Large things, which are kept apart, and old ones, which are forgotten."""
+"""Tests of blobs and retention."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _ended(number: int, at: float, **more: Any) -> Run:
 
 
 async def _pruned(store: Store, before: float, limit: int = 100) -> int:
-    """Until nothing is left to forget."""
+    """Prune until no run is left to prune."""
     total = 0
     while number := await store.prune(before, limit):
         total += number
@@ -46,19 +46,19 @@ async def _pruned(store: Store, before: float, limit: int = 100) -> int:
 
 
 async def _a_moment(store: Store) -> float:
-    """A time by the store's clock with nothing near it: that clock is real, and may be one of coarse steps. It is the
-    time of a heartbeat, as the store itself noted it: what ``store.clock`` says of a server may be off by a little."""
+    """Return a time by the store's clock with no event near it: that clock is real, and may have coarse steps. It is
+    the time of a heartbeat as the store recorded it, since ``store.clock`` is only an estimate for a server."""
     await joined(store, a_session("moment-1", "moment"))
-    await asyncio.sleep(0.03)  # there is no event to wait for: what has to happen is that time passes
+    await asyncio.sleep(0.03)  # time has to pass; there is no event to wait for
     await store.heartbeat("moment-1", {}, [])
     await asyncio.sleep(0.03)
     return (await session_in(store, "moment-1")).beat_at
 
 
 class RetentionTests(StoreTests):
-    """Of ``put_blob``, ``blob`` and ``prune``."""
+    """Tests of ``put_blob``, ``blob`` and ``prune``."""
 
-    async def test_what_is_large_comes_back_byte_for_byte(self, store: Store, other: Store) -> None:
+    async def test_a_blob_comes_back_byte_for_byte(self, store: Store, other: Store) -> None:
         large = os.urandom(LARGE)
         name = await store.put_blob(large)
         assert await store.blob(name) == large
@@ -76,8 +76,8 @@ class RetentionTests(StoreTests):
         assert len(set(many)) == 1
         assert await store.blob(many[0]) == b"at once"
 
-    async def test_a_name_that_nothing_has_is_nothing(self, store: Store) -> None:
-        # names come from inputs, which anybody writes: an engine that keeps files must not read another's
+    async def test_an_unknown_name_has_no_blob(self, store: Store) -> None:
+        # names come from inputs, which any user writes: an engine with files must not read other files
         name = await store.put_blob(b"something")
         for wrong in (
             "", ".", "..", "/", "unknown", name[:-1], name + "0", name.upper() + "x", "../" + name, f"./{name}",
@@ -87,7 +87,7 @@ class RetentionTests(StoreTests):
             assert await store.blob(wrong) is None, wrong
         assert await store.blob(name) == b"something"
 
-    async def test_only_runs_that_ended_long_ago_are_forgotten(self, store: Store) -> None:
+    async def test_only_runs_that_ended_long_ago_are_pruned(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         kept = [
@@ -108,7 +108,7 @@ class RetentionTests(StoreTests):
         assert await _pruned(store, FAR) == 2
         assert await store.find(Query()) == kept[:5]
 
-    async def test_a_limit_bounds_how_many_are_forgotten(self, store: Store) -> None:
+    async def test_a_limit_bounds_how_many_runs_are_pruned(self, store: Store) -> None:
         await added(store, *(_ended(number, 50.0) for number in range(10)), a_run(11))
         assert await store.prune(FAR, 4) == 4
         assert sum((await store.counts()).values()) == 7
@@ -117,7 +117,7 @@ class RetentionTests(StoreTests):
         assert await store.prune(FAR, 4) == 0
         assert ids(await store.find(Query())) == ["r0011"]
 
-    async def test_runs_whose_key_begins_with_something_are_kept(self, store: Store) -> None:
+    async def test_runs_whose_key_has_a_kept_prefix_are_not_pruned(self, store: Store) -> None:
         keys = {1: "plan:a/x/1", 2: "plan:ab/x/1", 3: "plan:%/x/1", 4: None, 5: "pl"}
         await added(store, *(_ended(number, 50.0, key=key) for number, key in keys.items()))
         assert await store.prune(FAR, 10, keep=["plan:a/", "plan:%/"]) == 3
@@ -150,14 +150,14 @@ class RetentionTests(StoreTests):
         assert await _pruned(store, FAR) == 2
         assert [await store.blob(name) for name in names.values()] == [None] * 5
 
-    async def test_a_blob_that_was_kept_for_a_run_to_come_is_not_forgotten(self, store: Store) -> None:
-        """A blob is kept before the run that refers to it can be written."""
+    async def test_a_blob_of_a_run_that_is_not_written_yet_is_not_pruned(self, store: Store) -> None:
+        """A blob is put before the run that refers to it is written."""
         fresh = await store.put_blob(b"fresh")
         assert await _pruned(store, store.clock() - 3600.0) == 0
         assert await store.blob(fresh) == b"fresh"
 
-    async def test_a_blob_that_was_kept_again_counts_as_new(self, store: Store) -> None:
-        """The bytes may be there from an old run: who keeps them again is told that they are durable."""
+    async def test_a_blob_that_was_put_again_counts_as_new(self, store: Store) -> None:
+        """The bytes may exist from an old run: putting them again makes them durable anew."""
         name = await store.put_blob(b"again")
         await added(store, _ended(1, 10.0, given=_reference(name, b"again")))
         stranger = await store.put_blob(b"not again")
@@ -167,14 +167,14 @@ class RetentionTests(StoreTests):
         assert await store.blob(name) == b"again"
         assert await store.blob(stranger) is None
 
-    async def test_a_blob_that_was_forgotten_can_be_kept_again(self, store: Store) -> None:
+    async def test_a_blob_that_was_pruned_can_be_put_again(self, store: Store) -> None:
         name = await store.put_blob(b"something")
         assert await _pruned(store, FAR) == 0
         assert await store.blob(name) is None
         assert await store.put_blob(b"something") == name
         assert await store.blob(name) == b"something"
 
-    async def test_ended_sessions_are_forgotten_when_they_own_nothing(self, store: Store) -> None:
+    async def test_ended_sessions_are_pruned_when_they_own_nothing(self, store: Store) -> None:
         sessions = [
             a_session("open"),
             a_session("replaced", state=REPLACED),
@@ -185,13 +185,15 @@ class RetentionTests(StoreTests):
         orphan = held_by(a_run(1), sessions[3])
         await added(store, orphan, completed(held_by(a_run(2), sessions[2]), now=60.0))
         assert await _pruned(store, 100.0) == 1
-        assert len(await store.sessions(ended=True)) == 4  # they were heard of this very moment
+        assert len(await store.sessions(ended=True)) == 4  # their heartbeats are of this moment
         assert await _pruned(store, FAR) == 0
         assert {session.id for session in await store.sessions(ended=True)} == {"open", "replaced", "owner"}
         await store.commit([after(orphan, transitions.cancel(orphan, 70.0, "somebody"))])
-        assert {run.id for run, _ in await store.orphans(FAR, 10)} == {"r0001"}  # it was claimed: a wish, no end
+        assert {run.id for run, _ in await store.orphans(FAR, 10)} == {
+            "r0001"
+        }  # it was claimed: pausing it is a request, not an end
 
-    async def test_old_notices_are_forgotten_and_recent_ones_are_not(self, store: Store) -> None:
+    async def test_old_notices_are_pruned_and_recent_ones_are_not(self, store: Store) -> None:
         told = [Notice(10.0, "told", "old"), Notice(500.0, "told", "new"), Notice(20.0, "told", "gone", "r0001")]
         await added(store, _ended(1, 30.0))
         await store.commit(told)
@@ -199,7 +201,7 @@ class RetentionTests(StoreTests):
         assert await _pruned(store, 100.0) == 0
         assert [notice for _, notice in await store.notices()] == [told[1]]
 
-    async def test_registers_are_never_forgotten(self, store: Store) -> None:
+    async def test_registers_are_never_pruned(self, store: Store) -> None:
         await store.commit([PutRegister("a", 1, None)])
         assert await _pruned(store, FAR) == 0
         assert await store.register("a") is not None

@@ -1,4 +1,4 @@
-"""Commit: all of a batch or nothing, and the record that was in the way is named."""
+"""Tests of commits: all of a batch or nothing, and a conflict names its record."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from asterism.testing.store_conformance.sample_records import (
 from asterism.testing.store_conformance.store_tests import StoreTests
 
 Make = Callable[[Any], Write]
-"""What makes a write from a value that may be one nobody can keep."""
+"""Functions that make a write of a value that may not be storable."""
 
 
 async def _furnished(store: Store) -> None:
-    """With one record of each kind for a batch to change, and one of each for it to trip over."""
+    """Prepare one record of each kind for a batch to change, and one of each for it to conflict with."""
     await joined(store, a_session("present"), a_session("there", "garage"), a_session("stale", "attic"))
     await added(store, a_run("present"), a_run("there", key="taken"), a_run("stale"))
     await store.commit([PutRegister(key, "before", None) for key in ("present", "removed", "there", "stale")])
@@ -58,7 +58,7 @@ async def _furnished(store: Store) -> None:
 
 
 def _good_batch() -> list[Write]:
-    """Every kind of write, all of which can happen."""
+    """Return every kind of write, without a conflict."""
     present, session = a_run("present"), a_session("present")
     return [
         PutRun(a_run("new", key="new key"), None),
@@ -75,7 +75,7 @@ def _good_batch() -> list[Write]:
 
 
 def _bad_writes() -> list[tuple[str, Write]]:
-    """What cannot happen, each with the record that a Conflict has to name."""
+    """Return writes with a conflict, each with the record that the Conflict has to name."""
     stale = a_run("stale")
     gone = a_run("gone")
     return [
@@ -99,9 +99,9 @@ def _bad_writes() -> list[tuple[str, Write]]:
 
 
 class CommitTests(StoreTests):
-    """Of ``commit``."""
+    """Tests of ``commit``."""
 
-    async def test_a_batch_of_nothing_changes_nothing(self, store: Store) -> None:
+    async def test_an_empty_batch_changes_nothing(self, store: Store) -> None:
         await store.commit([])
         assert await contents(store) == ({}, {}, [], [])
         assert isinstance(store.url, str)
@@ -147,7 +147,7 @@ class CommitTests(StoreTests):
             assert await contents(store) == before, f"the conflict about {what} left something behind"
         await store.commit(good)
 
-    async def test_of_several_conflicts_one_is_named(self, store: Store) -> None:
+    async def test_one_of_several_conflicts_is_named(self, store: Store) -> None:
         await _furnished(store)
         before = await contents(store)
         bad = [
@@ -159,15 +159,13 @@ class CommitTests(StoreTests):
             await store.commit([write for _, write in bad])
         assert await contents(store) == before
 
-    async def test_a_run_that_was_written_by_the_caller_itself_is_a_conflict_about_the_run_or_its_key(
-        self, store: Store
-    ) -> None:
+    async def test_writing_a_run_twice_is_a_conflict_about_the_run_or_its_key(self, store: Store) -> None:
         run = a_run(1, key="once")
         await added(store, run)
         with conflict("run r0001", "key once"):
             await added(store, run)
 
-    async def test_a_key_is_taken_as_long_as_its_run_is_remembered(self, store: Store) -> None:
+    async def test_a_key_is_taken_as_long_as_its_run_exists(self, store: Store) -> None:
         run = a_run(1, key="once")
         await added(store, run, a_run(2, key="twice"), a_run(3))
         with conflict("key once"):
@@ -179,7 +177,7 @@ class CommitTests(StoreTests):
         await added(store, a_run(4, key="once"))
         assert [found.id for found in await store.find(Query(key="once"))] == ["r0004"]
 
-    async def test_an_expected_session_is_one_that_was_not_heard_of_since(self, store: Store) -> None:
+    async def test_an_expected_session_has_sent_no_heartbeat_since(self, store: Store) -> None:
         await joined(store, a_session())
         await store.commit([ExpectSession("kitchen-1", 1), PutRegister("a", 1, None)])
         assert (await store.heartbeat("kitchen-1", {}, [])).alive
@@ -192,10 +190,10 @@ class CommitTests(StoreTests):
         with conflict("session kitchen-1"):
             await store.commit([ExpectSession("kitchen-1", revision + 1)])
 
-    async def test_an_expected_register_is_one_that_was_not_changed_since(self, store: Store) -> None:
+    async def test_an_expected_register_was_not_changed_since(self, store: Store) -> None:
         await store.commit([PutRegister("a", 1, None)])
         await store.commit([ExpectRegister("a", 1), PutRegister("b", 1, None)])
-        await store.commit([PutRegister("a", 1, 1)])  # the same value, and yet a change
+        await store.commit([PutRegister("a", 1, 1)])  # the same value is still a change
         with conflict("register a"):
             await store.commit([PutRegister("c", 1, None), ExpectRegister("a", 1)])
         await store.commit([PutRegister("c", 1, None), ExpectRegister("a", 2)])
@@ -203,12 +201,12 @@ class CommitTests(StoreTests):
             await store.commit([ExpectRegister("a", 3)])
         assert [register[::2] for register in await store.registers("")] == [("a", 2), ("b", 1), ("c", 1)]
 
-    async def test_the_heartbeat_of_a_session_is_the_stores_own(self, store: Store) -> None:
+    async def test_the_time_of_a_heartbeat_is_by_the_stores_clock(self, store: Store) -> None:
         early = store.clock()
         await joined(store, a_session(beat_at=5.0, used=7, profile={"os": "linux"}, can=frozenset({"gpu", "cpu"})))
         late = store.clock()
         first = await session_in(store, "kitchen-1")
-        # the store may be another machine, whose clock is known here only nearly
+        # the store may be on another machine, whose clock is known here only approximately
         assert early - 5.0 <= first.beat_at <= late + 5.0
         assert replace(first, beat_at=5.0, used=7) == a_session(
             beat_at=5.0, used=7, profile={"os": "linux"}, can=frozenset({"gpu", "cpu"})
@@ -246,7 +244,7 @@ class CommitTests(StoreTests):
         same_name: list[Write] = [PutRun(a_run("x"), None), PutSession(a_session("x"), None), PutRegister("x", 1, None)]
         await store.commit([*same_name, Notice(1.0, "told", "x"), Notice(1.0, "told", "x")])
 
-    async def test_what_is_no_json_is_refused_and_nothing_happens(self, store: Store) -> None:
+    async def test_a_value_that_is_not_json_is_refused_and_nothing_happens(self, store: Store) -> None:
         run = started(held_by(a_run(1), a_session()))
         await joined(store, a_session())
         await added(store, run)
@@ -264,7 +262,7 @@ class CommitTests(StoreTests):
                     await store.commit([PutRegister("a", 1, None), make(value), Notice(1.0, "told", "after it")])
         assert await contents(store) == before
 
-    async def test_what_the_caller_does_with_a_document_later_changes_nothing(self, store: Store) -> None:
+    async def test_changing_a_document_after_a_commit_changes_nothing_in_the_store(self, store: Store) -> None:
         document: dict[str, Any] = {"list": [1]}
         run = a_run(1, given=document)
         await store.commit(
@@ -289,7 +287,7 @@ class CommitTests(StoreTests):
         assert (await session_in(store, "kitchen-1")).profile == {"labels": ["a"]}
 
     async def test_a_batch_may_be_large(self, store: Store) -> None:
-        number = 3000  # with all their columns more than the parameters that one statement may have
+        number = 3000  # with all columns, more values than one statement may have parameters
         runs = [a_run(one, given={"number": one}) for one in range(number)]
         await store.commit([*(PutRun(run, None) for run in runs), PutRegister("a", 1, None)])
         assert await store.find(Query()) == runs

@@ -22,7 +22,7 @@ from asterism.testing.store_conformance.store_tests import StoreTests
 
 
 async def _increment(store: Store, *keys: str) -> int:
-    """One more in each register, all in one batch; returns how often somebody else was first."""
+    """Increment registers in one batch. Return how often another writer was faster."""
     tries = 0
     while True:
         found = [await store.register(key) for key in keys]
@@ -39,7 +39,7 @@ async def _increment(store: Store, *keys: str) -> int:
 
 
 class RaceTests(StoreTests):
-    """Of everything at the same time."""
+    """Tests of concurrent tasks and connections."""
 
     async def test_fifty_increments_of_one_register_lose_nothing(self, store: Store) -> None:
         await asyncio.gather(*(_increment(store, "a") for _ in range(50)))
@@ -63,8 +63,8 @@ class RaceTests(StoreTests):
         await asyncio.gather(*(several(one) for one in (store, other) for _ in range(4)))
         assert [register.value for register in await store.registers("")] == [24, 24, 24, 24]
 
-    async def test_a_conflict_of_one_is_no_conflict_of_those_beside_it(self, store: Store) -> None:
-        """Engines that write for several callers at once have to keep them apart."""
+    async def test_a_conflict_fails_only_its_own_commit(self, store: Store) -> None:
+        """An engine that commits for several callers at once has to keep them apart."""
         await store.commit([PutRegister("there", 1, None)])
         tasks = []
         for number in range(60):
@@ -89,7 +89,7 @@ class RaceTests(StoreTests):
         assert sum(created) == 1
         assert len(await store.find(Query())) == 1
 
-    async def test_of_many_who_replace_a_session_one_wins(self, store: Store, other: Store) -> None:
+    async def test_one_of_many_replacements_of_a_session_wins(self, store: Store, other: Store) -> None:
         await joined(store, a_session())
         known = (await store.sessions())[0]
 
@@ -106,7 +106,7 @@ class RaceTests(StoreTests):
         assert sum(won) == 1
         assert len(await store.sessions()) == 2
 
-    async def test_a_commit_that_is_cancelled_happens_whole_or_not_at_all(self, store: Store) -> None:
+    async def test_a_cancelled_commit_happens_completely_or_not_at_all(self, store: Store) -> None:
         await joined(store, a_session())
         await added(store, *(a_run(number) for number in range(100, 110)))
 
@@ -136,7 +136,7 @@ class RaceTests(StoreTests):
             *untouched,
         )
         await _increment(store, "after all")
-        # read at one instant, since a commit that nobody waits for any more may still be under way
+        # read at one instant, since a cancelled commit may still be in progress
         lines = [line async for line in store.dump()]
         keys = [line["register"]["key"] for line in lines if "register" in line]
         runs = {line["run"][0] for line in lines if "run" in line}
@@ -144,8 +144,8 @@ class RaceTests(StoreTests):
         assert {key[1:] for key in keys if key[0] == "x"} == {str(int(one[1:])) for one in runs if one < "r0100"}
         assert len([key for key in keys if key[0] == "z"]) == 20
 
-    async def test_who_reads_notices_on_from_the_last_one_misses_none(self, store: Store, other: Store) -> None:
-        """A number that is seen means that no lower one is still to come, or readers would pass over it."""
+    async def test_reading_notices_from_the_last_one_on_misses_none(self, store: Store, other: Store) -> None:
+        """Once a number was read, no lower one may appear, or readers would miss it."""
         read: list[str] = []
         last = 0
 
@@ -174,7 +174,7 @@ _PROGRAM = Path(__file__).with_name("store_process.py")
 
 
 async def _line(process: Process) -> str:
-    """What it says next, without the end of the line; nothing if it has ended, or was killed in mid-word."""
+    """Return the next line of its output; an empty one if it has ended, or was killed within a line."""
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     return line[:-1] if line.endswith("\n") else ""
@@ -182,7 +182,7 @@ async def _line(process: Process) -> str:
 
 @asynccontextmanager
 async def _process(tests: StoreTests, store: Store, job: str, name: str) -> AsyncIterator[Process]:
-    """One that has the store open and waits to be told to begin."""
+    """A process that has opened the store and waits for the signal to begin."""
     opener = await tests.process_opener(store)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     arguments = (sys.executable, "-P", str(_PROGRAM), opener.function, opener.address, job, name)
@@ -199,7 +199,7 @@ async def _process(tests: StoreTests, store: Store, job: str, name: str) -> Asyn
 
 
 async def _ended(process: Process) -> str:
-    """What it complained about."""
+    """Wait for its end, and return its errors."""
     assert process.stderr is not None
     complaint = (await process.stderr.read()).decode()
     await process.wait()
@@ -215,7 +215,7 @@ async def _begin(*processes: Process) -> None:
         await process.stdin.drain()
 
 
-async def _all_it_says(process: Process) -> list[str]:
+async def _output_of(process: Process) -> list[str]:
     said = []
     while line := await _line(process):
         said.append(line)
@@ -225,12 +225,12 @@ async def _all_it_says(process: Process) -> list[str]:
 
 
 class ProcessTests(StoreTests):
-    """Of processes."""
+    """Tests of several processes."""
 
     async def test_two_processes_that_count_together_lose_nothing(self, store: Store) -> None:
         async with _process(self, store, "count", "a") as one, _process(self, store, "count", "b") as two:
             await _begin(one, two)
-            said = await asyncio.gather(_all_it_says(one), _all_it_says(two))
+            said = await asyncio.gather(_output_of(one), _output_of(two))
         assert [len(lines) for lines in said] == [50, 50]
         assert await store.register("counted") == ("counted", 100, 100)
 
@@ -238,7 +238,7 @@ class ProcessTests(StoreTests):
         await added(store, *(a_run(number) for number in range(40)))
         async with _process(self, store, "work", "kitchen") as one, _process(self, store, "work", "garage") as two:
             await _begin(one, two)
-            mine, theirs = await asyncio.gather(_all_it_says(one), _all_it_says(two))
+            mine, theirs = await asyncio.gather(_output_of(one), _output_of(two))
         assert max(Counter([*mine, *theirs]).values()) == 1
         runs = await store.find(Query())
         assert ids(runs) == sorted([*mine, *theirs])
@@ -247,19 +247,19 @@ class ProcessTests(StoreTests):
         assert {run.epoch for run in runs} == {1}
         assert await store.register("completed") == ("completed", 40, 40)
 
-    async def test_what_was_acknowledged_survives_kill_9_and_nothing_is_half_there(self, store: Store) -> None:
+    async def test_acknowledged_commits_survive_kill_9_and_none_is_half_done(self, store: Store) -> None:
         for life, enough in enumerate((5, 60)):
             name = "abc"[life]
             async with _process(self, store, "write", name) as process:
                 await _begin(process)
                 said = [await _line(process) for _ in range(enough)]
                 process.kill()
-                while line := await _line(process):  # what it said before it died, and was on the way
+                while line := await _line(process):  # output from before it died
                     said.append(line)
                 assert (await _ended(process)) == ""
             assert all(said)
             await self._written_whole(store, name, said)
-            # nothing it held stands in the way of others
+            # no lock of the dead process blocks others
             await store.commit([PutRegister(f"after {name}", 1, None)])
         session = a_session()
         await joined(store, session)
@@ -272,7 +272,7 @@ class ProcessTests(StoreTests):
             await again.close()
 
     async def _written_whole(self, store: Store, name: str, acknowledged: list[str]) -> None:
-        # all at one instant: a server may still be at a commit whose client is dead, and finish it while we look
+        # at one instant: a server may still finish a commit of the dead client while we read
         lines = [line async for line in store.dump()]
         registers = {line["register"]["key"]: line["register"]["value"] for line in lines if "register" in line}
         expected = sorted(

@@ -1,4 +1,4 @@
-"""Dump and load: a backup of one engine can be restored into another, and nobody owns anything afterwards."""
+"""Tests of dump and load: a backup of one engine can be restored into another, without owners."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Line = Mapping[str, Any]
 
 
 async def _dumped(store: Store) -> list[Line]:
-    """As they come out of a file."""
+    """Return the lines as they come out of a file."""
     return [json.loads(json.dumps(line)) async for line in store.dump()]
 
 
 def _said(line: Line) -> str:
-    """A line without the number of a notice, of which stores only promise that it grows."""
+    """Return a line without the number of a notice, which only has to grow."""
     return json.dumps({name: value for name, value in line.items() if name != "number"})
 
 
@@ -74,7 +74,7 @@ async def _furnished(store: Store) -> None:
 
 
 def _restored(before: Contents, after: Contents) -> None:
-    """Asserts that ``after`` is what a restored ``before`` has to be."""
+    """Assert that ``after`` is what a restored ``before`` has to be."""
     assert after.told() == before.told()
     assert [register[:2] for register in after.registers] == [register[:2] for register in before.registers]
     assert after.sessions.keys() == before.sessions.keys()
@@ -98,7 +98,7 @@ def _freed(before: Run, run: Run) -> None:
     assert run.story[: len(before.story)] == before.story
     assert run.due_at is None
     assert run.stop_request is None
-    assert run.losses == before.losses  # it was nobody's fault
+    assert run.losses == before.losses  # a restore is not a loss
     assert run.previous[-1][:2] == (before.device, before.epoch)
     if before.stop_request == "cancel" and before.series is None:
         assert run.cancelled
@@ -109,7 +109,7 @@ def _freed(before: Run, run: Run) -> None:
 
 
 class DumpTests(StoreTests):
-    """Of ``dump`` and ``load``."""
+    """Tests of ``dump`` and ``load``."""
 
     async def test_an_empty_store_is_dumped_and_loaded(self, store: Store) -> None:
         lines = await _dumped(store)
@@ -117,7 +117,7 @@ class DumpTests(StoreTests):
         assert await store.load(lines_of(lines)) == 0
         assert await contents(store) == ({}, {}, [], [])
 
-    async def test_a_backup_says_the_same_whichever_engine_wrote_it(self, store: Store) -> None:
+    async def test_a_backup_is_the_same_for_every_engine(self, store: Store) -> None:
         reference = MemoryStore()
         for one in (store, reference):
             await _furnished(one)
@@ -129,7 +129,7 @@ class DumpTests(StoreTests):
         assert len(mine) == len(theirs)
         assert [line["notice"]["message"] for line in mine if "notice" in line] == ["the 0th", "the 1th", "the 2th"]
 
-    async def test_what_is_restored_is_true_again_and_nobody_owns_anything(self, store: Store) -> None:
+    async def test_a_restored_store_holds_the_same_records_and_no_run_has_an_owner(self, store: Store) -> None:
         await _furnished(store)
         before = await contents(store)
         lines = await _dumped(store)
@@ -163,15 +163,15 @@ class DumpTests(StoreTests):
         assert await again.load(lines_of(await _dumped(store))) == 9
         assert (await contents(again)).comparable() == (await contents(store)).comparable()
 
-    async def test_what_people_had_been_told_of_counts_as_told_after_a_restore(self, store: Store) -> None:
+    async def test_seen_notices_count_as_seen_after_a_restore(self, store: Store) -> None:
         for number in range(7):
             await store.commit([Notice(float(number), "failed", f"the {number}th")])
         numbers = [number for number, _ in await store.notices()]
         await store.commit([PutRegister(NOTIFIED, {"after": numbers[4]}, None)])
-        await store.prune(3.0, 10)  # of those that were told two are still there
+        await store.prune(3.0, 10)  # two of the seen notices are left
         lines = await _dumped(store)
         fresh = await self.open_store()
-        await fresh.commit([Notice(0.0, "failed", "of its own")])  # so that its numbers are others
+        await fresh.commit([Notice(0.0, "failed", "of its own")])  # so that its numbers differ
         try:
             for one in (fresh, MemoryStore()):
                 await one.load(lines_of(lines))
@@ -182,13 +182,13 @@ class DumpTests(StoreTests):
         finally:
             await fresh.close()
 
-    async def test_what_nobody_had_been_told_of_is_told_after_a_restore(self, store: Store) -> None:
+    async def test_unseen_notices_are_delivered_after_a_restore(self, store: Store) -> None:
         reference = MemoryStore()
         await reference.commit([Notice(0.0, "failed", "the first")])
         header, numbered = await _dumped(reference)
         told = {"register": {"key": NOTIFIED, "value": {"after": 1}, "revision": 1}}
         untold = {"register": {"key": NOTIFIED, "value": {"after": 0}, "revision": 1}}
-        of_old = {"notice": numbered["notice"]}  # in a backup that does not number its notices
+        of_old = {"notice": numbered["notice"]}  # of an old backup, which does not number its notices
         for lines in ([header, numbered], [header, untold, numbered], [header, told, of_old]):
             fresh = await self.open_store()
             try:
@@ -197,13 +197,13 @@ class DumpTests(StoreTests):
             finally:
                 await fresh.close()
 
-    async def test_a_large_backup_is_restored_whole(self, store: Store) -> None:
+    async def test_a_large_backup_is_restored_completely(self, store: Store) -> None:
         reference = MemoryStore()
         await added(reference, *(a_run(number, given={"number": number}) for number in range(1203)))
         assert await store.load(lines_of(await _dumped(reference))) == 1203
         assert (await contents(store)).runs == (await contents(reference)).runs
 
-    async def test_a_store_with_something_in_it_is_not_filled(self, store: Store) -> None:
+    async def test_a_backup_is_not_restored_into_a_store_that_is_not_empty(self, store: Store) -> None:
         reference = MemoryStore()
         await _furnished(reference)
         lines = await _dumped(reference)
@@ -213,7 +213,7 @@ class DumpTests(StoreTests):
         assert await store.find(Query()) == [a_run("mine")]
         assert await store.sessions(ended=True) == []
 
-    async def test_what_is_no_backup_is_refused(self, store: Store) -> None:
+    async def test_input_that_is_not_a_backup_is_refused(self, store: Store) -> None:
         reference = MemoryStore()
         await _furnished(reference)
         header, *lines = await _dumped(reference)
@@ -261,14 +261,14 @@ class DumpTests(StoreTests):
         assert await store.load(lines_of([header, {"run": run}])) == 1
 
     async def test_a_backup_is_of_one_instant_while_others_write(self, store: Store, other: Store) -> None:
-        """Every commit changes the first and the last register, and a run with them: a backup has all or nothing."""
+        """Every commit changes the first and the last register, and a run: a backup has all of a commit or nothing."""
         filling = [PutRegister(f"m{number:03d}", "x" * 1000, None) for number in range(200)]
         await store.commit([PutRegister("a", 0, None), *filling, PutRegister("z", 0, None), PutRun(a_run(0), None)])
         for begin in range(0, 12, 4):
             lines: list[Line] = []
             async for line in store.dump():
                 lines.append(line)
-                if len(lines) in (1, 2, 50):  # it is under way, and whoever reads it takes his time
+                if len(lines) in (1, 2, 50):  # a slow reader
                     await _write_pairs(other if len(lines) > 1 else store, begin + (1, 2, 50).index(len(lines)))
             values = {line["register"]["key"]: line["register"]["value"] for line in lines if "register" in line}
             assert values["a"] == values["z"]
@@ -277,7 +277,7 @@ class DumpTests(StoreTests):
             await _write_pairs(other, begin + 3)
         assert (await store.registers("z"))[0].value == 12
 
-    async def test_a_backup_that_is_given_up_halfway_holds_nothing_up(self, store: Store) -> None:
+    async def test_an_abandoned_backup_blocks_nothing(self, store: Store) -> None:
         await _furnished(store)
         for _ in range(3):
             dump = store.dump()
@@ -290,6 +290,6 @@ class DumpTests(StoreTests):
 
 
 async def _write_pairs(store: Store, number: int) -> None:
-    """The change that makes ``number`` one more."""
+    """Return the writes that increment ``number``."""
     more = number + 1
     await store.commit([PutRegister("a", more, more), PutRegister("z", more, more), PutRun(a_run(more), None)])

@@ -1,4 +1,4 @@
-"""Tests of what a store does for peers: copies that are left to one of them, and the feed of changes."""
+"""Tests of the change feed: copies that are left to peers, numbered changes, contributions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def copy(number: int, left_to: str = PEER, *, same: bool = True, **more: Any) ->
 
 
 class FeedTests(StoreTests):
-    """Of ``PutCopy``, and of what ``ChangeFeed`` promises."""
+    """Tests of ``PutCopy`` and ``ChangeFeed``."""
 
     async def test_a_store_without_a_feed_has_no_copies_and_no_changes(self, store: Store) -> None:
         await added(store, a_run(1))
@@ -70,7 +70,7 @@ class FeedTests(StoreTests):
         assert await store.find(Query(judged=False)) == []
         assert await store.register(FEED) is None
 
-    async def test_a_feed_is_started_once_and_numbers_what_there_is(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_feed_is_started_once_and_numbers_all_runs(self, store: Store, feed: ChangeFeed) -> None:
         found = await store.register(FEED)
         assert found is not None
         assert await feed.start_feed() == found.value["id"]
@@ -81,7 +81,7 @@ class FeedTests(StoreTests):
         assert await feed.newest() == newest
         assert [change.run.id for change in await feed.changes(0, 10)] == ["r0001", "r0002"]
 
-    async def test_what_was_there_before_the_feed_is_in_it(self, store: Store) -> None:
+    async def test_runs_from_before_the_feed_are_in_it(self, store: Store) -> None:
         await added(store, *(a_run(number) for number in range(5)))
         if not self.has_feed:
             return
@@ -102,7 +102,7 @@ class FeedTests(StoreTests):
         assert numbers[-1] == await feed.newest() == change.number
         assert [one.run.id for one in await feed.changes(numbers[0], 1)] == ["r0003"]
 
-    async def test_what_a_device_takes_is_a_change(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_take_is_a_change(self, store: Store, feed: ChangeFeed) -> None:
         kitchen = a_session()
         await joined(store, kitchen)
         await added(store, a_run(1))
@@ -111,7 +111,7 @@ class FeedTests(StoreTests):
         [change] = await feed.changes(seen, 10)
         assert (change.run.device, change.left_to) == ("kitchen", None)
 
-    async def test_a_number_is_never_given_again(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_number_is_never_reused(self, store: Store, feed: ChangeFeed) -> None:
         await added(store, a_run(1), transitions.cancel(a_run(2), 5.0, "tester"))
         newest = await feed.newest()
         assert await store.prune(FAR, 10) == 1
@@ -121,7 +121,7 @@ class FeedTests(StoreTests):
         assert change.run.id == "r0003"
         assert change.number > newest
 
-    async def test_a_commit_that_fails_is_no_change(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_failed_commit_is_not_a_change(self, store: Store, feed: ChangeFeed) -> None:
         await added(store, a_run(1))
         newest = await feed.newest()
         with conflict("run r0001"):
@@ -141,7 +141,7 @@ class FeedTests(StoreTests):
             await store.commit([copy(3), PutRun(a_run(3), None)])
         assert await store.run("r0001") == a_run(1, key="once")
 
-    async def test_a_copy_is_offered_to_nobody(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_copy_is_not_offered(self, store: Store, feed: ChangeFeed) -> None:
         kitchen = a_session()
         await joined(store, kitchen)
         await added(store, a_run(1))
@@ -152,9 +152,7 @@ class FeedTests(StoreTests):
         assert ids(await store.take(offer(), taking(kitchen))) == ["r0001"]
         assert await store.take(offer(), taking(kitchen)) == []
 
-    async def test_a_run_that_was_offered_is_not_any_more_when_it_is_left_to_a_peer(
-        self, store: Store, feed: ChangeFeed
-    ) -> None:
+    async def test_a_run_that_is_left_to_a_peer_is_no_longer_offered(self, store: Store, feed: ChangeFeed) -> None:
         await joined(store, a_session())
         await added(store, a_run(1))
         await store.commit([PutCopy(a_run(1).changed(revision=2), 1, PEER)])
@@ -163,7 +161,7 @@ class FeedTests(StoreTests):
         await store.commit([PutRun(a_run(1).changed(revision=3), 2)])
         assert ids(await store.take(offer(), taking(a_session()))) == ["r0001"]
 
-    async def test_any_other_write_makes_a_copy_our_own(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_any_other_write_makes_a_copy_the_stores_own(self, store: Store, feed: ChangeFeed) -> None:
         await store.commit([copy(1), copy(2, OTHER, same=False)])
         assert await feed.left_to(["r0001", "r0002", "r0003"]) == {"r0001": PEER, "r0002": OTHER}
         assert [(one.left_to, one.same) for one in await feed.changes(0, 10)] == [(PEER, True), (OTHER, False)]
@@ -183,7 +181,7 @@ class FeedTests(StoreTests):
         overdue = Query(statuses=frozenset({ASSIGNED, CLAIMED}), due_before=FAR, judged=True)
         assert ids(await store.find(overdue)) == ["r0001"]
 
-    async def test_the_owner_of_a_copy_is_nobodys_orphan(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_copy_is_never_an_orphan(self, store: Store, feed: ChangeFeed) -> None:
         gone = a_session("gone-1", "gone", state=ENDED)
         await joined(store, gone, _ABROAD)
         theirs = started(held_by(a_run(1), gone))
@@ -197,7 +195,7 @@ class FeedTests(StoreTests):
         assert [(run.id, owner.id) for run, owner in await store.orphans(FAR, 10)] == [("r0001", "gone-1")]
         await store.commit([after(unknown, released(unknown))])
 
-    async def test_what_is_left_to_a_peer_and_has_not_ended_is_found(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_open_copies_of_a_peer_are_found(self, store: Store, feed: ChangeFeed) -> None:
         ended = completed(held_by(a_run(3), _ABROAD))
         await store.commit([copy(1), copy(2, OTHER), PutCopy(ended, None, "third")])
         assert ids(await feed.copies(PEER, 10)) == ["r0001"]
@@ -208,14 +206,12 @@ class FeedTests(StoreTests):
         assert ids(await feed.copies(PEER, 10, "r0000")) == ["r0001"]
         assert await feed.copies(PEER, 10, "r0001") == []
 
-    async def test_the_kinds_of_all_runs_are_told(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_the_kinds_of_all_runs_are_listed(self, store: Store, feed: ChangeFeed) -> None:
         assert await feed.kinds() == set()
         await store.commit([copy(1), PutRun(a_run(2), None)])
         assert await feed.kinds() == {a_run(1).kind}
 
-    async def test_a_session_abroad_is_heard_of_with_each_write_and_has_no_heartbeat(
-        self, store: Store, feed: ChangeFeed
-    ) -> None:
+    async def test_each_write_of_a_session_abroad_counts_as_its_heartbeat(self, store: Store, feed: ChangeFeed) -> None:
         await joined(store, _ABROAD)
         first = await session_in(store, "garage-1")
         assert not (await store.heartbeat("garage-1", {}, [])).alive
@@ -225,7 +221,7 @@ class FeedTests(StoreTests):
         assert second.state == ABROAD
         assert [session.id for session in await store.sessions()] == ["garage-1"]
 
-    async def test_a_copy_wakes_its_device_and_whoever_waits_for_ends(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_copy_wakes_its_device_and_waiters_for_ends(self, store: Store, feed: ChangeFeed) -> None:
         device = store.watch(frozenset({for_device("garage")}))
         ends = store.watch(frozenset({ENDED_TOPIC}))
         try:
@@ -237,7 +233,7 @@ class FeedTests(StoreTests):
             device.close()
             ends.close()
 
-    async def test_an_end_elsewhere_counts_from_when_it_was_first_seen_here(
+    async def test_the_end_of_a_copy_counts_from_when_this_store_first_saw_it(
         self, store: Store, feed: ChangeFeed
     ) -> None:
         began = store.clock()
@@ -255,9 +251,7 @@ class FeedTests(StoreTests):
         assert await store.prune(seen, 1) == 1
         assert await store.prune(seen, 1) == 0
 
-    async def test_sessions_that_have_ended_and_own_nothing_can_be_forgotten(
-        self, store: Store, feed: ChangeFeed
-    ) -> None:
+    async def test_ended_sessions_that_own_nothing_can_be_deleted(self, store: Store, feed: ChangeFeed) -> None:
         open_one, owning, over = (a_session(f"{name}-1", name) for name in ("open", "owning", "over"))
         await joined(store, open_one, owning, over)
         await added(store, held_by(a_run(1), owning))
@@ -295,7 +289,7 @@ class FeedTests(StoreTests):
             after = page[-1].number
         assert found == ids(await store.find(Query()))
 
-    async def test_what_a_peer_has_brought_is_added_up_and_forgotten_with_its_runs(
+    async def test_contributions_of_a_peer_are_added_up_and_deleted_with_their_runs(
         self, store: Store, feed: ChangeFeed
     ) -> None:
         assert await feed.usage(PEER) == Usage(0, 0, 0)
@@ -312,7 +306,7 @@ class FeedTests(StoreTests):
         assert await store.prune(FAR, 10) == 1
         assert await feed.usage(PEER) == Usage(1, 110, 1)
 
-    async def test_a_contribution_is_not_kept_if_its_commit_is_refused(self, store: Store, feed: ChangeFeed) -> None:
+    async def test_a_contribution_is_not_stored_if_its_commit_is_refused(self, store: Store, feed: ChangeFeed) -> None:
         await store.commit([PutCopy(a_run(1), None, PEER)])
         with conflict("run r0001"):
             await store.commit([Contribution("r0001", PEER, 1, 100, 0), PutCopy(a_run(1), None, PEER)])

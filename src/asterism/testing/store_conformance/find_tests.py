@@ -1,4 +1,4 @@
-"""Find: runs that satisfy everything that is asked, page by page."""
+"""Tests of queries: every condition, limits, and pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SECOND = a_session("kitchen-2")
 
 
 def _furniture() -> list[Run]:
-    """Runs of every status and with everything that can be asked for, sorted by id."""
+    """Return runs of every status and for every condition, sorted by id."""
     other = FLOW.at_version(2)
     index = replace(FLOW, name="index")
     return [
@@ -95,7 +95,7 @@ _CRITERIA: list[Criterion] = [
 
 
 class FindTests(StoreTests):
-    """Of ``run`` and ``find``."""
+    """Tests of ``run`` and ``find``."""
 
     async def test_everything_is_found_oldest_first(self, store: Store) -> None:
         assert await store.find(Query()) == []
@@ -105,14 +105,14 @@ class FindTests(StoreTests):
         for run in runs:
             assert await store.run(run.id) == run
 
-    async def test_each_criterion_finds_what_satisfies_it(self, store: Store) -> None:
+    async def test_each_condition_finds_the_runs_that_satisfy_it(self, store: Store) -> None:
         runs = await _furnished(store)
         for given, satisfies in _CRITERIA:
             expected = [run for run in runs if satisfies(run)]
             assert 0 < len(expected) < len(runs), f"{given} tells nothing apart"
             assert await store.find(Query(**given)) == expected, given
 
-    async def test_two_criteria_find_what_satisfies_both(self, store: Store) -> None:
+    async def test_two_conditions_find_the_runs_that_satisfy_both(self, store: Store) -> None:
         runs = await _furnished(store)
         for (one, satisfies_one), (two, satisfies_two) in itertools.combinations(_CRITERIA, 2):
             if one.keys() != two.keys():
@@ -129,11 +129,11 @@ class FindTests(StoreTests):
         assert ids(await store.find(Query(due_before=100.00001))) == ["r0001"]
         assert ids(await store.find(Query(ended_before=80.0))) == []
         assert ids(await store.find(Query(ended_before=80.00001))) == ["r0002"]
-        # one that has waited since the beginning of time is waiting all the same
+        # a run that waits since time 0 is waiting too
         assert ids(await store.find(Query(waiting_before=0.0))) == []
         assert ids(await store.find(Query(waiting_before=0.00001))) == ["r0000"]
 
-    async def test_what_nobody_satisfies_is_not_found(self, store: Store) -> None:
+    async def test_conditions_that_no_run_satisfies_find_none(self, store: Store) -> None:
         await _furnished(store)
         nothing: list[dict[str, Any]] = [
             {"statuses": frozenset()},
@@ -155,7 +155,7 @@ class FindTests(StoreTests):
         for given in nothing:
             assert await store.find(Query(**given)) == [], given
 
-    async def test_a_part_of_an_id_is_no_pattern(self, store: Store) -> None:
+    async def test_a_part_of_an_id_is_not_a_pattern(self, store: Store) -> None:
         names = ["a%b", "a_b", "a\\b", "axb", "a*b", "a'b"]
         await added(store, *(a_run(name) for name in names))
         for name in names:
@@ -181,7 +181,7 @@ class FindTests(StoreTests):
         assert ids(await store.find(Query(limit=2))) == ids(runs[:2])
         assert ids(await store.find(Query(limit=2, newest=True))) == ids(runs[:-3:-1])
 
-    async def test_a_page_goes_on_after_a_run_that_is_gone(self, store: Store) -> None:
+    async def test_a_page_continues_after_a_run_that_was_deleted(self, store: Store) -> None:
         runs = await _furnished(store)
         assert ids(await store.find(Query(after="r0007x", limit=1))) == ["r0008"]
         assert ids(await store.find(Query(after="r0007x", limit=1, newest=True))) == ["r0007"]

@@ -1,5 +1,8 @@
-"""Random programs of writes, takes and heartbeats, done to an engine and to MemoryStore: after each step they have to
-say the same. A failure tells the steps that lead to it, as few as hypothesis can find."""
+"""Model tests: random programs on an engine and on MemoryStore must have the same effect.
+
+The programs are made of writes, takes and heartbeats, and compared after each step. A failure shows the shortest
+program that hypothesis can find.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def _flow(run: Run) -> Workflow:
 
 
 def _told(write: Write) -> str:
-    """Of a failure one reads the steps, and a record has forty fields."""
+    """Describe a write briefly: a failure shows the steps, and a record has forty fields."""
     match write:
         case PutRun(run, expected):
             return f"run {run.id} ({run.story[-1].what}, revision {run.revision} after {expected})"
@@ -84,7 +87,7 @@ def _told(write: Write) -> str:
 
 
 async def _outcome(doing: Awaitable[Any]) -> Any:
-    """What came of it, a conflict included."""
+    """Return the outcome, which may be a conflict."""
     try:
         return await doing
     except Conflict as error:
@@ -92,7 +95,7 @@ async def _outcome(doing: Awaitable[Any]) -> Any:
 
 
 class Pair:
-    """An engine, twice connected, beside the reference. ``_one`` chooses, by numbers that hypothesis thought of."""
+    """An engine with two connections, and the reference. ``_one`` chooses by numbers of hypothesis."""
 
     def __init__(self, store: Store, other: Store) -> None:
         self._connections = (store, other)
@@ -104,7 +107,7 @@ class Pair:
         return options[next(self._numbers, 0) % len(options)]
 
     async def do(self, what: str, numbers: bytes) -> None:
-        """One step. Raises AssertionError if the engine does it otherwise than the reference."""
+        """Do one step. Raises AssertionError if the engine and the reference differ."""
         self._numbers = iter(numbers)
         self._now += 1.0
         self._done += 1
@@ -122,7 +125,7 @@ class Pair:
         assert not wrong or found.what in wrong
 
     async def _mismatches(self, writes: Sequence[Write]) -> set[str]:
-        """Everything that is not as the batch expects."""
+        """Return every record that is not as the batch expects."""
         wrong = set()
         sessions = {session.id: session.revision for session in await self._model.sessions(ended=True)}
         for write in writes:
@@ -143,12 +146,12 @@ class Pair:
         return wrong
 
     async def _session(self, *strangers: Session) -> Session:
-        """One of those there are, or one of the ``strangers``."""
+        """Choose an existing one, or one of the ``strangers``."""
         session: Session = self._one(*reversed(await self._model.sessions(ended=True)), *strangers)
         return session
 
     async def _changed(self) -> list[PutRun]:
-        """A change of some run: one against which the core has nothing."""
+        """Choose a change of some run that the core allows."""
         runs, session = await self._model.find(Query()), await self._session()
         if not runs:
             return []
@@ -167,13 +170,13 @@ class Pair:
         run = transitions.create(run_id, flow, {"x": number}, by="x", now=self._now, **given)
         return run.changed(held=self._one(False, False, False, True), not_before=self._one(0.0, 0.0, self._now + 5.0))
 
-    # -- what may happen -----------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     async def nothing(self) -> None:
-        """So that hypothesis can leave a step out."""
+        """Do nothing, so that hypothesis can leave a step out."""
 
     async def begin(self) -> None:
-        """A small fleet with something to do, or most of what follows would find nothing to happen to."""
+        """Create a small fleet with work, so that most steps have something to act on."""
         sessions = [Session(f"{device}-0", device, 1.0, slots=2) for device in _DEVICES]
         runs = [self._new(number) for number in range(1, 8)]
         await self._commit([*(PutSession(session, None) for session in sessions), *(PutRun(run, None) for run in runs)])
@@ -185,7 +188,7 @@ class Pair:
             await self._commit([PutRun(run, None)])
 
     async def join(self) -> None:
-        """A device in another life."""
+        """A device joins with another session."""
         device = self._one(*_DEVICES)
         writes = [
             PutSession(session.changed(state=REPLACED), session.revision)
@@ -205,7 +208,7 @@ class Pair:
         await self._commit([replace(write, expected=(write.expected or 0) - stale) for write in await self._changed()])
 
     async def batch(self) -> None:
-        """Several changes at once, some of which may be too late."""
+        """Several changes in one batch, some of which may conflict."""
         changes = {write.run.id: write for _ in range(3) for write in await self._changed()}
         writes: list[Write] = list(changes.values())
         keys = self._one("", "a", "ab", "bc")
@@ -224,7 +227,7 @@ class Pair:
         await self._commit(writes)
 
     async def take(self) -> None:
-        """As devices do: it takes something, works on it, and says so."""
+        """A device takes runs, works on them, and reports."""
         session, now = await self._session(), self._now + self._one(0.0, 100.0)
         unable = self._one((), (), ("index@2",), ("index@2", "transcode@1"))
         above = self._one(None, None, -1, 0)
@@ -245,7 +248,7 @@ class Pair:
         await self._beat((await self._session(A_STRANGER)).id)
 
     async def _beat(self, name: str) -> None:
-        """With reports about what it owns, some of another epoch, and one about a run that may be anybody's."""
+        """A heartbeat with reports about its runs, some of another epoch, and one about any run."""
         told = [
             ProgressReport(run.id, run.epoch + self._one(0, -1, 0, 1), Progress(int(self._now)), "tail")
             for run in await self._model.find(Query(session=name))
@@ -280,10 +283,10 @@ class Pair:
         found, expected = await self._both(lambda store: store.find(query))
         assert found == expected
 
-    # -- what has to be the same afterwards ----------------------------------------------------------------------------
+    # -- comparison ----------------------------------------------------------------------------------------------------
 
     async def compare(self) -> None:
-        """What is stored, and the answer to one of the other questions."""
+        """Compare the contents, and the result of one of the other reads."""
         found, expected = await self._both(contents)
         found, expected = found.comparable(), expected.comparable()
         assert found.runs == expected.runs
@@ -302,7 +305,7 @@ class Pair:
 
 
 A_STRANGER = Session("nobody-1", "nobody", 1.0)
-"""It never joined."""
+"""A session that never joined."""
 
 LIKELY = ["nothing", *(["take"] * 5), *(["change"] * 5), *(["batch"] * 3), *(["create"] * 2), *(["heartbeat"] * 2),
           "join", "change_session", "prune", *(["find"] * 2)]  # fmt: skip
@@ -321,7 +324,7 @@ async def _reports(store: Store) -> Any:
 
 
 async def _orphans(store: Store) -> Any:
-    """Those whose owner ended, and those that are silent at the end of time."""
+    """Return the orphans at the beginning and at the end of time."""
     found = [(now, run, owner) for now in (-1.0, FAR) for run, owner in await store.orphans(now, 1000)]
     return sorted((now, run.id, run.revision, owner.id, owner.revision) for now, run, owner in found)
 
@@ -342,13 +345,13 @@ _QUESTIONS: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "sessions": _sessions,
     "check": _check,
 }
-"""One of them is asked after each step, all of them at the end; the order of the answers is made the same."""
+"""Further reads: one of them after each step, all of them at the end, sorted for comparison."""
 
 
 class ModelTests(StoreTests):
-    """Of everything in any order."""
+    """Tests of random programs."""
 
-    def test_any_sequence_does_to_the_engine_what_it_does_to_the_reference(self) -> None:
+    def test_any_sequence_has_the_same_effect_on_the_engine_as_on_the_reference(self) -> None:
         steps = st.lists(
             st.tuples(st.sampled_from(LIKELY), st.binary(min_size=12, max_size=12)), min_size=STEPS, max_size=STEPS
         )

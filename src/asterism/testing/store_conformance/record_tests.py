@@ -1,4 +1,4 @@
-"""Tests of values: registers, notices, texts of every kind, numbers to the last bit, runs with any history."""
+"""Tests of records: registers, notices, any text, exact numbers, runs with any history."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ TEXTS = [
     "\u202e", "\\u0000", "\\", "'", '"', "';--", "%s %(x)s $1 ? :a {0}", "null", "1", "\ufeff", "|", "a|b", "story",
     '"story":[', "]}",
 ]  # fmt: skip
-"""What people and programs write, wherever they may write anything."""
+"""Texts for every field that may hold any text."""
 
 NAMES = ["ä ß é", "日本語", "😀", "o'brien", 'the "loft"', "a/b", "50% off", "$1", "a b", "{x}", "-", "\\"]
-"""What they call things."""
+"""Names of things."""
 
 FLOATS = [
     0.1, 1 / 3, 1e-9, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.7e9 + 1 / 3, 123456789.123456789,
     2.0**53 + 2, 4503599627370497.5, 1700000000.000001,
 ]  # fmt: skip
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # a run has many parts, and making them up takes its time
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]  # a run has many parts, which hypothesis generates slowly
 
 
 def _bits(value: Any) -> bytes:
@@ -71,9 +71,9 @@ def _bits(value: Any) -> bytes:
 
 
 class ValueTests(StoreTests):
-    """Of values."""
+    """Tests of values."""
 
-    async def test_any_text_survives_wherever_anything_may_be_written(self, store: Store) -> None:
+    async def test_any_text_survives_in_every_free_field(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         for number, text in enumerate(TEXTS):
@@ -151,7 +151,7 @@ class ValueTests(StoreTests):
         answer = await store.heartbeat(name, {}, [])
         assert [one.run for one in answer.held] == [name]
 
-    async def test_a_name_that_an_engine_cannot_keep_is_refused_and_hurts_nobody_else(self, store: Store) -> None:
+    async def test_a_name_that_cannot_be_stored_is_refused_and_fails_no_other_commit(self, store: Store) -> None:
         for number, name in enumerate(("a\0b", "\ud800", "x\udfffy")):
             odd: list[Write] = [
                 PutRun(a_run(name), None),
@@ -178,7 +178,7 @@ class ValueTests(StoreTests):
                 added_registers = 0 if refused else 1 + isinstance(write, PutRegister)
                 assert (runs, registers) == (before[0] + 6 + added_runs, before[1] + added_registers)
 
-    async def test_the_name_of_a_device_has_no_bar_in_it(self, store: Store) -> None:
+    async def test_the_name_of_a_device_must_not_contain_a_bar(self, store: Store) -> None:
         for avoid in (("a|b",), ("|",), ("a", "b|")):
             with raising(ValueError):
                 await store.commit([PutRegister("a", 1, None), PutRun(a_run(1).changed(avoid=avoid), None)])
@@ -242,7 +242,7 @@ class ValueTests(StoreTests):
             @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
             @given(history=histories())
             def check(history: list[Run]) -> None:
-                # one store for all of them, so ids and keys are made unlike those before
+                # all examples share a store, so ids and keys are made unique
                 unlike = f"{next(numbers)}."
                 key = None if history[0].key is None else f"{unlike}{history[0].key}"
                 history = [run.changed(id=f"{unlike}{run.id}", key=key, series=None) for run in history]
@@ -257,7 +257,7 @@ class ValueTests(StoreTests):
 
 
 def _wordy(run: Run, session: Session, text: str) -> list[Run]:
-    """A run in whose life everybody says ``text``."""
+    """Return a run with ``text`` in every free field."""
     paused = transitions.pause(run, 2.0, text, text)
     resumed = transitions.resume(paused, 3.0, text)
     held = held_by(resumed, session)
@@ -277,7 +277,7 @@ async def _keeps(store: Store, history: list[Run]) -> None:
 
 
 class RegisterTests(StoreTests):
-    """Of ``register``, ``registers`` and ``notices``."""
+    """Tests of ``register``, ``registers`` and ``notices``."""
 
     async def test_a_register_counts_its_changes(self, store: Store) -> None:
         assert await store.register("a") is None
@@ -302,7 +302,7 @@ class RegisterTests(StoreTests):
         assert await store.register("e0") is None
         assert len(await store.registers("e")) == len(empty) - 1
 
-    async def test_a_register_that_was_removed_can_be_made_again(self, store: Store) -> None:
+    async def test_a_removed_register_can_be_created_again(self, store: Store) -> None:
         await store.commit([PutRegister("a", "first", None)])
         await store.commit([PutRegister("a", "second", 1)])
         await store.commit([PutRegister("a", None, 2)])
@@ -316,12 +316,12 @@ class RegisterTests(StoreTests):
         with conflict("register a"):
             await store.commit([PutRegister("a", None, None)])
 
-    async def test_to_remove_what_is_not_there_and_not_expected_is_nothing(self, store: Store) -> None:
+    async def test_removing_a_missing_register_is_allowed_if_it_is_expected_to_be_missing(self, store: Store) -> None:
         await store.commit([PutRegister("a", None, None), PutRegister("b", 1, None)])
         assert await store.register("a") is None
         assert await store.register("b") == Register("b", 1, 1)
 
-    async def test_registers_are_listed_by_their_beginning_in_order(self, store: Store) -> None:
+    async def test_registers_are_listed_by_prefix_in_order(self, store: Store) -> None:
         keys = [
             "thing/b",
             "thing/B",
@@ -336,7 +336,7 @@ class RegisterTests(StoreTests):
             "some thing/a",
         ]
         await store.commit([PutRegister(key, key, None) for key in keys])
-        # in the order of code points, whatever the language of the machine
+        # in the order of code points, whatever the locale
         assert [register.key for register in await store.registers("")] == sorted(keys)
         listed = await store.registers("thing/")
         assert [register.key for register in listed] == sorted(key for key in keys if key.startswith("thing/"))
@@ -344,7 +344,7 @@ class RegisterTests(StoreTests):
         assert [register.key for register in await store.registers("Thing")] == ["Thing/a"]
         assert await store.registers("none") == []
 
-    async def test_a_beginning_is_no_pattern(self, store: Store) -> None:
+    async def test_a_prefix_is_not_a_pattern(self, store: Store) -> None:
         keys = ["a%b", "axb", "a_b", "a\\b", "a*b", "a?b", "a[b]", "a'b", 'a"b']
         await store.commit([PutRegister(key, 1, None) for key in keys])
         for key in keys:
@@ -377,14 +377,14 @@ class RegisterTests(StoreTests):
         assert await store.notices(run="r0009") == []
         assert len(await store.notices()) == 7
 
-    async def test_a_refused_commit_tells_nothing(self, store: Store) -> None:
+    async def test_a_refused_commit_writes_no_notice(self, store: Store) -> None:
         await store.commit([Notice(1.0, "told", "first")])
         with conflict("register a"):
             await store.commit([Notice(2.0, "told", "never"), PutRegister("a", 1, 1)])
         await store.commit([Notice(3.0, "told", "second")])
         assert [notice.message for _, notice in await store.notices()] == ["first", "second"]
 
-    async def test_a_notice_keeps_its_number_when_others_are_forgotten(self, store: Store) -> None:
+    async def test_a_notice_keeps_its_number_when_others_are_pruned(self, store: Store) -> None:
         await store.commit([Notice(at, "told", f"at {at}") for at in (100.0, 5.0, 100.0, 6.0, 100.0)])
         before = await store.notices()
         assert await store.prune(50.0, 10) == 0
@@ -394,5 +394,5 @@ class RegisterTests(StoreTests):
         assert await store.notices() == []
         await store.commit([Notice(7.0, "told", "after all that")])
         [(number, _)] = await store.notices()
-        # a number is never used twice, or who reads on after a number would miss what came
+        # a number is never reused, or a reader that continues after it would miss a notice
         assert number > before[-1][0]

@@ -1,5 +1,4 @@
-"""Runs as hypothesis makes them up: each is a walk along the transitions of the core, with whatever people may write
-into them."""
+"""Hypothesis strategies for runs: random walks along the transitions of the core, with any text."""
 
 from __future__ import annotations
 
@@ -28,15 +27,15 @@ DEVICES = (
 
 
 def _through_json(value: Any) -> Any:
-    """As it comes out of any JSON: two halves of a surrogate pair side by side are one letter there."""
+    """Return a value as it comes out of JSON, where two halves of a surrogate pair become one character."""
     return json.loads(json.dumps(value))
 
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=12).map(_through_json)
-"""Anything that Python takes for a text, with NUL and lone surrogates, as far as JSON can hold it."""
+"""Any Python text that JSON can hold, with NUL and lone surrogates."""
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
-"""What people call things: any letters, but no control characters and nothing that is no character at all."""
+"""Names: any characters except control characters and surrogates."""
 
 _PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
 DOCUMENTS = (
@@ -44,7 +43,7 @@ DOCUMENTS = (
     | st.lists(_PLAIN, max_size=3)
     | st.dictionaries(TEXTS, _PLAIN | st.lists(_PLAIN, max_size=2), max_size=3).map(_through_json)
 )
-"""JSON."""
+"""Any JSON value."""
 
 INPUTS = st.dictionaries(TEXTS, DOCUMENTS, max_size=2).map(_through_json)
 TIMES = st.floats(0.0, 4e9) | st.sampled_from([0.0, 0.1, 1e-9, 1.7e9 + 1 / 3, 2.0**53 + 2])
@@ -107,12 +106,12 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     st.builds(lambda by, why: lambda run, flow, now: transitions.pause(run, now, by, why), TEXTS, TEXTS),
     TEXTS.map(lambda by: lambda run, flow, now: transitions.resume(run, now, by)),
 )
-"""What may happen to a run; whether it may happen just now is for the core to say."""
+"""Steps of a run. The core refuses those that its status does not allow."""
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Run]:
-    """A run as it was after each step of its life, from its creation on."""
+    """Return the records of a run after each step, from its creation on."""
     flow = draw(WORKFLOWS)
     now = draw(TIMES)
     run = transitions.create(
@@ -127,7 +126,7 @@ def histories(draw: st.DrawFn) -> list[Run]:
         retry_of=draw(st.none() | NAMES),
     )
     history = [run]
-    # by chance alone most steps are refused: so it is given to somebody first, who gets to some point with it
+    # of random steps most are refused, so the run is first assigned and worked on for a while
     usual: list[Step] = [_LET_GO, _assign(draw(OWNERS), draw(_DEVICE), {}), _CLAIM, _START]
     for step in [*usual[: draw(st.integers(0, 4))], *draw(st.lists(STEPS, max_size=8))]:
         now += draw(st.floats(0, 100))

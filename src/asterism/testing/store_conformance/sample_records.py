@@ -1,6 +1,6 @@
-"""Runs and sessions to test with, and ways to look at a whole store.
+"""Sample records: runs and sessions to test with, and the contents of a whole store.
 
-Ids sort as their runs were created, for that is how the ids of a fleet are made: an engine may go by either.
+Ids sort in the order in which their runs were created, as the ids of a fleet do: an engine may sort by either.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Que
 from asterism.store.store_errors import Conflict
 
 TIMEOUT = 64.0
-"""Added to any time of this century it is exact, in whatever order an engine computes."""
+"""A timeout whose sum with any time of this century is exact, in whatever order an engine adds."""
 
 FLOW = Workflow("transcode", argv=("true",), version=1, heartbeat=30.0, timeout=TIMEOUT, retries=2)
 LATER = 1e6
-"""A time by which every run made here may be taken; all of them are from the first hours of 1970."""
+"""A time at which every run made here may be taken; all are created in the first hours of 1970."""
 
 FAR = 1e12
-"""A time after everything."""
+"""A time after all others."""
 
 
 def a_run(number: int | str, flow: Workflow = FLOW, *, at: float | None = None, given: Any = None, **more: Any) -> Run:
-    """The run ``r0001`` for 1, created at 1 s (or ``at``)."""
+    """Return the run ``r0001`` for 1, created at 1 s (or ``at``)."""
     run_id = f"r{number:04d}" if isinstance(number, int) else number
     now = at if at is not None else float(number) if isinstance(number, int) else 1.0
     return transitions.create(run_id, flow, given or {}, by="tester", now=now, **more)
@@ -42,7 +42,7 @@ def a_session(name: str = "kitchen-1", device: str = "kitchen", **more: Any) -> 
 
 
 def taking(session: Session, flow: Workflow = FLOW) -> Callable[[Run], Run | None]:
-    """The step by which the device of ``session`` takes whatever it is offered."""
+    """Return a step by which the device of ``session`` takes every run."""
     return lambda run: transitions.take(run, session.owner, flow, LATER)
 
 
@@ -51,7 +51,7 @@ def offer(device: str = "kitchen", limit: int = 10, **more: Any) -> TakeRequest:
 
 
 def held_by(run: Run, session: Session, flow: Workflow = FLOW, now: float = 50.0) -> Run:
-    """Claimed by the device of ``session``."""
+    """Return the run as claimed by the device of ``session``."""
     return transitions.take(run, session.owner, flow, now)
 
 
@@ -66,7 +66,7 @@ def started(run: Run, now: float = 60.0) -> Run:
 
 
 def completed(run: Run, output: Any = None, now: float = 70.0) -> Run:
-    """From claimed or processing to completed."""
+    """Return a claimed or processing run as completed."""
     run = run if run.started_at is not None else started(run, now)
     grant = run.grant
     assert grant is not None
@@ -80,7 +80,7 @@ def released(run: Run, now: float = 70.0) -> Run:
 
 
 def after(before: Run, new: Run) -> PutRun:
-    """The write by which ``new`` replaces ``before``, however many steps lie between them."""
+    """Return the write that replaces ``before`` by ``new``, however many steps lie between them."""
     return PutRun(new.changed(revision=before.revision + 1), before.revision)
 
 
@@ -93,14 +93,14 @@ async def added(store: Store, *runs: Run) -> None:
 
 
 def series_of(name: str, *, active: str | None = None, queue: Sequence[str] = (), revision: int = 0) -> PutRegister:
-    """The state of a series as a fleet writes it, in place of ``revision``. An engine may check that it fits the
-    runs. Those in the queue wait for an issue, unless one of them is active."""
+    """Return the write of the state of a series, in place of ``revision``. An engine may check that it matches the
+    runs. Queued runs wait for an issue, unless one of them is active."""
     state = Series(name, 93 if queue and active is None else active, tuple(queue), 1.0, revision + 1)
     return PutRegister(f"series/{name}", state.to_json(), revision or None)
 
 
 async def session_in(store: Store, name: str) -> Session:
-    """The session as the store knows it now."""
+    """Return a session as it is stored."""
     return {session.id: session for session in await store.sessions(ended=True)}[name]
 
 
@@ -109,7 +109,7 @@ def ids(runs: Iterable[Run]) -> list[str]:
 
 
 class Contents(NamedTuple):
-    """All that can be seen in a store."""
+    """All records of a store."""
 
     runs: dict[str, Run]
     sessions: dict[str, Session]
@@ -117,11 +117,11 @@ class Contents(NamedTuple):
     notices: list[tuple[int, Notice]]
 
     def told(self) -> list[Notice]:
-        """The notices without their numbers, between which there may be gaps."""
+        """The notices without their numbers, which may have gaps."""
         return [notice for _, notice in self.notices]
 
     def comparable(self) -> Contents:
-        """Without what is each store's own affair: its clock, and how it numbers notices."""
+        """Without what differs between stores: the time of heartbeats, and the numbers of notices."""
         sessions = {name: replace(one, beat_at=0.0) for name, one in self.sessions.items()}
         return self._replace(sessions=sessions, notices=[(0, notice) for notice in self.told()])
 
@@ -136,7 +136,7 @@ async def contents(store: Store) -> Contents:
 
 
 async def wins(doing: Awaitable[Any], *what: str) -> bool:
-    """Whether it was done; not, if there was a Conflict about one of ``what``."""
+    """Await a write. Return False if it raises a Conflict about one of ``what``."""
     try:
         await doing
     except Conflict as error:
@@ -148,14 +148,14 @@ async def wins(doing: Awaitable[Any], *what: str) -> bool:
 
 @contextmanager
 def conflict(*what: str) -> Iterator[None]:
-    """Raises AssertionError unless there is a Conflict about one of ``what``."""
+    """Raise AssertionError unless the block raises a Conflict about one of ``what``."""
     try:
         yield
     except Conflict as error:
         if error.what in what:
             return
         raise AssertionError(f"the conflict is about {error.what}, not {' or '.join(what)}") from error
-    raise AssertionError(f"no conflict, though {' and '.join(what)} cannot be as expected")
+    raise AssertionError(f"no conflict was raised about {' or '.join(what)}")
 
 
 @contextmanager
@@ -164,15 +164,15 @@ def raising(*kinds: type[BaseException]) -> Iterator[None]:
         yield
     except kinds:
         return
-    raise AssertionError(f"nothing raised any of {', '.join(kind.__name__ for kind in kinds)}")
+    raise AssertionError(f"none of these was raised: {', '.join(kind.__name__ for kind in kinds)}")
 
 
 def hard_to_compress(length: int) -> str:
-    """Letters that no engine can make short."""
+    """Return a text that no engine can compress."""
     return "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
 
 
 async def lines_of(lines: Iterable[Mapping[str, Any]]) -> AsyncIterator[Mapping[str, Any]]:
-    """What was read of a dump, as something to load."""
+    """Return the lines of a dump as an async iterator, to load them."""
     for line in lines:
         yield line

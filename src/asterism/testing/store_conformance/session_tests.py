@@ -1,4 +1,4 @@
-"""Tests of heartbeats, reports, orphans and counts: what a session says, and what is true when it is silent."""
+"""Tests of sessions: heartbeats, reports, orphans, and counts of runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from asterism.testing.store_conformance.store_tests import StoreTests
 
 
 class HeartbeatTests(StoreTests):
-    """Of ``beat``, ``reports`` and ``sessions``."""
+    """Tests of ``heartbeat``, ``reports`` and ``sessions``."""
 
     async def test_a_heartbeat_tells_the_store_that_a_session_is_there(self, store: Store) -> None:
         await joined(store, a_session(), a_session("garage-1", "garage", draining=True))
@@ -59,7 +59,7 @@ class HeartbeatTests(StoreTests):
         assert (again.revision, again.profile) == (now.revision + 1, {})
         assert (await store.heartbeat("garage-1", {}, [])).draining
 
-    async def test_a_session_that_is_not_the_device_any_more_is_told_so(self, store: Store) -> None:
+    async def test_the_reply_to_an_ended_or_replaced_session_says_so(self, store: Store) -> None:
         sessions = [a_session("old", state=REPLACED), a_session("over", state=ENDED), a_session("there")]
         await joined(store, *sessions)
         run = held_by(a_run(1), sessions[0])
@@ -73,7 +73,7 @@ class HeartbeatTests(StoreTests):
         assert await contents(store) == before
         assert await store.reports([run.id]) == {}
 
-    async def test_a_session_that_is_replaced_is_told_so_with_its_next_heartbeat(self, store: Store) -> None:
+    async def test_a_replaced_session_learns_it_with_its_next_heartbeat(self, store: Store) -> None:
         await joined(store, a_session())
         assert (await store.heartbeat("kitchen-1", {}, [])).alive
         known = await session_in(store, "kitchen-1")
@@ -91,7 +91,7 @@ class HeartbeatTests(StoreTests):
             await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
         assert (await session_in(store, "kitchen-1")).state == OPEN
 
-    async def test_the_answer_names_everything_the_session_owns(self, store: Store) -> None:
+    async def test_the_reply_names_every_run_of_the_session(self, store: Store) -> None:
         session, other = a_session(), a_session("garage-1", "garage")
         await joined(store, session, other)
         runs = [a_run(number) for number in range(8)]
@@ -110,7 +110,7 @@ class HeartbeatTests(StoreTests):
         assert all(type(held) is OwnedRun for held in answer.held)
         assert [held.run for held in (await store.heartbeat("garage-1", {}, [])).held] == ["r0006"]
 
-    async def test_reports_are_kept_for_those_who_look(self, store: Store) -> None:
+    async def test_reports_are_stored(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         runs = [started(held_by(a_run(number), session)) for number in range(3)]
@@ -181,11 +181,11 @@ class HeartbeatTests(StoreTests):
         assert (await session_in(store, "kitchen-1")).used == 2
         assert (await session_in(store, "kitchen-1")).room == 0
 
-    async def test_a_run_that_a_heartbeat_was_answered_with_is_not_taken_away_by_one_who_did_not_hear_it(
+    async def test_a_run_named_in_a_reply_is_not_taken_away_on_older_knowledge(
         self, store: Store, other: Store
     ) -> None:
-        """The device counts its lease from the heartbeat that was answered. So either the monitor comes first, and the
-        answer does not name the run; or the heartbeat does, and the monitor's expectation fails."""
+        """A device counts its lease from the heartbeat that was answered. Either the monitor is first, and the reply
+        does not name the run; or the heartbeat is, and the monitor's ExpectSession fails."""
         session = a_session()
         await joined(store, session)
         for number in range(30):
@@ -215,7 +215,7 @@ def _present(counts: Mapping[RunStatus, int]) -> dict[RunStatus, int]:
 
 
 class OrphanTests(StoreTests):
-    """Of ``orphans``, ``waiting`` and ``counts``."""
+    """Tests of ``orphans``, ``waiting`` and ``counts``."""
 
     async def test_the_runs_of_an_ended_session_are_orphans_at_once(self, store: Store) -> None:
         session, over = a_session(), a_session("garage-1", "garage", state=ENDED)
@@ -228,7 +228,7 @@ class OrphanTests(StoreTests):
         known = await session_in(store, "garage-1")
         assert [replace(owner, used=known.used) for _, owner in found] == [known] * 3
 
-    async def test_an_owner_may_be_silent_exactly_as_long_as_its_runs_allow(self, store: Store) -> None:
+    async def test_an_owner_may_be_silent_exactly_as_long_as_the_timeout_of_its_runs(self, store: Store) -> None:
         session, old = a_session(), a_session("garage-1", "garage", state=REPLACED)
         await joined(store, session, old)
         patient = replace(FLOW, name="patient", timeout=4 * TIMEOUT)
@@ -248,7 +248,7 @@ class OrphanTests(StoreTests):
             assert sorted(run.id for run, _ in await store.orphans(now, 10)) == expected, now - beat_at
         assert "r0001" not in [run.id for run, _ in await store.orphans(beat_at + TIMEOUT, 10)]
 
-    async def test_what_is_only_assigned_has_its_own_time_to_be_answered_in(self, store: Store) -> None:
+    async def test_an_assigned_run_is_not_an_orphan_of_a_silent_session(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         asked = assigned_to(a_run(1), session)
@@ -263,7 +263,7 @@ class OrphanTests(StoreTests):
         await joined(store, session)
         await added(store, held_by(a_run(1), session))
         first = (await session_in(store, session.id)).beat_at
-        while store.clock() <= first + 0.01:  # the store's clock is real, and has to go on for the next one to be later
+        while store.clock() <= first + 0.01:  # the store's clock is real, and has to advance
             await store.heartbeat(session.id, {}, [])
         await store.heartbeat(session.id, {}, [])
         last = (await session_in(store, session.id)).beat_at
@@ -296,7 +296,7 @@ class OrphanTests(StoreTests):
         assert run == held_by(a_run(1), session)
         assert (owner.id, owner.state, owner.revision) == (session.id, ENDED, known.revision + 1)
 
-    async def test_what_waits_is_counted_by_kind_and_device(self, store: Store) -> None:
+    async def test_waiting_runs_are_counted_by_kind_and_device(self, store: Store) -> None:
         assert await store.waiting() == []
         session = a_session()
         await joined(store, session)

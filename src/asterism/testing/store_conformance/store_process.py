@@ -1,9 +1,9 @@
-"""Another process with a store open: a program that the tests start, and kill.
+"""A process with an open store: the program that tests start and kill.
 
     python -P store_process.py MODULE:FUNCTION ADDRESS JOB NAME
 
-It says ``ready``, waits for a line, does its job, and says what was acknowledged the moment it was. It imports nothing
-of the tests, so that it is there quickly.
+It prints ``ready``, waits for a line, does its job, and prints what was acknowledged at once. It imports nothing of the
+tests, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Sto
 from asterism.store.store_errors import Conflict
 
 FLOW = Workflow("transcode", argv=("true",), version=1)
-FOR_EVER = 600.0
-"""A job that takes so many seconds gets nowhere."""
+JOB_TIMEOUT = 600.0
+"""A job that takes so many seconds hangs."""
 
 WRITERS = 4
-"""So many are writing at once: whenever the process is killed, some commit is under way."""
+"""How many tasks write at once: whenever the process is killed, a commit is in progress."""
 
 
 def say(what: str) -> None:
-    os.write(sys.stdout.fileno(), f"{what}\n".encode())  # one call: a line is there whole, or not at all
+    os.write(sys.stdout.fileno(), f"{what}\n".encode())  # one call: a line is written completely or not at all
 
 
 async def increment(store: Store, key: str, *, along: Callable[[], list[PutRun]] = list) -> None:
-    """One more in a register, in one batch with what comes ``along``."""
+    """Increment a register, in one batch with the writes of ``along``."""
     while True:
         found = await store.register(key)
         value, revision = (found.value, found.revision) if found else (0, None)
@@ -48,7 +48,7 @@ async def increment(store: Store, key: str, *, along: Callable[[], list[PutRun]]
 
 
 async def count(store: Store, name: str) -> None:
-    """Five who count together, ten times each."""
+    """Five tasks increment one register, ten times each."""
 
     async def one() -> None:
         for _ in range(10):
@@ -59,7 +59,7 @@ async def count(store: Store, name: str) -> None:
 
 
 async def work(store: Store, name: str) -> None:
-    """A device that takes what there is and completes it, two at a time; each end is counted in the same commit."""
+    """A device takes and completes runs, two at a time, and counts each end in the same commit."""
     session = Session(f"{name}-1", name, 1.0, slots=2)
     await store.commit([PutSession(session, None)])
     offer = TakeRequest(name, frozenset(), 100.0, 2)
@@ -75,7 +75,7 @@ async def work(store: Store, name: str) -> None:
 
 
 async def write(store: Store, name: str) -> None:
-    """Until it is killed: batches of several writes, each of which can be seen to have happened."""
+    """Commit batches of several writes, each of which can be verified, until killed."""
 
     async def one(writer: str) -> None:
         number = 0
@@ -107,7 +107,7 @@ async def main(opener: str, address: str, job: str, name: str) -> None:
     say("ready")
     await asyncio.to_thread(sys.stdin.readline)
     try:
-        async with asyncio.timeout(FOR_EVER):
+        async with asyncio.timeout(JOB_TIMEOUT):
             await JOBS[job](store, name)
     finally:
         await store.close()

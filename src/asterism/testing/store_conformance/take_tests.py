@@ -1,4 +1,4 @@
-"""Take: the most urgent first, only what suits the device, and nothing twice."""
+"""Tests of takes: the most urgent run first, only runs that suit the device, none twice."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from asterism.testing.store_conformance.store_tests import StoreTests
 
 
 class TakeTests(StoreTests):
-    """Of ``take``."""
+    """Tests of ``take``."""
 
-    async def test_what_is_taken_is_stored_and_returned(self, store: Store) -> None:
+    async def test_taken_runs_are_stored_and_returned(self, store: Store) -> None:
         session = a_session()
         run = a_run(1, given={"file": "a.mp4"})
         await joined(store, session)
@@ -59,7 +59,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(limit=0), taking(session))) == []
         assert ids(await store.take(offer(limit=100), taking(session))) == expected[6:]
 
-    async def test_what_came_back_stands_where_it_stood(self, store: Store) -> None:
+    async def test_a_returned_run_keeps_its_place_in_the_queue(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         await added(store, *(a_run(number) for number in range(4)))
@@ -105,7 +105,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(now=100.25), taking(session))) == ["r0002"]
         assert ids(await store.take(offer(now=101.0), taking(session))) == ["r0001"]
 
-    async def test_only_what_is_more_urgent_if_that_is_asked(self, store: Store) -> None:
+    async def test_a_request_above_a_priority_takes_only_more_urgent_runs(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         await added(store, *(a_run(number, priority=number - 2) for number in range(5)))
@@ -113,7 +113,7 @@ class TakeTests(StoreTests):
         assert ids(await store.take(offer(above=0), taking(session))) == []
         assert ids(await store.take(offer(above=-2), taking(session))) == ["r0002", "r0001"]
 
-    async def test_what_is_paused_or_held_or_owned_or_over_is_never_offered(self, store: Store) -> None:
+    async def test_paused_held_owned_and_ended_runs_are_never_offered(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
         runs = [a_run(number) for number in range(5)]
@@ -161,7 +161,7 @@ class TakeTests(StoreTests):
         await added(store, *(a_run(number) for number in range(40)))
         step = taking(session)
         wanted = {"r0030", "r0033", "r0037"}
-        # a device that wants none of the first thirty must not starve behind them
+        # a device that refuses the first thirty must not starve
         taken = await store.take(offer(limit=2), lambda run: step(run) if run.id in wanted else None)
         assert ids(taken) == ["r0030", "r0033"]
         assert await store.take(offer(limit=2), lambda run: None) == []
@@ -181,7 +181,7 @@ class TakeTests(StoreTests):
 
         with raising(ZeroDivisionError):
             await store.take(offer(), tripping)
-        with raising(ZeroDivisionError):  # also when it has looked further than one would think
+        with raising(ZeroDivisionError):  # also far down the queue
             await store.take(offer(limit=2), lambda run: tripping(run) if run.id in ("r0000", "r0002") else None)
         assert await contents(store) == before
         await store.commit([PutRegister("a", "the store still works", None)])
@@ -216,7 +216,7 @@ class TakeTests(StoreTests):
 
         async def take_all(one: Store, number: int) -> None:
             session = sessions[number % len(sessions)]
-            # what another is taking just now is passed over, so nothing taken does not mean nothing there
+            # runs that others are taking are passed over, so an empty take does not mean an empty queue
             while await one.waiting():
                 taken.extend(await one.take(offer(session.device, limit=1 + number), taking(session)))
 
@@ -249,7 +249,7 @@ class TakeTests(StoreTests):
             assert run is not None
             assert run.status is CLAIMED
 
-    async def test_what_is_being_reassigned_is_offered_with_its_history(self, store: Store) -> None:
+    async def test_a_lost_run_is_offered_with_its_history(self, store: Store) -> None:
         session, other = a_session(), a_session("garage-1", "garage")
         await joined(store, session, other)
         run = a_run(1)

@@ -1,4 +1,4 @@
-"""Watches: whoever waits is woken by a commit that concerns it, also one on another connection."""
+"""Tests of watches: a commit wakes the waiters of its topics, also on another connection."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from asterism.testing.store_conformance.store_tests import PATIENCE, StoreTests
 
 
 async def _waiting(watch: Watch) -> asyncio.Task[bool]:
-    """Somebody who is waiting already when this returns."""
+    """Start a task that is waiting when this returns."""
     task = asyncio.create_task(watch.wait(PATIENCE))
     await asyncio.sleep(0)
     return task
 
 
 async def _comes_to_rest(watch: Watch) -> bool:
-    """Whether it stops being woken when nothing happens: it may be woken for nothing, but not for ever."""
+    """Whether a watch stops being woken without commits: it may be woken without need, but not for ever."""
     for _ in range(10):
         if not await watch.wait(0.01):
             return True
@@ -54,7 +54,7 @@ async def _comes_to_rest(watch: Watch) -> bool:
 
 
 class WatchTests(StoreTests):
-    """Of ``watch``."""
+    """Tests of ``watch``."""
 
     async def test_a_watch_is_woken_by_a_commit(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
@@ -72,7 +72,7 @@ class WatchTests(StoreTests):
         assert await watch.wait(PATIENCE)
         watch.close()
 
-    async def test_a_watch_that_nothing_concerns_is_not_woken(self, store: Store) -> None:
+    async def test_a_watch_is_not_woken_without_a_commit(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         assert await _comes_to_rest(watch)
         await added(store, a_run(1))
@@ -89,7 +89,7 @@ class WatchTests(StoreTests):
             assert await waiting
             watch.close()
 
-    async def test_every_topic_is_woken_by_what_concerns_it(self, store: Store, other: Store) -> None:
+    async def test_every_topic_is_woken_by_its_commits(self, store: Store, other: Store) -> None:
         session = a_session()
         await joined(store, session)
         runs = [a_run(number) for number in range(6)]
@@ -114,14 +114,14 @@ class WatchTests(StoreTests):
                 assert await watch.wait(PATIENCE), (topic, number)
                 watch.close()
 
-    async def test_a_watch_is_left_alone_by_what_does_not_concern_it(self, store: Store, other: Store) -> None:
+    async def test_a_watch_is_not_woken_by_commits_of_other_topics(self, store: Store, other: Store) -> None:
         if not self.tells_topics_apart:
             raise SkipTest("this engine does not tell topics apart")
         session = a_session()
         await joined(store, session)
         first = store.watch(frozenset({OFFERED}))
         await added(other, a_run(9))
-        assert await first.wait(PATIENCE)  # an engine that begins to listen wakes everybody, and now it has begun
+        assert await first.wait(PATIENCE)  # an engine wakes all watches when it begins to listen, and now it has begun
         first.close()
         garage, last = store.watch(frozenset({for_device("garage"), ENDED})), store.watch(frozenset({OFFERED}))
         run = a_run(1)
@@ -129,11 +129,11 @@ class WatchTests(StoreTests):
         await store.take(offer(), taking(session))
         await store.heartbeat(session.id, {}, [])
         await store.commit([PutRun(assigned_to(a_run(2), session), None)])
-        with conflict("run r0001"):  # what did not happen wakes nobody
+        with conflict("run r0001"):  # a refused commit wakes no watch
             await added(store, completed(held_by(run, session)))
         assert await _comes_to_rest(last)
         await added(store, a_run(3))
-        assert await last.wait(PATIENCE)  # commits wake in their order, so whatever came before it has come
+        assert await last.wait(PATIENCE)  # commits wake in order, so earlier wakes have arrived
         assert not await garage.wait(0.0)
         garage.close()
         last.close()
@@ -165,8 +165,8 @@ class WatchTests(StoreTests):
         assert await watch.wait(PATIENCE)
         watch.close()
 
-    async def test_who_waits_and_looks_misses_nothing(self, store: Store, other: Store) -> None:
-        """The way in which devices work: look, wait, look again. Twenty runs come while they do."""
+    async def test_waiting_and_reading_again_misses_nothing(self, store: Store, other: Store) -> None:
+        """Devices read, wait and read again, while twenty runs arrive."""
         session = a_session()
         await joined(store, session)
         taken: list[Run] = []

@@ -1,0 +1,145 @@
+"""A coordinator that dies: its own runs are free after their timeout and one pass, since its deputy has observed it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.coordinator import JITTER
+from asterism.fleet.monitor import Monitor
+from tests.fleet.fleet_scenes import WORK, Device, Stage
+
+pytestmark = pytest.mark.virtual_time
+
+EVERY = 5.0
+PASS = EVERY * (1.0 + JITTER)
+"""The longest time between two passes."""
+
+SLOW = replace(WORK, name="slow", heartbeat=30.0, timeout=90.0)
+BRISK = replace(WORK, name="brisk", heartbeat=2.0, timeout=6.0)
+
+
+def bound(flow: Workflow) -> float:
+    """From the death of a device to the reassignment of its run."""
+    return flow.timeout + PASS + EVERY / 10
+
+
+async def seconds_until_free(stage: Stage, flow: Workflow, wait: float, *names: str) -> float:
+    """The coordinator takes a run and dies ``wait`` seconds after; how long it takes until another begins it."""
+    hub = await stage.device("hub", monitor_every=EVERY)
+    await stage.until(lambda: hub.agent._coordinator.elected)
+    others = [await stage.device(name, monitor_every=EVERY) for name in names]
+    await asyncio.sleep(200.0)  # the deputy has been there for a while
+    run = await stage.person.create(flow)  # the coordinator has the best rank, and so the best score
+    await stage.at_work(hub, run)
+    await asyncio.sleep(wait)
+    died = stage.now()
+    await hub.crash()
+    await stage.until(lambda: any(run.id in other.hands.busy for other in others))
+    assert (await stage.read(run)).losses == 1
+    return stage.now() - died
+
+
+@pytest.mark.parametrize("flow", [SLOW, BRISK], ids=["90 s", "6 s"])
+@pytest.mark.parametrize("wait", [0.0, 1.7, 13.3, 29.9])
+@pytest.mark.parametrize("names", [("attic",), ("attic", "cellar", "shed")], ids=["two", "four"])
+async def test_the_runs_of_a_dead_coordinator_are_free_after_their_own_timeout_and_a_pass(
+    stage: Stage, flow: Workflow, wait: float, names: tuple[str, ...]
+) -> None:
+    took = await seconds_until_free(stage, flow, wait, *names)
+    assert took <= bound(flow) + 0.1, f"{took:.1f} s"
+
+
+@pytest.mark.parametrize(("flow", "wait"), [(SLOW, 13.3), (BRISK, 1.7)], ids=["slow", "brisk"])
+async def test_without_a_deputy_they_wait_for_the_lease_and_another_timeout(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, flow: Workflow, wait: float
+) -> None:
+    """The ablation: as it was."""
+
+    async def nothing(self: Monitor, coordinator: str | None) -> None:
+        self.due_in = float("inf")
+
+    monkeypatch.setattr(Monitor, "run_deputy_pass", nothing)
+    assert await seconds_until_free(stage, flow, wait, "attic") > bound(flow)
+
+
+def offices(devices: list[Device]) -> list[tuple[bool, bool]]:
+    return [(one.agent._coordinator.elected, one.agent._coordinator.deputy.elected) for one in devices]
+
+
+async def test_there_is_one_coordinator_and_one_deputy_and_each_has_one_office(stage: Stage) -> None:
+    devices = [await stage.device(name, monitor_every=EVERY) for name in ("a", "b", "c")]
+    await asyncio.sleep(60.0)
+    assert sorted(offices(devices)) == [(False, False), (False, True), (True, False)]
+    chief = next(one for one in devices if one.agent._coordinator.elected)
+    await chief.crash()
+    await asyncio.sleep(60.0)
+    left = [one for one in devices if one is not chief]
+    assert sorted(offices(left)) == [(False, True), (True, False)]
+
+
+async def test_a_deputy_leaves_lost_runs_to_a_living_coordinator(stage: Stage) -> None:
+    for name in ("hub", "deputy"):
+        await stage.device(name, monitor_every=EVERY, slots=0)
+    await asyncio.sleep(200.0)
+    hub, deputy = stage.devices
+    assert (hub.agent._coordinator.elected, deputy.agent._coordinator.deputy.elected) == (True, True)
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(SLOW)
+    await stage.at_work(kitchen, run)
+    commits = deputy.line.asked["commit"]
+    died = stage.now()
+    await kitchen.crash()
+    await stage.reaches(run, "reassigning")
+    assert stage.now() - died <= bound(SLOW) + 0.1, "the coordinator looks just in time, too"
+    assert deputy.line.asked["commit"] - commits <= (stage.now() - died) / (EVERY * (1 - JITTER)) + 1, "its lease"
+
+
+async def test_a_deputy_acts_for_a_coordinator_whose_monitor_is_stuck(stage: Stage) -> None:
+    for name in ("hub", "deputy"):
+        await stage.device(name, monitor_every=EVERY, slots=0)
+    await asyncio.sleep(200.0)
+    hub = stage.devices[0]
+
+    async def stuck() -> None:
+        """It stays in office and does nothing."""
+
+    hub.agent._coordinator.monitor.watch = stuck  # type: ignore[method-assign]
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(SLOW)
+    await stage.at_work(kitchen, run)
+    died = stage.now()
+    await kitchen.crash()
+    await stage.reaches(run, "reassigning")
+    assert hub.agent._coordinator.elected
+    assert stage.now() - died <= bound(SLOW) + 2.5 * EVERY + 0.1
+
+
+async def test_a_monitor_that_saw_something_coming_does_not_hurry_when_the_store_is_out_of_reach(stage: Stage) -> None:
+    hub = await stage.device("hub", monitor_every=EVERY, slots=0)
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(replace(BRISK, heartbeat=0.5, timeout=1.0))
+    await stage.at_work(kitchen, run)
+    await stage.until(lambda: hub.agent._coordinator.monitor.due_in < 2.0)
+    hub.line.down = True
+    asked = hub.line.asked["register"]
+    await asyncio.sleep(100.0)
+    passes = 100.0 / (EVERY * (1 - JITTER)) + 2
+    assert hub.line.asked["register"] - asked <= 2 * passes, "the watch and the telling of people"
+
+
+async def test_the_lease_is_a_setting_of_the_fleet_and_three_passes_at_least(stage: Stage) -> None:
+    await stage.person.configure(lease=60.0)
+    await stage.device("hub", monitor_every=EVERY)
+    await asyncio.sleep(1.0)
+    found = await stage.store.register("coordinator")
+    assert found is not None
+    assert found.value["lease"] == 60.0
+    await stage.person.configure(lease=1.0)
+    await asyncio.sleep(20.0)
+    found = await stage.store.register("coordinator")
+    assert found is not None
+    assert found.value["lease"] == 3 * EVERY

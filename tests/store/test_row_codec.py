@@ -1,0 +1,136 @@
+"""The row codec: records survive the round trip, and the text of a story is encoded once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asterism.core.history import Entry
+from asterism.core.run import transitions
+from asterism.core.run.run import Progress, Run
+from asterism.store import row_codec
+from asterism.store.store_errors import StoreCorrupt
+from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
+
+
+def row_of(one: Run) -> tuple[Any, ...]:
+    return (*row_codec.fixed(one), *row_codec.moving(one))
+
+
+def state_of(one: Run) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(row_of(one)[-1])
+    return state
+
+
+def through(one: Run) -> Run:
+    return row_codec.run_of(row_of(one))
+
+
+ENTRIES = st.builds(Entry, st.floats(allow_nan=False, allow_infinity=False), st.text(), st.none(), st.text())
+
+
+@given(st.lists(st.lists(ENTRIES, max_size=3), max_size=5), st.booleans())
+def test_a_growing_story_is_encoded_as_if_it_were_encoded_at_once(steps: list[list[Entry]], read: bool) -> None:
+    grown = run(1)
+    for step in steps:
+        grown = grown.changed(story=grown.story + tuple(step))
+        if read:
+            grown = through(grown)
+        else:
+            row_of(grown)
+    fresh = run(1).changed(story=grown.story)
+    assert row_of(grown) == row_of(fresh)
+    assert through(grown).story == grown.story
+
+
+def test_another_story_is_encoded_anew() -> None:
+    one = run(1)
+    row_of(one)
+    other = one.changed(story=(Entry(5.0, "another", None, 'with "quotes"'),))
+    assert state_of(other)["story"] == [[5.0, "another", 'with "quotes"']]
+    assert state_of(other.changed(story=()))["story"] == []
+    assert through(other.changed(story=())).story == ()
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda inner: st.lists(inner)
+    | st.dictionaries(st.sampled_from(["story", "a", '"story":[', "previous"]) | st.text(), inner)))  # fmt: skip
+def test_an_output_may_look_like_anything(output: Any) -> None:
+    done = completed(run(1)).changed(output=output)
+    assert through(through(done)) == done
+    again = through(done).changed(story=(*done.story, Entry(1.0, "more", None, "")))
+    assert through(again) == again
+
+
+def test_every_field_of_a_run_is_stored() -> None:
+    one = run(1, key="k", priority=3, device="d", retry_of="run-0").changed(
+        avoid=("a", "b c"),
+        declined={"a": "full"},
+        scores={"a": 1.5},
+        progress=Progress(1, None),
+        previous=completed(run(2)).previous,
+        error="x",
+        cancelled=True,
+        held=True,
+        paused="by ann",
+        stop_requested_by="bob",
+        failures=1,
+        losses=2,
+        rounds=3,
+    )
+    assert through(one) == one
+    lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
+    assert through(lost) == lost
+    assert type(through(lost).previous[0]) is type(lost.previous[0])
+
+
+def test_default_values_are_not_stored() -> None:
+    assert set(state_of(run(1))) == {"created_by", "story"}
+
+
+def test_the_text_may_have_been_reordered_by_a_database() -> None:
+    row = row_of(completed(run(1)))
+    ordered = json.dumps(dict(sorted(json.loads(row[-1]).items())))
+    read = row_codec.run_of((*row[:-1], ordered))
+    assert read == completed(run(1))
+    more = read.changed(story=(*read.story, Entry(9.0, "more", None, "")))
+    assert through(more) == more
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output": float("nan")},
+        {"claimed_at": float("inf")},
+        {"story": (Entry(float("nan"), "odd", None),)},
+        {"avoid": ("a|b",)},
+    ],
+)
+def test_a_run_that_cannot_be_stored_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"JSON compliant|must not contain '\|'"):
+        row_of(run(1).changed(**change))
+
+
+@pytest.mark.parametrize("change", [{"output": {1, 2}}, {"error": b"bytes"}, {"story": (Entry(1.0, 2, None),)}])
+def test_a_value_that_is_not_json_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        row_of(run(1).changed(**change))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "null", "[]", "{}", '{"story":5}', '{"story":[[1]]}', '{"story":[]} ', None, 5]
+)
+def test_an_invalid_state_is_corrupt(text: Any) -> None:
+    with pytest.raises(StoreCorrupt, match="run run-00001 cannot be read"):
+        row_codec.run_of((*row_of(run(1))[:-1], text))
+
+
+def test_an_invalid_row_is_corrupt() -> None:
+    for row in ((), ("run-00001",), row_of(run(1))[:-1]):
+        with pytest.raises(StoreCorrupt, match="cannot be read"):
+            row_codec.run_of(row)
+    with pytest.raises(StoreCorrupt, match="session kitchen-1 cannot be read"):
+        row_codec.session_of((*row_codec.session_row(KITCHEN)[:-1], "{}"))

@@ -1,0 +1,200 @@
+"""Simulated fleets under faults; and that the simulator notices a missing safeguard."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet import monitor
+from asterism.fleet.device import completion, heartbeat, lease, worker
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.held_run import HeldRun
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import Step
+from asterism.store.protocol import TakeRequest
+from asterism.testing.simulator import Violation, fleet_world, simulate
+from asterism.testing.simulator import network as sim_network
+from asterism.testing.simulator.fleet_world import SimHost
+from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+from asterism.testing.simulator.witness import Witness, WitnessedStore
+from asterism.testing.virtual_time import run as in_virtual_time
+
+ABLATED = 400
+"""The number of worlds in which a missing safeguard has to show."""
+
+
+@pytest.mark.hunt(few=60, many=1500)
+def test_no_world_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
+        simulate(seed)
+
+
+def test_one_seed_is_one_world() -> None:
+    assert simulate(4).witness.log == simulate(4).witness.log
+    assert simulate(4).witness.log != simulate(5).witness.log
+
+
+def hunt(worlds: int) -> None:
+    for seed in range(worlds):
+        simulate(seed)
+
+
+def no_fencing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transitions, "_fence", lambda *_: None)
+
+
+def no_self_fencing(patch: pytest.MonkeyPatch) -> None:
+    async def never(self: heartbeat.Heartbeat) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    patch.setattr(heartbeat.Heartbeat, "enforce_leases", never)
+
+
+def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
+    """The monitor relies on the clock of a device, and does not check twice."""
+    patch.setattr(sim_network.Wire, "clock", lambda wire: 1_000_000.0 + wire._machine.time())
+    patch.setattr(monitor.Monitor, "_silent_for", lambda *_: 1e9)
+
+
+def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The monitor relies on the store's clock alone."""
+    left, is_held = monitor.Monitor._time_left, monitor.Monitor._is_held
+
+    async def never_held(self: monitor.Monitor, *args: Any, notify: bool = True) -> bool:
+        return await is_held(self, *args, notify=notify) and notify
+
+    patch.setattr(monitor.Monitor, "_time_left", lambda self, *args: 0.0 if args[-1] else left(self, *args))
+    patch.setattr(monitor.Monitor, "_is_held", never_held)
+
+
+def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
+    """A fault of the device counts as a failure of the work."""
+
+    def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> Step:
+        return completion.failed(held, str(error), working.fleet.store.clock)
+
+    patch.setattr(worker.Worker, "_broken_off", failed)
+
+
+def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("asterism.core.run.run.step_time", lambda last, now: now)
+
+
+@pytest.mark.parametrize(
+    "ablation",
+    [
+        no_fencing,
+        no_self_fencing,
+        heartbeats_by_the_clock_of_the_device,
+        a_deputy_that_has_observed_nothing,
+        what_a_sick_machine_cannot_do_has_failed,
+        stories_that_go_backwards,
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_a_missing_safeguard_is_noticed(
+    ablation: Callable[[pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ablation(monkeypatch)
+    with pytest.raises(Violation, match=r"python -m asterism.testing.simulator --seed \d+"):
+        hunt(ABLATED)
+
+
+# -- wall clocks ---------------------------------------------------------------------------------------------------
+
+
+def hunt_with_wall_clocks(seeds: range) -> None:
+    for seed in seeds:
+        simulate(seed, world=fleet_world.WallClockWorld)
+
+
+@pytest.mark.hunt(few=40, many=ABLATED)
+def test_no_jump_of_a_wall_clock_shows_in_the_records(seeds: range) -> None:
+    hunt_with_wall_clocks(seeds)
+
+
+def test_a_machine_that_relies_on_its_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_world, "own_clock", lambda machine: machine.wall_time)
+    with pytest.raises(Violation, match="--world wall-clocks"):
+        hunt_with_wall_clocks(range(ABLATED))
+
+
+# -- the check after every wait: too rare to occur at random, so it is staged-----------------------------------------
+
+
+SCHEDULES = range(10)
+"""Seeds of the order in which a machine that thaws continues."""
+
+
+class FrozenAfterTaking(sim_network.Wire):
+    """The machine freezes between the store's commit and its answer, for longer than its lease."""
+
+    frozen = False
+
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+        taken = await super().take(offer, step)
+        if taken and not self.frozen:
+            self.frozen = True
+            self._machine.freeze()
+            asyncio.get_running_loop().call_later(40.0, self._machine.thaw)
+            await self._machine.gate()
+        return taken
+
+
+async def staged() -> list[str]:
+    """Return the broken promises if a reply arrives after the run was assigned to another device."""
+    loop = asyncio.get_running_loop()
+    witness = Witness(loop.time)
+    store = WitnessedStore(lambda: 1_000_000.0 + loop.time(), witness)
+    chance = random.Random(1)
+    terms: dict[str, Any] = {"heartbeat": 3.0, "timeout": 10.0}
+
+    def device(name: str, wire: type[sim_network.Wire], every: float | None) -> asyncio.Task[None]:
+        machine = Machine(name, 1.0, 0.0)
+        line = wire(store, machine, chance)
+        fleet = Fleet(line, by=name, clock=machine, chance=chance)
+        executor = SimExecutor(machine, witness, chance)
+        agent = DeviceAgent(fleet, name, executor=executor, grace=0.5, monitor_every=every, host=SimHost(name), **terms)
+        line.session = agent.session.id
+        return asyncio.create_task(agent.run())
+
+    person = Fleet(store, chance=chance)
+    run = await person.create(Workflow("w", call="work:do", **terms), {"steps": 1, "seconds": 60.0, "fails": 0.0})
+    tasks = [device("late", FrozenAfterTaking, None)]
+    await asyncio.sleep(20.0)
+    tasks.append(device("other", sim_network.Wire, 2.0))
+    ended = await person.wait(run.id)
+    assert (ended.status, ended.device, ended.epoch) == ("completed", "other", 2)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return witness.violations
+
+
+def test_the_lease_is_checked_again_after_a_wait() -> None:
+    for seed in SCHEDULES:
+        assert in_virtual_time(staged(), seed=seed) == []
+
+
+def test_without_the_second_check_two_devices_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease.Lease, "holds", lambda *_: True)
+    broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
+    assert any("while other was still at it" in one for one in broken)
+
+
+def test_a_bug_that_a_device_survives_fails_the_simulation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def mistaken(watching: monitor.Monitor) -> None:
+        raise AttributeError("a slip of the pen")
+
+    monkeypatch.setattr(monitor.Monitor, "run_pass", mistaken)
+    with pytest.raises(Violation, match="a slip of the pen"):
+        simulate(0)

@@ -1,0 +1,173 @@
+"""Simulated peers: every schedule of splits up to a small depth, then random faults; and missing safeguards."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from asterism.core.run.run import Run
+from asterism.fleet.fleet import Fleet
+from asterism.peers import exchange, ingest, rollback_detection
+from asterism.peers.exchange import Exchange, Transport
+from asterism.peers.messages import Cursor
+from asterism.peers.registry import Peer
+from asterism.peers.sync_progress import SyncResult
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import PutCopy, PutRun, Write
+from asterism.testing.simulator import Violation, peer_world, simulate
+from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
+
+BEYOND = 11
+"""Every so many of the schedules that are longer by one are played."""
+
+ABLATED = 60
+"""The number of worlds in which a missing safeguard has to show."""
+
+
+@pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int) -> None:
+    """Play every schedule of ``depth`` splits."""
+    schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::BEYOND]]
+    assert len(peer_world.schedules(depth)) == 8**depth
+    lost = sum(
+        simulate(number, world=peer_world.PeerWorld, splits=splits).witness.lost
+        for number, splits in enumerate(schedules)
+    )
+    assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
+
+
+@pytest.mark.hunt(few=8, many=100)
+def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
+    assert sum(simulate(seed, world=peer_world.PeerWorld).witness.lost for seed in seeds) > 0
+
+
+def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
+    log = [line.split() for line in simulate(67, world=PutBackWorld).witness.log]
+    left = [{line[2] for line in log if line[-1] == f"e-{store})"} for store in ("m0", "m1", "m2")]
+    contested = set.intersection(*left)  # some store left them to m0, some to m1, some to m2
+    assert contested
+    for run in contested:
+        ended = {line[1] for line in log if line[2] == run and line[5] in ("completed", "failed")}
+        assert ended == {"m0:", "m1:", "m2:"}
+
+
+@pytest.mark.hunt(few=6, many=30)
+@pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
+def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_world.PeerWorld], seeds: range) -> None:
+    seen: list[peer_world.PeerWorld] = []
+    for seed in seeds:
+        simulate(seed, seen, world)
+    log = "\n".join(str(line) for one in seen for line in one.witness.log)
+    assert sum(one.witness.forgot for one in seen) > 0 or world is not ForgetfulWorld
+    assert "is put back" in log or world is not PutBackWorld
+    assert "jumps by" in log or world is not JumpingWorld
+
+
+def test_one_seed_is_one_world() -> None:
+    assert simulate(4, world=peer_world.PeerWorld).witness.log == simulate(4, world=peer_world.PeerWorld).witness.log
+    assert simulate(4, world=peer_world.PeerWorld).witness.log != simulate(5, world=peer_world.PeerWorld).witness.log
+
+
+def test_there_are_eight_ways_to_cut_three_links() -> None:
+    assert len(peer_world.SPLITS) == len(set(peer_world.SPLITS)) == 8
+    assert [len(cut) for cut in peer_world.SPLITS] == [0, 1, 1, 1, 2, 2, 2, 3]
+
+
+# -- missing safeguards ------------------------------------------------------------------------------------------------
+
+
+def is_noticed(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms: Any) -> None:
+    """Some world, with scheduled or random splits, breaks a promise in these words, and none once the ablation is
+    undone. ``first`` is the first seed, for what shows rarely."""
+    for seed in range(first, first + ABLATED):
+        chosen = (
+            {}
+            if seed % 2 or "splits" in terms or "world" in terms
+            else {"splits": peer_world.schedules(3)[(seed * 7) % 512]}
+        )
+        try:
+            simulate(seed, world=peer_world.PeerWorld, **chosen, **terms)
+        except Violation as violation:
+            if re.search(match, str(violation)):
+                ablation.undo()
+                simulate(seed, world=peer_world.PeerWorld, **chosen, **terms)
+                return
+    pytest.fail(f"no world breaks a promise in the words {match!r}")
+
+
+def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = MemoryStore.commit
+
+    async def as_ones_own(self: MemoryStore, writes: list[Write]) -> None:
+        await commit(self, [PutRun(one.run, one.expected) if isinstance(one, PutCopy) else one for one in writes])
+
+    monkeypatch.setattr(MemoryStore, "commit", as_ones_own)
+    words = "no link was cut|is still created|is worked on by"
+    is_noticed(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # enough that some wait
+
+
+def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
+    for seed in range(5):
+        assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
+
+
+def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def believed(
+        self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
+    ) -> rollback_detection.FeedPosition:
+        good = cursor is not None and cursor.feed == self._id and cursor.number <= await self._feed.newest()
+        return rollback_detection.FeedPosition(cursor.number if good and cursor is not None else 0)
+
+    monkeypatch.setattr(rollback_detection.FeedMarks, "position", believed)
+    is_noticed(monkeypatch, "records long after", first=8, world=PutBackWorld)
+
+
+@pytest.mark.parametrize(
+    ("words", "first"), [("records long after", 770_026), ("was closed as forgotten, and it is open", 18)]
+)
+def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
+    words: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(ingest._Batch, "_lost_by_own_device", nothing)
+    is_noticed(monkeypatch, words, first=first, world=PutBackWorld)
+
+
+def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any) -> list[Write]:
+        return []
+
+    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
+    is_noticed(monkeypatch, "and was not notified")
+
+
+def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always_new(mine: Run, resolved: Run) -> Run:
+        return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
+
+    monkeypatch.setattr(ingest, "taken_over", always_new)
+    monkeypatch.setattr(ingest._Batch, "_authority", lambda *_: None)
+    monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
+
+    class Bounded(Exchange):
+        """Otherwise one meeting would never end."""
+
+        def __init__(self, fleet: Fleet) -> None:
+            super().__init__(fleet)
+            self._rounds = 0
+
+        async def sync(self, peer: str, transport: Transport) -> SyncResult:
+            self._rounds = 0
+            return await super().sync(peer, transport)
+
+        async def _ingest(self, *arguments: Any) -> Any:
+            self._rounds += 1
+            if self._rounds > 30:
+                raise Violation("they keep sending each other the same records")
+            return await super()._ingest(*arguments)
+
+    is_noticed(monkeypatch, "keep sending each other|long after", make_exchange=Bounded)
