@@ -368,7 +368,7 @@ OPERATORS: dict[str, Callable[[Evaluation, Any, Any], Any]] = {
 
 def exported(run: Evaluation, value: Any) -> Any:
     """A value for Python. A part of the data is handed out as it is. What the expression built is copied, and paid for
-    as often as it occurs: a list that contains another one twice is twice as large for whoever writes it down."""
+    as often as it occurs: a list that contains another one twice is twice as large when it is written."""
     if kind_of(value) in (LIST, MAP) and type(value) not in (BuiltList, BuiltMap):
         return value
     return _copied(run, value, 0)
