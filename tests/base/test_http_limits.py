@@ -133,7 +133,7 @@ def test_when_all_reserved_places_are_busy_a_client_is_told_to_come_again() -> N
     scene.enter("10.0.1.1").admit("another")  # the idle one gives way
     assert scene.closed == [1]
     scene.connections.admitted[5].busy = True
-    with pytest.raises(RequestRefused, match="come again"):
+    with pytest.raises(RequestRefused, match="try again later"):
         scene.enter("10.0.1.2").admit("one more")
 
 
@@ -177,7 +177,7 @@ def test_bodies_come_out_of_a_budget_of_which_each_client_has_a_part() -> None:
         with pytest.raises(RequestRefused, match="other large requests of laptop") as refused:
             bodies.reserved("laptop", 60, each=150).__enter__()
         assert refused.value.status == 429
-        with pytest.raises(RequestRefused, match="too much is being read") as refused:
+        with pytest.raises(RequestRefused, match="too many large requests are being read") as refused:
             bodies.reserved("cellar", 101, each=150).__enter__()
         assert refused.value.status == 503
         with bodies.reserved("laptop", 10, each=150):  # what is small always finds room
