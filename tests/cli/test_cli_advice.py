@@ -28,7 +28,7 @@ def impossible(folder: Path) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
     marker = tmp_path / "ran"
     plan = write(tmp_path, f"tasks: {{a: {{argv: [touch, {marker}]}}}}")
     for path, why in impossible(tmp_path):
@@ -59,7 +59,7 @@ def test_so_is_every_other_file(tmp_path: Path, words: tuple[str, ...]) -> None:
         assert why in result.stderr or "is a directory" in result.stderr  # click's own words
 
 
-def test_a_drawing_that_cannot_be_written_is_told_before_the_plan_is_read(tmp_path: Path) -> None:
+def test_a_drawing_that_cannot_be_written_is_refused_before_the_plan_is_read(tmp_path: Path) -> None:
     result = asterism("show", str(tmp_path / "no-plan.yaml"), "--svg", str(tmp_path / "absent" / "plan.svg"))
     assert "there is no directory" in result.stderr
 
@@ -89,8 +89,8 @@ def test_show_finds_the_modules_that_check_finds(tmp_path: Path, monkeypatch: py
         ("htp://example.org/x", "a URL begins with http:// or https://, not 'htp://example.org/x'"),
         ("example.org/x", "a URL begins with http:// or https://"),
         ("ftp://ann:hunter2@example.org/x", "not 'ftp://ann:***@example.org/x'"),
-        ("http:///x", "names no host"),
-        ("https://", "names no host"),
+        ("http:///x", "has no host"),
+        ("https://", "has no host"),
     ],
 )
 def test_a_url_to_which_nothing_can_be_sent_is_a_mistake_with_its_line(tmp_path: Path, url: str, why: str) -> None:

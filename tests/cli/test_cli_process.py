@@ -35,7 +35,7 @@ def pids_in(path: Path) -> list[int]:
     return pids
 
 
-def test_a_run_is_told_in_plain_lines_when_there_is_no_terminal(tmp_path: Path) -> None:
+def test_a_run_prints_plain_lines_without_a_terminal(tmp_path: Path) -> None:
     path = write(tmp_path, "tasks:\n  a: {shell: echo 1}\n")
     with started("run", path) as process:
         output, errors = process.communicate(timeout=PATIENCE)
@@ -50,7 +50,7 @@ def test_a_run_is_told_in_plain_lines_when_there_is_no_terminal(tmp_path: Path) 
     ]
 
 
-def test_a_terminal_that_cannot_show_a_letter_is_told_its_number(tmp_path: Path) -> None:
+def test_a_letter_that_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
     path = write(tmp_path, "tasks:\n  größe: {shell: echo 1}\n")
     done = subprocess.run(
         [*ASTERISM, "show", path],
@@ -137,7 +137,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     assert trace.exists()
 
 
-def test_a_drawing_that_nobody_reads_to_the_end_is_no_error(tmp_path: Path) -> None:
+def test_a_drawing_whose_reader_goes_away_is_no_error(tmp_path: Path) -> None:
     tasks = "".join(f"  a{n}: {{shell: echo {n}, description: '{'x' * 50}'}}\n" for n in range(3000))
     path = write(tmp_path, f"tasks:\n{tasks}")
     with started("show", path, "--mermaid") as process:

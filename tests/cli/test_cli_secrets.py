@@ -134,7 +134,7 @@ tasks:
     for command in ("check", "run"):
         said = asterism(command, path).output
         assert "the secret 'PIN' has only 1 characters and is not masked in text" in said
-        assert "the secret 'WORD' has only 7 characters and is masked only where it stands as a whole word" in said
+        assert "the secret 'WORD' has only 7 characters and is masked only where it is a whole word" in said
     value = json.loads(asterism("run", "--json", path).stdout)["tasks"]["a"]["value"]
     assert value == "v1.1 [secret] hunter22"
 
@@ -143,5 +143,5 @@ def test_a_line_that_takes_an_input_for_a_variable_of_the_system_is_a_mistake(tm
     path = write(tmp_path, "tasks:\n  a: {shell: 'echo $PATH', inputs: {PATH: x}}\n")
     result = asterism("check", path)
     assert result.exit_code == 64
-    assert "an input is never the variable $PATH" in result.output
+    assert "an input cannot be the variable $PATH" in result.output
     assert "write $ASTERISM_INPUT_PATH" in result.output

@@ -61,7 +61,7 @@ THAT_MAKE_NONE = [
 
 
 @pytest.mark.parametrize("words", THAT_MAKE_NONE, ids=" ".join)
-def test_who_only_looks_or_asks_makes_no_store(tmp_path: Path, words: list[str]) -> None:
+def test_reading_commands_create_no_store(tmp_path: Path, words: list[str]) -> None:
     scene = Scene(tmp_path)
     result = scene.run(*words)
     assert (result.exit_code, result.stdout) == (69, "")
@@ -312,9 +312,7 @@ def cancelled(run: Run, at: float) -> Run:
     ],
     ids=["once", "at the beginning of time", "twice", "never", "the clock was set back"],
 )
-def test_what_a_run_took_is_the_time_of_the_work_and_what_it_waited_is_told_apart(
-    run: Run, waited: str, took: str | None
-) -> None:
+def test_the_time_of_the_work_and_the_waiting_time_are_shown_apart(run: Run, waited: str, took: str | None) -> None:
     found = Details(run, 2000.0, {}, None, (), nothing_holds(run))
     facts = dict(re.findall(r"^  (waited|took) +(.*)$", "\n".join(line.plain for line in lines(found, None)), re.M))
     assert (facts.get("waited"), facts.get("took")) == (waited, took)
@@ -364,7 +362,7 @@ def resumed(change: Callable[[Run], Run]) -> str:
     return describe_outcome(paused, transitions.resume(paused, 1002.0, "ann"))
 
 
-def test_what_else_holds_a_run_that_was_resumed_is_told() -> None:
+def test_what_holds_a_resumed_run_is_named() -> None:
     assert resumed(lambda run: replace(run, series="s", held=True)) == (
         "rrrrrrrr is resumed; it waits for its turn in series s"
     )

@@ -262,7 +262,7 @@ def test_a_device_is_drained_by_command(scene: Scene) -> None:
     assert scene.json("device", "list")[0]["state"] == "left"
 
 
-def test_who_is_drained_by_command_hands_back_what_takes_too_long(scene: Scene) -> None:
+def test_a_drained_device_hands_back_what_takes_too_long(scene: Scene) -> None:
     place = sleeper(scene, "nap", *QUICK)
     with scene.process("device", "join", "laptop", "--drain-for", "0.1", *QUICK) as laptop:
         heard(laptop, "joined as laptop")

@@ -58,7 +58,7 @@ def busy_fleet(scene: Scene) -> list[Run]:
     return runs
 
 
-def test_the_picture_says_who_owns_what_and_how_far_it_is(tmp_path: Path) -> None:
+def test_the_frame_shows_owners_and_progress(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     runs = busy_fleet(scene)
     lines = drawn(scene)

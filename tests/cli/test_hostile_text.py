@@ -27,7 +27,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from asterism.base.safe_text import JOINERS, CleanStream, clean, clean_error, clean_lines, clean_streams, json_text
+from asterism.base.clean_streams import CleanStream, clean_streams
+from asterism.base.text import JOINERS, clean, clean_error, clean_lines, json_text
 from asterism.cli.main import commands
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Run
@@ -35,7 +36,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene, completed, failed, started, taken_by
-from tests.cli.constellation_scenes import keeping
+from tests.cli.stored_plan_scenes import keeping
 from tests.process_scenes import PATIENCE
 
 MARK = "HOSTILE"
@@ -473,7 +474,7 @@ def test_a_line_break_from_outside_forges_no_line_of_an_error() -> None:
     assert [line[:9] for line in clean_error(ours).split("\n")] == ["the edit ", "  - it ha"]
 
 
-def test_a_result_is_cleaned_for_a_terminal_and_for_nobody_else(fleet: HostileFleet, terminals: Terminals) -> None:
+def test_a_result_is_cleaned_only_for_a_terminal(fleet: HostileFleet, terminals: Terminals) -> None:
     words = ["runs", "output", fleet.runs["completed"].id]
     shown, _ = terminals.run(fleet, words, None)
     assert acts(shown, lines=True) == []

@@ -76,8 +76,8 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
             10,
             "the expression 'result.' is not valid",
         ),
-        ("argv:\n  - echo\n  - 'x {name}'", 7, "'x {name}' names {name}, and there is no such input"),
-        ("http: {url: 'http://x/{name}'}", 5, "names {name}, and there is no such input"),
+        ("argv:\n  - echo\n  - 'x {name}'", 7, "'x {name}' names {name}, but there is no such input"),
+        ("http: {url: 'http://x/{name}'}", 5, "names {name}, but there is no such input"),
         ("http: GET", 5, "http must be a mapping, not 'GET'"),
         ("http: {method: GET}", 5, "the key 'http.url' is missing"),
         ("http:\n  url: http://x\n  method: get", 7, "http.method must be a word in capitals, such as POST, not 'get'"),
@@ -87,7 +87,7 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         ("http:\n  url: http://x\n  json:\n    a: {secret: 5}", 8, "http.json.a: the name of a secret must be text"),
     ],
 )
-def test_a_mistake_in_a_task_is_told_with_its_line(body: str, line: int, text: str) -> None:
+def test_a_mistake_in_a_task_is_reported_with_its_line(body: str, line: int, text: str) -> None:
     [only] = in_task(body)
     assert (only.line, only.warning) == (line, False)
     assert text in only.text
@@ -121,7 +121,7 @@ def test_a_mistake_in_a_task_is_told_with_its_line(body: str, line: int, text: s
         ('asterism: 1\ntasks:\n  "a\\tb": {shell: x}\n', 3, "control character"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_with_its_line(text: str, line: int, told: str) -> None:
+def test_a_mistake_in_the_file_is_reported_with_its_line(text: str, line: int, told: str) -> None:
     [only] = mistakes(text)
     assert only.line == line
     assert told in only.text
@@ -133,7 +133,7 @@ def test_a_tab_is_called_by_its_name() -> None:
     assert only.text.endswith("; the line is indented with a tab, and YAML requires spaces")
 
 
-def test_a_cycle_is_told_with_its_path_where_it_closes() -> None:
+def test_a_cycle_is_reported_with_its_path_where_it_closes() -> None:
     told = mistakes(
         """\
         asterism: 1
@@ -227,7 +227,7 @@ def test_nothing_is_imported_unless_asked(tmp_path: Path, monkeypatch: pytest.Mo
     assert "must_not_be_imported" not in sys.modules
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
+def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines() -> None:
     told = mistakes(
         """\
         asterism: 1

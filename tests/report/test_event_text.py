@@ -40,7 +40,7 @@ def test_tasks() -> None:
     assert task("task_retrying", attempt=1, error=ValueError("no")).startswith("build: attempt 1 failed and will")
 
 
-def test_in_a_store_a_task_is_given_to_a_fleet_and_who_did_it_is_told_at_its_end() -> None:
+def test_in_a_store_a_task_starts_in_the_fleet_and_its_end_names_the_device() -> None:
     kept = RecordedConstellation.of(PLAN)
     begun = TaskEvent(kind="task_started", at=1.0, task_id="build", status=TaskStatus.RUNNING, device="fleet")
     assert sentence(begun, kept) == "build started in the fleet"

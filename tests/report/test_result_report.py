@@ -133,7 +133,7 @@ def test_rows_tell_how_each_task_ended() -> None:
     assert [line.what for line in stories["build"]] == ["started", "attempt failed", "started", "failed"]
 
 
-def test_edits_are_told_with_author_reason_and_end() -> None:
+def test_edits_are_shown_with_author_reason_and_outcome() -> None:
     _, report = repaired()
     rejected, accepted = report.edits
     assert (rejected.outcome, rejected.version, rejected.author) == ("rejected", None, "repair")

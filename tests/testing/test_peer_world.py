@@ -41,7 +41,13 @@ def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: ran
 
 
 def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
-    simulate(67, world=PutBackWorld)
+    log = [line.split() for line in simulate(67, world=PutBackWorld).witness.log]
+    left = [{line[2] for line in log if line[-1] == f"e-{store})"} for store in ("m0", "m1", "m2")]
+    contested = set.intersection(*left)  # some store left them to m0, some to m1, some to m2
+    assert contested
+    for run in contested:
+        ended = {line[1] for line in log if line[2] == run and line[5] in ("completed", "failed")}
+        assert ended == {"m0:", "m1:", "m2:"}
 
 
 @pytest.mark.hunt(few=6, many=30)

@@ -1,4 +1,4 @@
-"""What the commands share: options, opening the fleet of a store, printing, and finding runs and workflows by name.
+"""What commands share: options, opening a fleet, printing, and finding runs and workflows.
 
 Commands that only read never create a store: a mistyped name is an error and leaves no empty file. Importing this
 module is cheap: stores and their drivers are imported when a store is opened.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from asterism.base.safe_text import clean, json_text
+from asterism.base.text import clean, json_text
 
 if TYPE_CHECKING:
     from asterism.core.run.run import Run

@@ -1,4 +1,4 @@
-"""``asterism device scores``: the score of every device for a run or workflow, and why others are not candidates."""
+"""``asterism device scores``: the score of every device for a run or workflow."""
 
 from __future__ import annotations
 

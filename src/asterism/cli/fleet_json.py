@@ -1,4 +1,4 @@
-"""Runs, devices, workflows and notices as JSON for programs. The names of the fields are a stable interface.
+"""Runs, devices, workflows and notices as JSON for programs, with stable field names.
 
 Times are seconds since 1970 by the clock of the store, durations are seconds.
 """

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import click
 
 from asterism import __version__
-from asterism.base.safe_text import clean, clean_error, clean_streams, clean_streams_for_good
+from asterism.base.clean_streams import clean_streams, clean_streams_for_good
+from asterism.base.text import clean, clean_error
 from asterism.cli.cli_context import CommandGroup
 from asterism.core.errors import AsterismError
 from asterism.store.store_errors import StoreError, StoreMissing, StoreUnavailable
@@ -54,7 +55,7 @@ COMMANDS = (
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "device_commands"),
-    CommandEntry("peer", "Connect stores: invite, accept, sync, serve, list, remove.", FLEETS, "peer_commands"),
+    CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
     CommandEntry("series", "One active issue per series: claim, status, release and more.", SERIES, "series_commands"),
 )

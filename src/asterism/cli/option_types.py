@@ -1,4 +1,4 @@
-"""Types of options: durations, sizes, NAME=VALUE pairs, command words, capabilities, JSON and writable files.
+"""Types of options: durations, sizes, pairs, words, capabilities, JSON and writable files.
 
 Each function is the ``type`` or the ``callback`` of an option. It raises BadParameter with examples of valid values.
 """

@@ -1,4 +1,4 @@
-"""Drawings of a plan for ``show`` and ``plan show``: in the terminal, as SVG, or as a Mermaid flowchart."""
+"""Drawings of a plan for ``show`` and ``plan show``: terminal, SVG or Mermaid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 from asterism.cli.cli_context import options
 from asterism.cli.option_types import writable_file
 

@@ -1,4 +1,4 @@
-"""Running, resuming and cancelling a plan in a store: shown while it runs, stopped by Ctrl-C, reported at its end.
+"""Run, resume and cancel a plan in a store, with a live view and Ctrl-C.
 
 ``begin`` stores the plan of a plan file and runs it, ``follow`` runs a stored plan until its end or Ctrl-C, ``cancel``
 cancels one. The process that owns a plan cancels it itself; this process does so only if no process owns it: the plan
@@ -18,8 +18,7 @@ from typing import Any
 import click
 
 from asterism.base.gc_tuning import tune_gc
-from asterism.base.safe_text import clean
-from asterism.base.text import join_names
+from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.live_view import watched

@@ -1,4 +1,4 @@
-"""The state behind the live view, updated by each event, so that drawing a frame does not search the plan."""
+"""The state behind the live view, updated by each event so that no frame searches the plan."""
 
 from __future__ import annotations
 

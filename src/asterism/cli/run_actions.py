@@ -1,4 +1,4 @@
-"""Actions on runs for ``asterism runs``: create a run, wait for runs to end, and describe the outcome of requests.
+"""Actions of ``asterism runs``: create a run, wait for ends, describe the outcome of requests.
 
 The input of a run is checked before anything is written, with ``--file`` even before a store is created.
 """

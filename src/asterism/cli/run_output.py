@@ -1,4 +1,4 @@
-"""What the commands that run a plan print: the result, the report and JSON; and which log records they suppress.
+"""The output of commands that run a plan: result, report and JSON; and which log is suppressed.
 
 Importing this module is cheap: rich and the report are imported when a plan has ended.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 from asterism.cli.cli_context import print_json
 from asterism.cli.run_options import OutputOptions
 

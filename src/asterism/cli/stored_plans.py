@@ -1,4 +1,4 @@
-"""Plans in a store as commands see them: each with its owner, its progress, and whether it is paused or cancelled.
+"""Plans in a store as commands see them: with owner, progress, pause and cancellation.
 
 A plan that cannot be read is listed with the reason, and does not hide the others.
 """

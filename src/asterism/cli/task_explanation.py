@@ -1,4 +1,4 @@
-"""Why a task of a plan in a store is not running, for ``plan why``: from the stored plan, and from the task's run."""
+"""``asterism plan why``: why a task is not running, from the stored plan and the task's run."""
 
 from __future__ import annotations
 

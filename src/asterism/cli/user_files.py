@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 
 if TYPE_CHECKING:
     from asterism.fleet.policy.policy import DevicePolicy
@@ -52,7 +52,8 @@ def default_policy_file() -> Path:
 def find_device_policy(path: str | None) -> tuple[DevicePolicy, str]:
     """The device policy, and a sentence about it: from the file at ``path``, or from the default file, or open.
 
-    Raises InvalidDevicePolicy, and UsageError if the file cannot be read: a device that has a policy must not run without it."""
+    Raises InvalidDevicePolicy, and UsageError if the file cannot be read: a device that has a policy must not run
+    without it."""
     from asterism.fleet.policy.policy import DevicePolicy
 
     file = Path(path) if path is not None else default_policy_file()

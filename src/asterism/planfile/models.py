@@ -1,4 +1,4 @@
-"""The shape of plan files as pydantic models, which check a file and generate the published JSON Schema."""
+"""The shape of plan files as pydantic models, the source of the published JSON Schema."""
 
 from __future__ import annotations
 

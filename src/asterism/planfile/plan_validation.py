@@ -1,4 +1,4 @@
-"""Validation errors of pydantic as sentences that say what to write, and the valid part of a faulty value.
+"""Errors of pydantic as sentences that say what to write, and the valid part of a value.
 
 The valid part is checked further, so that all mistakes of a file are reported at once.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from asterism.base.durations import InvalidDuration
-from asterism.base.safe_text import describe_value
+from asterism.base.text import describe_value
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part, Shape
 

@@ -91,7 +91,7 @@ def graph(data: Report) -> str:
         remark = (
             f'<p class="remark">The graph shows the first {len(picture.tasks):,} of'
             f" {plural(len(data.picture.tasks), 'task')}, in the order of their dependencies."
-            " The lists below tell of the others.</p>"
+            " The lists below have the others.</p>"
         )
     return _section("Graph", f'{remark}<div class="sheet graph" {_scroller("Graph")}>{svg(picture)}</div>')
 
@@ -106,7 +106,7 @@ def _first_tasks(picture: Picture) -> Picture:
 
 
 def time(data: Report) -> str:
-    """When what ran where, and when edits held it back."""
+    """The timeline of executions, edit cycles and holds."""
     if not (data.executions or data.cycles or data.holds):
         return _section("Timeline", '<p class="none">Nothing was executed.</p>')
     executions, remark = _first(data.executions, "execution")

@@ -1,10 +1,10 @@
 """The layout of a drawing: the place of each task, and the route of each edge.
 
 A small layered layout after Sugiyama: layers by longest path; edges that skip layers get a bend in each layer they
-pass; layers are ordered so that few edges cross (``untangle``: sweep down and up, sort each layer by the mean position of its
-neighbours, keep the best order); then every task moves as near to its neighbours as the order allows (``spread``: least
-squares under order constraints, solved exactly in linear time by pooling neighbours into blocks). Components are laid
-out one by one and stacked. Tasks without edges come last, as a grid.
+pass; layers are ordered so that few edges cross (``untangle``: sweep down and up, sort each layer by the mean position
+of its neighbours, keep the best order); then every task moves as near to its neighbours as the order allows
+(``spread``: least squares under order constraints, solved exactly in linear time by pooling neighbours into blocks).
+Components are laid out one by one and stacked. Tasks without edges come last, as a grid.
 """
 
 from __future__ import annotations

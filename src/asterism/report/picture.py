@@ -1,4 +1,4 @@
-"""The picture of a plan: tasks and dependencies at one moment as plain data, and how a constellation becomes one."""
+"""The picture of a plan: its tasks and dependencies at one moment, as plain data."""
 
 from __future__ import annotations
 

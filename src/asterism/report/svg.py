@@ -21,7 +21,7 @@ KINDS = {"success": "on success", "failure": "on failure", "completion": "on com
 LEGEND_HEIGHT = 30.0
 TAG_HEIGHT = 18.0
 
-# The sign inside the disc of a status, so that no status is told by colour alone.
+# The sign inside the disc of a status, so that colour is not the only difference.
 SIGNS = {
     "waiting": "M0 -3.4 V0 L2.4 1.6",
     "running": "M-1.6 -3 L3 0 L-1.6 3 Z",

@@ -1,4 +1,4 @@
-"""A register on a git remote, through the ``git`` program: one ref per series, changed by a conditional push.
+"""A register on a git remote: one ref per series, changed by a conditional push of ``git``.
 
 Git works in a private repository in the temporary directory (``private_repo``). It writes nothing into a checkout, and
 on the remote only refs below ``refs/asterism/series/``, no branch and no tag. Credentials, proxies and ``insteadOf``
@@ -267,7 +267,7 @@ class GitRegister:
         try:
             address = await self._rewritten_address(pushing) if self._may_be_rewritten else self._given
             words = tuple(address.plain if word is _REMOTE else word for word in words)
-            variables = address.variables(self._environment)
+            variables = address.variables(self._environment) if address.settings else None
             result = await self._repository.run(*words, environment=variables)
             sha1 = self._repository.hash_algorithm == "sha1"
             if result.code != 0 and sha1 and _OTHER_HASH_ALGORITHM.search(result.stderr):
@@ -275,7 +275,9 @@ class GitRegister:
                 if pushing:
                     raise _OtherHashes
                 result = await self._repository.run(*words, environment=variables)
-            return result._replace(stderr=address.without_secrets(result.stderr))
+            if address.settings:
+                result = result._replace(stderr=address.without_secrets(result.stderr))
+            return result
         except GitTimeout as error:
             if pushing:
                 raise

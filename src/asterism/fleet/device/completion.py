@@ -1,4 +1,4 @@
-"""How executions begin and end: the steps of their runs, and one commit for ends that come up together.
+"""How executions begin and end: the steps of their runs, and one commit for simultaneous ends.
 
 A ``Step`` of the ledger takes the run as it is stored to what it becomes. ``clock`` is always the store's.
 
@@ -164,7 +164,7 @@ class CompletionBatch:
             error = task.exception()
             if error is None:
                 return
-            log.error("a mistake in Asterism itself", exc_info=error)
+            log.error("a bug in Asterism", exc_info=error)
         for end in ends:
             if end.held.task is task:
                 self._on_dropped(end)

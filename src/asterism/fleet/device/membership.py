@@ -1,4 +1,4 @@
-"""Membership of a device in a fleet: how it joins the store and leaves it, with one living session per name.
+"""Membership of a device in a fleet: join, leave, drain; one living session per name.
 
 A name that is in use is refused, unless its device is known to be dead: then its session is ended and its runs are free
 at once. A device that is merely silent, or that is to be replaced, may still be at work: its heartbeats are refused
@@ -83,8 +83,8 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
     for old in await store.sessions():
         if old.device == session.device and old.state == ABROAD and old.reachable(now) and not replace:
             raise DeviceNameTaken(
-                f"a peer has a device {session.device!r} ({old.host}): choose another name, or each is taken for an "
-                "impostor by the other's store"
+                f"a peer has a device {session.device!r} ({old.host}): choose another name, or each store takes the "
+                "other's device for an impostor"
             )
         if old.device != session.device or old.state != OPEN:
             continue
@@ -97,7 +97,7 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
         elif old.reachable(now) and not replace:
             raise DeviceNameTaken(
                 f"a device {session.device!r} is joined from {old.host} and was heard of {now - old.beat_at:.0f} s "
-                "ago; choose another name, or say that it is to be replaced"
+                "ago; choose another name, or replace it with --replace"
             )
         else:
             writes.append(PutSession(old.changed(state=REPLACED), old.revision))

@@ -1,0 +1,105 @@
+"""Constellations of a store that are cancelled from the command line while real processes run them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_scenes import read_until
+from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.stored_plan_scenes import Trace, keeping, owned
+from tests.process_scenes import PATIENCE, ended, gone
+
+QUICK = ("--takeover-after", "5")  # longer than a busy machine holds up one that lives
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.chdir(tmp_path)  # where tasks leave their traces
+    return Scene(tmp_path)
+
+
+def test_the_running_process_cancels_on_request_of_another(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process(*trace.words) as process:
+        pids = pids_in(trace.pids)
+        with scene.process("plan", "cancel", "nightly", "--reason", "not tonight") as asking:
+            code, output, errors = ended(asking)
+        assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann: not tonight.\n"), errors
+        assert "runs 'nightly', and was asked to cancel it." in errors
+        code, output, errors = ended(process)
+    assert code == 130, errors
+    assert "nightly is being cancelled" in output
+    assert gone(pids)
+    assert trace.lines() == ["one"]
+    told = scene.json("plan", "list")[0]
+    assert (told["state"], told["owner"]) == ("cancelled", None)
+    assert told["counts"] == {"completed": 1, "cancelled": 2}
+    assert "nightly is cancelled, version 0: 3 of 3 tasks done" in scene.ok("plan", "show", "nightly")
+
+
+def test_tasks_on_other_devices_are_stopped_though_no_process_runs_the_plan(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process("device", "join", "kitchen-pc") as device:
+        heard(device, "joined as kitchen-pc")
+        with scene.process(*trace.words) as process:
+            pids = pids_in(trace.pids)
+            process.send_signal(signal.SIGINT)
+            assert ended(process)[0] == 130
+        with scene.process("plan", "cancel", "nightly", "--json") as asking:
+            code, output, errors = ended(asking)
+        assert code == 0, errors
+        assert json.loads(output) == {"name": "nightly", "state": "cancelled", "cancelled": "by ann"}
+        heard(device, "stopped run")
+        assert gone(pids)
+    assert trace.lines() == ["one"]
+
+
+def test_one_whose_process_died_on_this_machine_is_cancelled_without_waiting_for_its_time(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process(*trace.words, "--takeover-after", "1h") as process:
+        pids = pids_in(trace.pids)
+        process.kill()
+        process.wait(PATIENCE)
+        assert gone(pids)
+    with scene.process("plan", "cancel", "nightly") as asking:
+        code, output, errors = ended(asking)
+    assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann.\n"), errors
+    assert scene.json("plan", "list")[0]["state"] == "cancelled"
+
+
+def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_finishes(scene: Scene) -> None:
+    trace = Trace(scene, stubborn=True)
+    with scene.process(*trace.words, *QUICK) as first:
+        pids = pids_in(trace.pids)
+        with scene.process("plan", "standby", "nightly", *QUICK) as second:
+            heard(second, "Standing by: nightly@")
+            with scene.process("plan", "cancel", "nightly") as asking:
+                read_until(first, "nightly is being cancelled")
+                first.kill()
+                first.wait(PATIENCE)
+                assert gone(pids)
+                code, output, errors = ended(asking)
+            assert (code, output) == (0, "Plan 'nightly' is cancelled, by ann.\n"), errors
+            assert ended(second)[0] == 130
+    assert scene.json("plan", "list")[0]["state"] == "cancelled"
+    assert trace.lines() == ["one"]
+
+
+def test_ctrl_c_stops_waiting_for_the_cancellation_and_does_not_undo_it(scene: Scene) -> None:
+    owned(keeping(scene))
+    with scene.process("plan", "cancel", "nightly", "--json", "--reason", "not tonight") as process:
+        heard(process, "nightly@elsewhere runs 'nightly', and was asked to cancel it.")
+        process.send_signal(signal.SIGINT)
+        code, output, errors = ended(process)
+    assert code == 130
+    assert json.loads(output) == {"name": "nightly", "state": "cancelling", "cancelled": "by ann: not tonight"}
+    assert f"Wait for its end with: asterism plan cancel nightly --store {scene.url}" in errors
+    assert "Traceback" not in errors
+    told = scene.json("plan", "list")[0]
+    assert (told["owner"], told["cancelling"]) == ("nightly@elsewhere", True)
+    assert scene.ok("plan", "list").splitlines()[1].split()[:2] == ["nightly", "cancelling"]
+    assert "is being cancelled by ann: not tonight: it cannot be paused" in scene.run("plan", "pause", "nightly").stderr

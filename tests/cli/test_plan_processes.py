@@ -1,0 +1,226 @@
+"""Constellations of a store run by real processes: left, killed, resumed, taken over and edited meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.cli_scenes import ASTERISM, read_until, write
+from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.stored_plan_scenes import Trace, keeping, owned
+from tests.process_scenes import PATIENCE, ended, gone
+
+QUICK = ("--takeover-after", "5")  # longer than a busy machine holds up one that lives
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.chdir(tmp_path)  # where tasks leave their traces
+    return Scene(tmp_path)
+
+
+def resumed(scene: Scene, *words: str) -> dict[str, Any]:
+    with scene.process("resume", "nightly", "--json", *words) as process:
+        code, output, errors = ended(process)
+    assert code == 0, errors
+    told: dict[str, Any] = json.loads(output)
+    return told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_it_and_resume_goes_on(scene: Scene, number: signal.Signals) -> None:
+    trace = Trace(scene)
+    with scene.process(*trace.words) as process:
+        pids = pids_in(trace.pids)
+        process.send_signal(number)
+        code, output, errors = ended(process)
+    assert code == 130
+    assert f"Stopped 'nightly'. Resume it with: asterism resume nightly --store {scene.url}\n" in errors
+    assert "failed" not in output
+    assert gone(pids)
+    told = scene.json("plan", "list")[0]
+    assert (told["state"], told["owner"], told["counts"]["running"]) == ("executing", None, 1)
+    assert "nightly is at rest, version 0: 1 of 3 tasks done" in scene.ok("plan", "show", "nightly")
+    with scene.process("resume", "nightly") as process:
+        trace.pids.read_text()
+        trace.open()
+        code, output, errors = ended(process)
+    assert code == 0, errors
+    assert "one started" not in output
+    assert trace.lines() == ["one", "two", "three"]
+
+
+def test_a_second_signal_leaves_at_once(scene: Scene) -> None:
+    trace = Trace(scene, stubborn=True)
+    with scene.process(*trace.words) as process:
+        pids = pids_in(trace.pids)
+        process.send_signal(signal.SIGINT)
+        heard(process, "Stopping; press Ctrl-C again to stop at once.")
+        process.send_signal(signal.SIGINT)
+        code, _, errors = ended(process)
+    assert code == 130
+    assert "Stopped 'nightly'. Resume it with: asterism resume nightly" in errors
+    assert "Traceback" not in errors
+    assert gone(pids)
+    assert scene.json("plan", "list")[0]["state"] == "executing"
+
+
+def test_after_a_sudden_death_resume_does_nothing_again_that_had_finished(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process(*trace.words) as process:
+        pids = pids_in(trace.pids)
+        process.kill()
+        process.wait(PATIENCE)
+        assert gone(pids)
+    with scene.process("resume", "nightly", "--json") as process:
+        trace.pids.read_text()
+        trace.open()
+        code, output, errors = ended(process)
+    assert code == 0, errors
+    assert json.loads(output)["state"] == "completed"
+    assert trace.lines() == ["one", "two", "three"]
+
+
+def test_a_standby_takes_over_when_the_first_is_killed(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process(*trace.words, *QUICK) as first:
+        pids = pids_in(trace.pids)
+        with scene.process("plan", "standby", "nightly", *QUICK) as second:
+            heard(second, "Standing by: nightly@")
+            first.kill()
+            first.wait(PATIENCE)
+            assert gone(pids)
+            read_until(second, "nightly resumed")
+            trace.pids.read_text()
+            trace.open()
+            code, output, errors = ended(second)
+    assert code == 0, errors
+    assert "three completed" in output
+    assert trace.lines() == ["one", "two", "three"]
+
+
+def test_a_standby_stops_on_a_signal(scene: Scene) -> None:
+    owned(keeping(scene))
+    with scene.process("plan", "standby", "nightly") as process:
+        heard(process, "Standing by: nightly@elsewhere runs 'nightly'.")
+        process.send_signal(signal.SIGINT)
+        code, output, errors = ended(process)
+    assert (code, output) == (130, "")
+    assert "Stopped standing by for 'nightly'." in errors
+
+
+def test_a_constellation_that_runs_here_is_refused_to_others_and_paused_from_elsewhere(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process(*trace.words) as process:
+        trace.pids.read_text()
+        second = scene.run("resume", "nightly")
+        assert second.exit_code == 64
+        assert (
+            "is run by another process on this machine; to take over when it ends, use: asterism plan standby nightly"
+            in second.stderr
+        )
+        scene.ok("plan", "pause", "nightly", "--reason", "lunch")
+        read_until(process, "nightly paused")
+        trace.open()
+        read_until(process, "two completed")
+        assert "Plan 'nightly' is resumed; nightly@" in scene.ok("resume", "nightly")
+        read_until(process, "three completed")
+        code, _, errors = ended(process)
+    assert code == 0, errors
+    assert trace.lines() == ["one", "two", "three"]
+
+
+def test_tasks_on_other_devices_continue_while_no_process_runs_the_plan(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process("device", "join", "kitchen-pc") as device:
+        heard(device, "joined as kitchen-pc")
+        with scene.process(*trace.words) as process:
+            trace.pids.read_text()
+            process.send_signal(signal.SIGINT)
+            code, _, errors = ended(process)
+        assert code == 130
+        assert "No device is joined" not in errors
+        trace.open()
+        heard(device, "finished run")
+        heard(device, "finished run")
+        assert trace.lines() == ["one", "two"]
+        assert resumed(scene)["state"] == "completed"
+    assert trace.lines() == ["one", "two", "three"]
+    assert "on kitchen-pc" in scene.ok("plan", "story", "nightly", "three")
+
+
+def test_a_task_that_an_edit_cancels_at_rest_is_stopped_where_it_runs(scene: Scene) -> None:
+    trace = Trace(scene)
+    with scene.process("device", "join", "kitchen-pc") as device:
+        heard(device, "joined as kitchen-pc")
+        with scene.process(*trace.words) as process:
+            pids = pids_in(trace.pids)
+            process.send_signal(signal.SIGINT)
+            assert ended(process)[0] == 130
+        batch = {"edits": [{"op": "cancel_task", "task_id": "two", "reason": "not tonight"}]}
+        told = scene.run("plan", "edit", "nightly", "--file", "-", given=json.dumps(batch))
+        assert told.stdout.splitlines() == [
+            "cancel task 'two'",
+            "stop task 'two'",
+            "Plan 'nightly' changed: version 0 -> 1.",
+        ]
+        heard(device, "stopped run")
+        assert gone(pids)
+    assert trace.lines() == ["one"]
+
+
+def test_an_editor_and_a_report_and_a_named_capability_work_as_without_a_store(scene: Scene) -> None:
+    (scene.folder / "helping.py").write_text(
+        "from asterism import Task\nfrom asterism.core.plan.edits import AddTask\n"
+        "async def editor(view, events):\n"
+        "    if 'repair' not in view:\n"
+        "        return [AddTask(Task('repair', shell='echo fixed'))]\n"
+    )
+    tasks = "devices: {box: {can: [gpu]}}\ntasks:\n  a: {shell: exit 3, device: {needs: [gpu]}}\n"
+    path = write(scene.folder, tasks)
+    words = ["--editor", "helping:editor", "--report", "report.html", "--json", "--local=1", "--policy", "global"]
+    with scene.process("run", path, "--store", scene.url, *words) as process:
+        code, output, errors = ended(process)
+    assert code == 2, errors
+    told = json.loads(output)
+    assert told["tasks"]["repair"]["value"] == "fixed"
+    assert told["summary"]["edits_accepted"] == 1
+    assert "repair" in (scene.folder / "report.html").read_text("utf-8")
+
+
+def test_the_live_view_shows_a_constellation_from_taking_it_up_to_leaving_it(scene: Scene) -> None:
+    """In a terminal, where it is drawn before the first step and after the last."""
+    trace = Trace(scene)
+    for words in (trace.words[:-1], ("resume", "nightly")):
+        leader, follower = os.openpty()
+        around = {**os.environ, **scene.env, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+        process = subprocess.Popen(
+            [*ASTERISM, *words], stdout=follower, stderr=subprocess.PIPE, text=True, cwd=scene.folder, env=around
+        )
+        os.close(follower)
+        trace.pids.read_text()
+        process.send_signal(signal.SIGINT)
+        drawn = b""
+        while chunk := _read(leader):
+            drawn += chunk
+        _, errors = process.communicate(timeout=PATIENCE)
+        os.close(leader)
+        assert process.returncode == 130, errors
+        assert "Stopped 'nightly'." in errors
+        assert "Traceback" not in errors
+        assert b"nightly" in drawn
+        assert b"failed" not in drawn.lower().replace(b"0 failed", b"")
+
+
+def _read(leader: int) -> bytes:
+    """What a terminal shows; nothing once nobody writes to it any more."""
+    try:
+        return os.read(leader, 65_536)
+    except OSError:
+        return b""
