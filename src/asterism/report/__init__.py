@@ -39,7 +39,7 @@ from asterism.report.report_data import (
     TaskRow,
 )
 from asterism.report.result_report import Recording, report_of, write_report
-from asterism.report.result_summary import result_json
+from asterism.report.result_summary import failure_reasons, result_json, summary_lines
 from asterism.report.svg import svg
 from asterism.report.terminal import terminal
 
@@ -55,12 +55,14 @@ __all__ = [
     "Report",
     "StoryLine",
     "TaskRow",
+    "failure_reasons",
     "mermaid",
     "picture",
     "report",
     "report_of",
     "result_json",
     "sentence",
+    "summary_lines",
     "svg",
     "terminal",
     "write_report",
