@@ -63,7 +63,7 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(scene: Scene) -> None:
     scene.ask(spoil)
     lines = scene.ok("plan", "list").splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["nightly", "ready"], ["broken", "unreadable"]]
-    assert scene.json("plan", "list")[1]["error"].startswith("the journal of 'broken' begins with record")
+    assert scene.json("plan", "list")[1]["error"].endswith(", the first of the journal of plan 'broken', is missing")
     assert scene.run("plan", "show", "broken", "--store", scene.url).exit_code == 64
     result = scene.run("store", "check")
     assert result.exit_code == 64
@@ -81,7 +81,7 @@ def test_one_whose_snapshot_is_no_snapshot_is_a_finding_and_no_accident(scene: S
 
     scene.ask(spoil)
     [problem] = scene.json("store", "check", code=64)["problems"]
-    assert problem.startswith("constellation broken cannot be read: the journal of 'broken' is damaged: ")
+    assert problem.startswith("plan broken cannot be read: the journal of plan 'broken' is damaged: ")
     assert [one["name"] for one in scene.json("plan", "list")] == ["nightly", "broken"]
 
 
