@@ -67,7 +67,7 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(scene: Scene) -> None:
     assert scene.run("plan", "show", "broken", "--store", scene.url).exit_code == 64
     result = scene.run("store", "check")
     assert result.exit_code == 64
-    assert result.stdout.startswith("constellation broken cannot be read: the journal of 'broken' begins with record ")
+    assert result.stdout.startswith("plan broken cannot be read: record ")
     assert len(scene.json("store", "check", code=64)["problems"]) == 1
 
 
