@@ -54,13 +54,13 @@ ALLOWED: tuple[Allowed, ...] = (
         "(devices, executions, servers) runs in tasks of its own, which are watched",
     ),
     Allowed(
-        "tests/(peers|cli)/test_.*peer",
+        "tests/(peers/test_|cli/test_.*peer)",
         r"the task (test_|its_|\w+\.<locals>\.(scene|main))",
         "two stores in memory meet within the test's own coroutine: they answer without giving way, so that the whole "
         "meeting is one step; the first server in a process also imports uvicorn and reads its certificate there",
     ),
     Allowed(
-        "tests/peers/test_lying_peers",
+        "tests/peers/test_hostile_peers",
         r"the task \w+ kept|the task \w+$",
         "the same: each lie is a coroutine over stores in memory",
     ),

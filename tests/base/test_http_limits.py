@@ -17,7 +17,7 @@ from asterism.base import http_server
 from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import Bodies, Connections, Limits, Pace, RequestRefused, network_of, places
 from asterism.base.http_server import LimitedServer, Listener, TooManyConnections
-from tests.cli.peer_desk import connected, serving_peer, trusting
+from tests.cli.peer_server_fixtures import connected, serving_peer, trusting
 from tests.process_scenes import PATIENCE
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_an_idle_connection_of_a_client_gives_way_to_its_next_and_a_busy_one_doe
     third.admit("laptop")
     assert scene.closed == [second.number]
     third.busy = True
-    with pytest.raises(RequestRefused, match="2 requests of laptop are under way already") as refused:
+    with pytest.raises(RequestRefused, match="2 requests of laptop are under way: wait") as refused:
         scene.enter("10.0.0.1").admit("laptop")
     assert refused.value.status == 429
     scene.enter("10.0.0.1").admit("attic")  # and others are not kept out
@@ -396,7 +396,7 @@ async def listening(sock: Any, limits: Limits) -> AsyncIterator[Listener]:
 async def test_out_of_descriptors_the_listener_pauses_gives_some_back_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http_server, "PAUSE", 0.05)
+    monkeypatch.setattr(http_server, "ACCEPT_PAUSE", 0.05)
     caplog.set_level(logging.INFO)
     sock = Exhausted(socket.create_server(("127.0.0.1", 0)))
     async with listening(sock, Limits()) as listener:
@@ -439,7 +439,7 @@ async def test_a_crowd_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFix
             await close(writer)
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [one for one in said if "too many connections" in one] == [
-        "too many connections: of 4 that show no token or signature the oldest are closed"
+        "too many connections: the oldest of 4 connections without authentication are closed"
     ]
 
 
@@ -456,7 +456,7 @@ async def test_a_flood_from_one_address_is_told_once(tmp_path: Path, caplog: pyt
         for _, writer in opened:
             await close(writer)
     said = [record.message for record in caplog.records if "connections" in record.message]
-    assert said == ["too many connections: of 50 that show no token or signature the oldest are closed"]
+    assert said == ["too many connections: the oldest of 50 connections without authentication are closed"]
 
 
 def test_what_comes_and_goes_is_over_when_it_was_not_met_for_a_while(caplog: pytest.LogCaptureFixture) -> None:

@@ -169,7 +169,7 @@ def test_a_body_that_bears_a_secret_is_not_sent_elsewhere(
 ) -> None:
     url = f"{home.url}/{status}/to/" * (hops + 1) + f"{away.url}/there"
     error = send({"method": "POST", "url": url, **content}) or ""
-    assert f"redirects ({status}) to another origin, {away.url}, and the body of the request bears a secret" in error
+    assert f"redirects ({status}) to another origin, {away.url}, and the body of the request contains a secret" in error
     assert VALUE not in error
     assert away.asked == []
 
@@ -195,7 +195,7 @@ def test_a_short_secret_is_kept_back_as_well(send: Send, home: Any, away: Any, m
     assert send({"url": f"{home.url}/307/to/{away.url}/there", "headers": {"X-Key": SECRET}}) is None
     assert "x-key" not in away.asked[0].headers
     posted = {"method": "POST", "url": f"{home.url}/307/to/{away.url}/there", "json": {"k": SECRET}}
-    assert "bears a secret" in (send(posted) or "")
+    assert "contains a secret" in (send(posted) or "")
 
 
 @both

@@ -110,7 +110,7 @@ def test_no_input_is_a_variable_that_the_system_reads(send: Send, name: str, tmp
         assert seen.get(name) == before
     assert seen.get(name) != str(evil)
     assert not mark.exists()
-    with pytest.raises(MissingInput, match=rf"never the variable \${name}.*\$ASTERISM_INPUT_{name}"):
+    with pytest.raises(MissingInput, match=rf"cannot be the variable \${name}.*\$ASTERISM_INPUT_{name}"):
         send({name: str(evil)}, shell=f'echo "${name}"')
 
 

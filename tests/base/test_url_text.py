@@ -69,7 +69,7 @@ def test_no_mistake_in_an_address_shows_the_password(
         ("{base}/x", None),
         ("htp://example.org", "a URL begins with http:// or https://, not 'htp://example.org'"),
         ("ftp://ann:secret@example.org", "a URL begins with http:// or https://, not 'ftp://ann:***@example.org'"),
-        ("http:///x", "'http:///x' names no host"),
+        ("http:///x", "'http:///x' has no host"),
     ],
 )
 def test_a_url_to_which_nothing_can_be_sent_is_told(url: str, problem: str | None) -> None:

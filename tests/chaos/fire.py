@@ -28,7 +28,7 @@ PATIENCE = 900.0
 """How long a fleet has to finish once the fire is out, in seconds. Only a broken one needs it."""
 
 STRIKES = 8
-"""How often somebody is killed or frozen, at least, however slow the machine."""
+"""How often a process is killed or frozen, at least, however slow the machine."""
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Fire:
     # -- work --------------------------------------------------------------------------------------------------------
 
     async def feed(self, fleet: Fleet) -> list[str]:
-        """Create the runs, spread over the fire. Each has a key, as whoever is not answered asks again."""
+        """Create the runs, spread over the time. Each has a key, since a creation without an answer is repeated."""
         plain = await fleet.workflows.add(Workflow("plain", call="tests.chaos.work:work", **TERMS))  # type: ignore[arg-type]
         command = await fleet.workflows.add(Workflow("command", shell=COMMAND.replace("{seconds}", "0.05"), **TERMS))  # type: ignore[arg-type]
         chance = random.Random(self.seed + 1)
@@ -119,7 +119,7 @@ class Fire:
         return made
 
     async def play(self) -> tuple[list[str], list[Run]]:
-        """Returns the runs that were acknowledged, and what the store knows in the end."""
+        """Returns the acknowledged runs, and the runs of the store at the end."""
         names = [f"device-{number}" for number in range(DEVICES)] + [f"monitor-{number}" for number in range(MONITORS)]
         try:
             async with await Fleet.open(self.store, by="chaos") as fleet:

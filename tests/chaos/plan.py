@@ -26,8 +26,7 @@ DEVICES, BOSSES, SLOTS = 4, 2, 4
 NAME = "under-fire"
 LINE = 'echo "$ASTERISM_RUN $ASTERISM_EPOCH" >> "$CHAOS_LINES"'
 LAST = f'while ! test -e "$CHAOS_OVER"; do sleep 0.05; done; {LINE}'
-"""The last task ends when everybody was killed who is to be: it is not for the quickness of a machine to say how many
-there is time for."""
+"""The last task ends after the last kill, so that the number of kills does not depend on the speed of the machine."""
 
 
 @dataclass
@@ -94,7 +93,7 @@ class PlanFire:
             return await load(fleet.store, NAME, expressions)
 
     async def _burn(self, fleet: Fleet) -> None:
-        """Kill somebody whenever a little more of the work is done, so that it is spread over all of it."""
+        """Kill a process whenever a little more of the work is done, so that the kills are spread over all of it."""
         chance = random.Random(self.seed)
         victims = sorted(self.processes)
         while True:

@@ -1,4 +1,4 @@
-"""What the runs of a chaos test do: they write down when they begin and when they end.
+"""The work of the runs of a chaos test: it records its begin and its end.
 
 Each line goes out in one write to a file that is opened for appending, so lines of different processes never mix."""
 
@@ -19,7 +19,7 @@ def write_down(what: str, run: str, epoch: int) -> None:
 
 
 async def work(seconds: float, run: Any) -> dict[str, int]:
-    """A coroutine: what is cancelled has stopped, unlike a thread."""
+    """A coroutine: unlike a thread, it has stopped when it is cancelled."""
     import asyncio
 
     write_down("begin", run.id, run.epoch)

@@ -1,4 +1,4 @@
-"""Two or three devices with a store each, as people have them: commands, and servers as real processes on loopback."""
+"""Two or three machines with a store each: commands, and servers as real processes on loopback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LISTENING = "listening for peers on "
 
 
 class House:
-    """A folder for each device, with its store in it."""
+    """A folder for each machine, with its store."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class House:
 
 
 def lasting_place() -> str:
-    """Where one may listen, leave, and listen again: below the ports that a connection of anybody's may be given."""
+    """An address on which a server can listen, stop and listen again: its port is below the ephemeral ports."""
     while True:
         port = random.randrange(10_000, 32_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port), reuse_port=False):
@@ -45,13 +45,13 @@ def lasting_place() -> str:
 
 @contextmanager
 def serving(scene: Scene, place: str = "127.0.0.1:0") -> Iterator[str]:
-    """`asterism peer serve` as a process; its address."""
+    """Run `asterism peer serve` as a process; yields its address."""
     with scene.made().process("peer", "serve", "--listen", place) as process:
         yield address_of(process)
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
-    """Where a process listens for peers, from what it says."""
+    """The address on which a process listens for peers, from its log."""
     line = heard(process, LISTENING)[-1]
     return line.partition(LISTENING)[2].strip()
 
@@ -61,12 +61,12 @@ def invitation(scene: Scene, name: str, url: str, *options: str) -> str:
 
 
 def befriend(inviter: Scene, name: str, guest: Scene, url: str, called: str) -> None:
-    """``guest`` becomes the peer ``name`` of ``inviter``, which it calls ``called``."""
+    """Make ``guest`` the peer ``name`` of ``inviter``, whose name at the guest is ``called``."""
     guest.ok("peer", "accept", invitation(inviter, name, url), "--name", called)
 
 
 def refused(result: Result, *words: str, code: int = 64) -> None:
-    """That a command said no, on the standard error stream and in one line."""
+    """Check that a command failed with one line on standard error."""
     assert (result.exit_code, result.stdout) == (code, ""), result.output
     last = result.stderr.splitlines()[-1 if code == 64 else 0]
     assert last.startswith("Error: ")
@@ -75,7 +75,7 @@ def refused(result: Result, *words: str, code: int = 64) -> None:
 
 
 def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
-    """The run once some of its fields are as they should be. Another process makes it so: look again and again."""
+    """Wait until another process has changed some fields of a run, and return the run."""
     deadline = time.monotonic() + PATIENCE
     told: dict[str, Any] = {}
     while time.monotonic() < deadline:

@@ -89,8 +89,8 @@ def test_show_finds_the_modules_that_check_finds(tmp_path: Path, monkeypatch: py
         ("htp://example.org/x", "a URL begins with http:// or https://, not 'htp://example.org/x'"),
         ("example.org/x", "a URL begins with http:// or https://"),
         ("ftp://ann:hunter2@example.org/x", "not 'ftp://ann:***@example.org/x'"),
-        ("http:///x", "names no host"),
-        ("https://", "names no host"),
+        ("http:///x", "has no host"),
+        ("https://", "has no host"),
     ],
 )
 def test_a_url_to_which_nothing_can_be_sent_is_a_mistake_with_its_line(tmp_path: Path, url: str, why: str) -> None:

@@ -61,8 +61,8 @@ def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
         ([], "No setting is given (example: --keep 30d)."),
         (["--weight", "luck=5"], "there is no weight 'luck'; the weights are capability, connection, load, rank"),
         (["--weight", "load=lots"], "load must be a number, not 'lots'"),
-        (["--weight", "load=-1"], "weight load is a number, 0 or more"),
-        (["--notify-url", "ftp://x"], "notify_url is an http(s) address"),
+        (["--weight", "load=-1"], "weight load must be a number, 0 or more"),
+        (["--notify-url", "ftp://x"], "notify_url must be an http(s) address"),
         (["--notify-command", "'"], "the command line cannot be split into words"),
     ],
 )

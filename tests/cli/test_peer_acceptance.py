@@ -1,4 +1,4 @@
-"""An invitation becomes a secret, whoever is killed meanwhile, and is worth nothing after that."""
+"""The exchange of an invitation for a secret, with either side killed at any point."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def doomed(scene: Scene, point: tuple[Any, ...], *words: str) -> Iterator[subpro
 
 
 def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
-    """They are peers, the secret is the laptop's own, and the invitation is worth nothing."""
+    """Check that they are peers, the laptop has a secret of its own, and the invitation is worthless."""
     assert [one["state"] for one in laptop.json("peer", "list")] == ["met"]
     assert [one["state"] for one in kitchen.json("peer", "list")] == ["met"]
     secrets = json.loads((laptop.folder / "fleet.db-peers.json").read_text())
@@ -89,7 +89,7 @@ def is_finished(laptop: Scene, kitchen: Scene, line: str) -> None:
 
 @pytest.mark.parametrize("call", [1, 2], ids=["the secret is written down", "it is exchanged"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_guest_that_is_killed_finishes_what_it_began(house: House, call: int, when: str) -> None:
+def test_a_killed_guest_continues_its_acceptance(house: House, call: int, when: str) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = invitation(kitchen, "laptop", url, "--as", "kitchen")
@@ -101,13 +101,13 @@ def test_a_guest_that_is_killed_finishes_what_it_began(house: House, call: int, 
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_host_that_is_killed_is_asked_again(house: House, when: str) -> None:
+def test_a_killed_host_answers_the_repeated_request(house: House, when: str) -> None:
     laptop, kitchen = house.laptop, house.kitchen.made()
     place = lasting_place()
     line = invitation(kitchen, "laptop", f"https://{place}", "--as", "kitchen")
     with doomed(kitchen, ("guard", "redeem", 1, when), "peer", "serve", "--listen", place) as process:
         assert address_of(process) == f"https://{place}"
-        refused(laptop.run("peer", "accept", line), "is unreachable", code=75)  # nobody knows what came of it
+        refused(laptop.run("peer", "accept", line), "is unreachable", code=75)  # the outcome is unknown
         assert process.wait(PATIENCE) == -signal.SIGKILL
     with serving(kitchen, place):
         laptop.ok("peer", "sync", "kitchen")
@@ -117,8 +117,8 @@ def test_a_host_that_is_killed_is_asked_again(house: House, when: str) -> None:
 # -- what was used is worth nothing ------------------------------------------------------------------------------------
 
 
-def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: House) -> None:
-    """The line is in the history of a shell, and every peer is told the id of the store."""
+def test_a_used_invitation_and_a_store_id_do_not_authenticate(house: House) -> None:
+    """The line may be in a shell history, and every peer knows the id of the store."""
     laptop, kitchen, thief = house.laptop, house.kitchen, house.thief
     kitchen.workflow("cook")
     kitchen.create("cook")
@@ -132,7 +132,7 @@ def test_a_used_invitation_and_the_id_of_a_peer_do_not_make_an_impostor(house: H
 
 
 async def _disguised(fleet: Any, as_whom: Scene) -> None:
-    """With the id of another store."""
+    """A store file with the id of another store."""
     from asterism.fleet.device.membership import store_identity
     from asterism.fleet.fleet import Fleet
     from asterism.store.protocol import PutRegister
@@ -142,7 +142,7 @@ async def _disguised(fleet: Any, as_whom: Scene) -> None:
     await fleet.store.commit([PutRegister("store/id", {"id": stolen}, None)])
 
 
-def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
+def test_an_invitation_is_read_from_standard_input(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         line = kitchen.ok("peer", "invite", "laptop", "--as", "kitchen", "--url", url)
@@ -155,7 +155,7 @@ def test_an_invitation_is_read_from_the_standard_input(house: House) -> None:
 
 @contextmanager
 def few_descriptors(number: int) -> Iterator[None]:
-    """For processes that begin meanwhile."""
+    """Limit the file descriptors of processes that start in the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     try:
@@ -164,8 +164,8 @@ def few_descriptors(number: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_device_works_on_and_peers_get_through_whoever_else_connects(house: House) -> None:
-    """It may have 256 file descriptors, and 300 connections are opened on which nothing is ever said."""
+def test_a_device_and_its_peers_survive_a_flood_of_connections(house: House) -> None:
+    """It has 256 file descriptors, and 300 idle connections are opened."""
     laptop, kitchen = house.laptop, house.kitchen
     kitchen.workflow("cook", shell="echo soup")
     with ExitStack() as stack:

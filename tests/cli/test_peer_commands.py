@@ -1,4 +1,4 @@
-"""Peers on the command line: what is said and kept before two stores have met, and everything that is refused."""
+"""Commands for peers before the first sync, and their refusals."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_an_invitation_is_a_line_for_the_other_machine(kitchen: Scene) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_who_invites_somebody_on_this_machine_is_not_told_to_listen_to_all(tmp_path: Path, host: str) -> None:
+def test_an_invitation_for_this_machine_suggests_loopback(tmp_path: Path, host: str) -> None:
     result = Scene(tmp_path).made().run("peer", "invite", "laptop", "--url", f"https://{host}:7421")
     assert result.exit_code == 0, result.output
     assert "asterism peer serve --listen 127.0.0.1:7421" in result.stderr
     assert "0.0.0.0" not in result.stderr
 
 
-def test_the_store_does_not_know_the_token_and_neither_does_a_backup(kitchen: Scene) -> None:
+def test_the_token_is_not_in_the_store_or_a_backup(kitchen: Scene) -> None:
     token = parse_invitation(invitation(kitchen, "laptop", URL)).token
     kitchen.ok("store", "backup", str(kitchen.folder / "backup"))
     private = kitchen.folder / "fleet.db-identity.pem"
@@ -70,12 +70,12 @@ def test_the_store_does_not_know_the_token_and_neither_does_a_backup(kitchen: Sc
         (("--url", URL, "--as", "cooker"), "cooker"),
     ],
 )
-def test_a_store_is_called_by_its_machine_or_as_it_likes(kitchen: Scene, options: tuple[str, ...], name: str) -> None:
+def test_the_name_of_a_store_is_its_host_or_the_option(kitchen: Scene, options: tuple[str, ...], name: str) -> None:
     assert parse_invitation(kitchen.json("peer", "invite", "laptop", *options)["invitation"]).name == name
 
 
 @pytest.mark.parametrize("options", [(), ("--url", "https://10.0.0.7:7420"), ("--url", "https://[::1]:7420")])
-def test_an_address_of_numbers_is_no_name(
+def test_an_ip_address_is_not_used_as_a_name(
     kitchen: Scene, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "Cooker.local")
@@ -84,7 +84,7 @@ def test_an_address_of_numbers_is_no_name(
     assert options or wanted.url == "https://cooker.local:7420"
 
 
-def test_who_was_invited_and_never_came_can_be_invited_anew(kitchen: Scene) -> None:
+def test_an_unused_invitation_can_be_replaced(kitchen: Scene) -> None:
     first, second = invitation(kitchen, "laptop", URL), invitation(kitchen, "laptop", URL)
     assert first != second
     assert parse_invitation(first).fingerprint == parse_invitation(second).fingerprint
@@ -101,7 +101,7 @@ def test_who_was_invited_and_never_came_can_be_invited_anew(kitchen: Scene) -> N
         (("laptop", "--url", "https://kitchen-pc/api"), "a host and a port only"),
     ],
 )
-def test_an_invitation_that_cannot_be_is_refused(kitchen: Scene, words: tuple[str, ...], why: str) -> None:
+def test_invalid_invite_options_are_refused(kitchen: Scene, words: tuple[str, ...], why: str) -> None:
     options = () if "--url" in words else ("--url", URL)
     refused(kitchen.run("peer", "invite", *words, *options), why)
     assert not kitchen.file.exists() or kitchen.json("peer", "list") == []
@@ -114,12 +114,12 @@ def test_devices_that_share_a_store_need_no_peers(kitchen: Scene, postgres_url: 
 # -- accepting and meeting, what is known to be wrong ------------------------------------------------------------------
 
 
-def test_what_is_no_invitation_is_refused_and_makes_no_store(house: House) -> None:
+def test_an_invalid_invitation_creates_no_store(house: House) -> None:
     refused(house.laptop.run("peer", "accept", "nonsense"), "this is not an invitation; an example: https://")
     assert not house.laptop.file.exists()
 
 
-def test_a_peer_that_was_not_accepted_is_not_known(kitchen: Scene) -> None:
+def test_unknown_peers_are_refused(kitchen: Scene) -> None:
     invitation(kitchen, "laptop", URL)
     refused(kitchen.run("peer", "sync", "https://nowhere:7420"), "there is no peer at https://nowhere:7420")
     refused(kitchen.run("peer", "sync", "nobody"), "there is no peer 'nobody'; known peers: laptop")
@@ -127,7 +127,7 @@ def test_a_peer_that_was_not_accepted_is_not_known(kitchen: Scene) -> None:
     refused(kitchen.run("peer", "sync", "http://kitchen-pc:7420"), "has to begin with https://")
 
 
-def test_a_store_is_named_by_its_file(kitchen: Scene) -> None:
+def test_a_store_can_be_given_by_its_file(kitchen: Scene) -> None:
     invitation(kitchen, "laptop", URL)
     result = kitchen.run("peer", "sync", str(kitchen.file), "nobody", ASTERISM_STORE="")
     refused(result, "known peers: laptop")
@@ -140,7 +140,7 @@ def test_a_store_is_named_by_its_file(kitchen: Scene) -> None:
     refused(missing, "there is no store", code=69)
 
 
-def test_somebody_who_cannot_be_reached_is_kept_for_the_next_meeting(house: House) -> None:
+def test_an_unreachable_inviter_is_kept_for_the_next_sync(house: House) -> None:
     line = invitation(house.kitchen, "laptop", "https://127.0.0.1:1")
     result = house.laptop.run("peer", "accept", line)
     refused(result, r"https://127\.0\.0\.1:1 is unreachable", "Try again with: asterism peer sync", code=75)
@@ -148,12 +148,12 @@ def test_somebody_who_cannot_be_reached_is_kept_for_the_next_meeting(house: Hous
     assert (told["state"], told["url"], told["store"]) == ("accepted", "https://127.0.0.1:1", None)
     refused(house.laptop.run("peer", "sync", told["name"]), "is unreachable", code=75)
     refused(house.laptop.run("peer", "sync", "https://127.0.0.1:1/"), "is unreachable", code=75)
-    refused(house.laptop.run("peer", "accept", line), "is unreachable", code=75)  # it goes on with what was begun
+    refused(house.laptop.run("peer", "accept", line), "is unreachable", code=75)  # it continues
     other = invitation(house.attic, "laptop", "https://127.0.0.1:1", "--as", told["name"])
     refused(house.laptop.run("peer", "accept", other), "there is already a peer")
 
 
-def test_whoever_waits_for_a_device_is_told_that_a_peer_may_have_one(house: House) -> None:
+def test_a_run_without_a_device_hints_at_peers(house: House) -> None:
     house.laptop.workflow("cook")
     assert "peer sync" not in house.laptop.run("runs", "create", "cook").stderr
     house.laptop.run("peer", "accept", invitation(house.kitchen, "laptop", "https://127.0.0.1:1"), "--name", "kitchen")
@@ -161,7 +161,7 @@ def test_whoever_waits_for_a_device_is_told_that_a_peer_may_have_one(house: Hous
     assert told in house.laptop.run("runs", "create", "cook").stderr
 
 
-def test_a_token_that_is_gone_is_told(house: House) -> None:
+def test_a_missing_token_is_reported(house: House) -> None:
     house.laptop.run("peer", "accept", invitation(house.kitchen, "laptop", "https://127.0.0.1:1"), "--name", "kitchen")
     (house.laptop.folder / "fleet.db-peers.json").unlink()
     refused(house.laptop.run("peer", "sync", "kitchen"), "the secret for kitchen is missing")
@@ -170,7 +170,7 @@ def test_a_token_that_is_gone_is_told(house: House) -> None:
 # -- listing and removing ----------------------------------------------------------------------------------------------
 
 
-def test_peers_are_listed_with_what_becomes_of_them(kitchen: Scene) -> None:
+def test_peers_are_listed_with_their_state(kitchen: Scene) -> None:
     result = kitchen.made().run("peer", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "There are no peers. Invite one with: asterism peer invite NAME" in result.stderr
@@ -200,19 +200,19 @@ def test_a_peer_is_removed_with_its_token(house: House) -> None:
 
 
 @pytest.mark.parametrize("words", [("peer", "serve"), ("device", "join", "cooker")])
-def test_a_place_where_there_is_no_listening_is_told(kitchen: Scene, words: tuple[str, ...]) -> None:
+def test_an_invalid_listen_option_is_refused(kitchen: Scene, words: tuple[str, ...]) -> None:
     refused(kitchen.made().run(*words, "--listen", "nowhere"), "'nowhere' is not a valid HOST:PORT")
     assert kitchen.json("device", "list") == []
 
 
-def test_a_device_that_is_to_stay_in_touch_with_nobody_is_refused_before_it_joins(kitchen: Scene) -> None:
+def test_an_unknown_peer_option_is_refused_before_joining(kitchen: Scene) -> None:
     refused(kitchen.run("device", "join", "cooker", "--peer", "laptop"), "there is no peer 'laptop'; known peers: none")
     invitation(kitchen, "laptop", URL)
     refused(kitchen.run("device", "join", "cooker", "--peer", "laptop"), "cannot call laptop")
     assert kitchen.json("device", "list") == []
 
 
-def test_what_is_missing_is_said_with_what_to_install(kitchen: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(kitchen: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "cryptography", None)
         refused(
@@ -227,7 +227,7 @@ def test_what_is_missing_is_said_with_what_to_install(kitchen: Scene, monkeypatc
             refused(kitchen.run("peer", "serve", "--listen", "0"), "install the extra 'peers'")
 
 
-def test_whose_work_counts_is_said_when_a_run_is_created(kitchen: Scene) -> None:
+def test_the_keep_rule_is_an_option_of_runs_create(kitchen: Scene) -> None:
     kitchen.workflow("work")
     for keep in ("epoch", "original", "furthest"):
         run_id = kitchen.json("runs", "create", "work", "--keep", keep)["id"]

@@ -1,4 +1,4 @@
-"""Peers as real processes: a SQLite file each, TLS on loopback, and everything that can be wrong between them."""
+"""Peers as real processes: a SQLite file each, TLS on loopback, and failures between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.cli.command_scenes import Scene, heard, pids_in
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 from tests.process_scenes import PATIENCE, ended, gone
 
-QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # quick to hear of things, and slow to be given up
+QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # fast syncs, and a long timeout
 WATCHFUL = (*QUICK, "--monitor-every", "0.2")
 
 
@@ -37,7 +37,7 @@ def house(tmp_path: Path) -> House:
 
 
 def sleeper(scene: Scene, *options: str) -> Path:
-    """A workflow that tells its process numbers where it is executed, and then sleeps until it is stopped."""
+    """A workflow that writes its process ids to a file, and then sleeps until it is stopped."""
     scene.ok("workflow", "add", "nap", "--shell", "sleep 1000 & echo $$ $! > pids; wait", *options)
     return pipe(scene)
 
@@ -55,7 +55,7 @@ def owner(told: dict[str, Any]) -> tuple[str, str, int]:
 # -- the first meeting -------------------------------------------------------------------------------------------------
 
 
-def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
+def test_two_stores_become_peers_and_sync_their_runs(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     kitchen.workflow("cook", shell="echo soup")
     laptop.workflow("write", shell="echo letter")
@@ -79,7 +79,7 @@ def test_two_stores_become_peers_and_have_the_same_runs(house: House) -> None:
         assert abs(peer["skew"]) < 60
 
 
-def test_who_calls_is_told_what_the_other_side_refused(house: House) -> None:
+def test_the_client_prints_refusals_of_the_other_side(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     kitchen.workflow("cook", shell="echo soup")
     laptop.workflow("cook", shell="echo salad")
@@ -92,7 +92,7 @@ def test_who_calls_is_told_what_the_other_side_refused(house: House) -> None:
         assert why.startswith(f"run {run.id}: cook@1 is one workflow here and another one there")
 
 
-def test_what_is_large_is_brought_along(house: House) -> None:
+def test_blobs_are_synced(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.workflow("count", shell='wc -c < "$ASTERISM_INPUT"')
     text = "x" * 300_000
@@ -108,7 +108,7 @@ async def _input(fleet: Any, run_id: str) -> Any:
 
 
 class _Cut(socketserver.BaseRequestHandler):
-    """Passes on what it is sent, and hangs up on both sides after so many bytes."""
+    """A proxy that hangs up on both sides after so many bytes."""
 
     def handle(self) -> None:
         cut: Cutting = self.server  # type: ignore[assignment]
@@ -129,7 +129,7 @@ class Cutting(socketserver.ThreadingTCPServer):
 
 @contextmanager
 def cutting(port: int) -> Iterator[Cutting]:
-    """A bad line to a port of this machine."""
+    """A bad connection to a port of this machine."""
     with Cutting(("127.0.0.1", 0), _Cut) as server:
         server.port = port
         with in_thread(server):
@@ -147,7 +147,7 @@ def in_thread(server: socketserver.BaseServer) -> Iterator[None]:
         thread.join()
 
 
-def test_a_meeting_that_is_cut_off_anywhere_is_gone_on_with(house: House) -> None:
+def test_a_sync_that_is_cut_off_anywhere_continues(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     for scene in (laptop, kitchen):
         scene.workflow(f"work-{scene.folder.name}")
@@ -198,7 +198,7 @@ def test_a_run_of_one_store_is_executed_by_a_device_of_the_other(house: House) -
                 assert "Traceback" not in errors
 
 
-def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: House) -> None:
+def test_a_peer_that_returns_is_synced_again(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     laptop.ok("workflow", "add", "cook", "--shell", "echo soup", "--needs", "stove")
     with serving(kitchen, lasting_place()) as url:
@@ -214,7 +214,7 @@ def test_a_peer_that_is_away_for_a_while_is_met_again_when_it_is_back(house: Hou
 # -- apart -------------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops_and_is_told(house: House) -> None:
+def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     here = sleeper(laptop, *QUICK, "--backoff", "0")
     there = pipe(kitchen)
@@ -228,11 +228,11 @@ def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops_and_is_told(h
         run_id = laptop.json("runs", "create", "nap")["id"]
         mine = pids_in(here)
         befriend(kitchen, "laptop", laptop, url, "kitchen")
-        # nothing is heard of the laptop for longer than the kitchen waits: it takes the run over, and both own it
+        # the laptop is silent for longer than peer_timeout: the kitchen takes the run over, and both own it
         theirs = pids_in(there)
         assert owner(until(kitchen, run_id, status="processing", device="cooker")) == ("processing", "cooker", 2)
         assert owner(laptop.json("runs", "show", run_id)) == ("processing", "writer", 1)
-        # they meet
+        # they sync
         told = laptop.json("peer", "sync", "kitchen")
         [lost] = told["lost"]
         assert lost.startswith(f"writer no longer owns run {run_id} (epoch 1): ")
@@ -245,7 +245,7 @@ def test_after_a_partition_a_run_has_one_owner_and_the_loser_stops_and_is_told(h
         ]
         assert lost in [one["message"] for one in notices]
         heard(writer, f"stopped run {run_id[-8:]}")
-        # the loser's user insists
+        # the loser's user keeps the work
         kept = laptop.json("peer", "keep", run_id[-8:])
         assert (kept["retry_of"], kept["pinned"]) == (run_id, "writer")
         again = pids_in(here)
@@ -276,7 +276,7 @@ def test_a_server_with_another_certificate_is_refused(house: House) -> None:
         refused(laptop.run("peer", "sync", "kitchen"), "is not the one in the invitation")
 
 
-def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House) -> None:
+def test_an_expired_invitation_is_refused_and_leaves_nothing(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         late = invitation(kitchen, "laptop", url, "--valid", "0")
@@ -286,7 +286,7 @@ def test_an_invitation_that_ran_out_is_refused_and_nothing_is_kept(house: House)
         laptop.ok("peer", "accept", invitation(kitchen, "laptop", url))
 
 
-def test_an_invitation_serves_one_store_and_no_other(house: House) -> None:
+def test_an_invitation_serves_one_store(house: House) -> None:
     laptop, kitchen, attic = house.laptop, house.kitchen, house.attic
     kitchen.workflow("cook")
     kitchen.create("cook")
@@ -306,7 +306,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
     kitchen.create("cook")
     with serving(kitchen, lasting_place()) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
-    shutil.copy(laptop.file, copy.file)  # nobody has it open
+    shutil.copy(laptop.file, copy.file)  # no process has it open
     with serving(kitchen, url.removeprefix("https://")):
         line = invitation(kitchen, "another", url)
         refused(copy.run("peer", "accept", line, "--name", "cooker"), "is already peer laptop, not another")
@@ -315,7 +315,7 @@ def test_a_copy_of_the_same_store_is_refused(house: House) -> None:
         refused(copy.run("peer", "accept", line, "--name", "laptop"), "is a copy of this store")
 
 
-def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:
+def test_an_unreachable_peer_has_its_own_exit_code(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
@@ -323,7 +323,7 @@ def test_a_peer_that_does_not_answer_is_another_exit_code(house: House) -> None:
     refused(laptop.run("peer", "sync", "kitchen", "--json"), f"{url} is unreachable", code=75)
 
 
-def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
+def test_invalid_requests_do_not_harm_a_server(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     with serving(kitchen) as url:
         wanted = parse_invitation(invitation(kitchen, "laptop", url))
@@ -340,15 +340,15 @@ def test_nonsense_does_no_harm_to_a_server(house: House) -> None:
                 answer = client.post("/v1/meet", content=body)
                 assert (answer.status_code, list(answer.json())) == (status, ["error"]), answer.text
             large = b'{"text": "' + b"x" * (17 << 20) + b'"}'
-            with suppress(httpx.TransportError):  # it may hang up before it has heard all of it
+            with suppress(httpx.TransportError):  # it may hang up before it has read everything
                 assert client.post("/v1/meet", content=large).status_code == 413
             assert client.get("/v1/blobs/" + "ab" * 32).status_code == 403
         with pytest.raises(httpx.TransportError):
             httpx.get(url.replace("https", "http"), trust_env=False)
-        befriend(kitchen, "laptop", laptop, url, "kitchen")  # invited anew: it never came
+        befriend(kitchen, "laptop", laptop, url, "kitchen")  # invited again: the invitation was not used
 
 
-def test_what_listens_there_and_is_no_peer_is_told(house: House) -> None:
+def test_another_service_at_the_address_is_reported(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     line = invitation(kitchen, "laptop", "https://127.0.0.1:1")
     with plain_server() as port:
@@ -357,7 +357,7 @@ def test_what_listens_there_and_is_no_peer_is_told(house: House) -> None:
 
 
 class _Another(socketserver.StreamRequestHandler):
-    """A server of something else: it answers in the clear."""
+    """Another service, which answers without TLS."""
 
     def handle(self) -> None:
         self.wfile.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
@@ -373,7 +373,7 @@ def plain_server() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_leaves_when_it_is_told_to(house: House, number: signal.Signals) -> None:
+def test_a_server_stops_on_a_signal(house: House, number: signal.Signals) -> None:
     kitchen = house.kitchen.made()
     with kitchen.process("peer", "serve", "--listen", "127.0.0.1:0", "--json") as process:
         line = json.loads(heard(process, "listening for peers on ")[-1])
@@ -384,7 +384,7 @@ def test_a_server_leaves_when_it_is_told_to(house: House, number: signal.Signals
     assert (code, json.loads(output)) == (0, {"store": kitchen.url, "url": url}), errors
 
 
-def test_two_do_not_listen_in_one_place(house: House) -> None:
+def test_two_servers_cannot_share_an_address(house: House) -> None:
     with serving(house.kitchen) as url:
         place = url.removeprefix("https://")
         result = house.laptop.made().run("peer", "serve", "--listen", place)
@@ -401,13 +401,13 @@ def test_the_runs_of_a_removed_peer_are_listed_and_run_only_when_they_are_adopte
     assert f"held: {run.id} (write, created)\n" in told.stdout
     assert "asterism peer remove laptop --adopt" in told.stderr
     listed = kitchen.run("runs", "list")
-    assert "Held, since peer laptop was removed: " in listed.stderr
+    assert "Held because peer laptop was removed: " in listed.stderr
     assert [one["held_for"] for one in kitchen.json("runs", "list")] == ["laptop"]
     assert "asterism peer remove laptop --adopt" in kitchen.ok("runs", "why", run.id)
     with kitchen.process("device", "join", "cooker", *WATCHFUL) as cooker:
         heard(cooker, "joined as cooker")
         own = kitchen.workflow("cook", shell="echo soup")
-        until(kitchen, kitchen.create(own.name).id, status="completed")  # it works, and on nothing else
+        until(kitchen, kitchen.create(own.name).id, status="completed")  # it works on this run only
         assert kitchen.json("runs", "show", run.id)["status"] == "created"
         assert kitchen.json("peer", "remove", "laptop", "--adopt")["adopted"] == [run.id]
         until(kitchen, run.id, status="completed")

@@ -1,4 +1,4 @@
-"""``asterism series`` as people and scripts use it: what it says, what it exits with, and what it leaves alone."""
+"""``asterism series`` for people and scripts: its output, its exit codes, and what it does not change."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def test_the_first_is_claimed_and_the_next_is_queued_behind_it(scene: Remote) ->
     assert told.startswith("queued #124 in RFC-093 behind #123, active for ")
     assert told.endswith(" s, by ann; it is number 1 of 1 in the queue\n")
     again = scene.said("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
-    assert again.startswith("waits: #124 in RFC-093 behind #123")
+    assert again.startswith("waiting: #124 in RFC-093 behind #123")
 
 
 def test_claiming_what_one_holds_is_no_error_and_no_change(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "123")
-    assert scene.said("claim", NAME, "--issue", "123") == "RFC-093 is #123's already (revision 1)\n"
-    assert len(scene.message("history", NAME)["changes"]) == 1
+    assert scene.said("claim", NAME, "--issue", "123") == "#123 already holds RFC-093 (revision 1)\n"
+    assert len(scene.told("history", NAME)["changes"]) == 1
 
 
 def test_a_script_is_told_everything_in_json(scene: Remote) -> None:
-    claimed = scene.message("claim", NAME, "--issue", "123", "--by", "cron")
+    claimed = scene.told("claim", NAME, "--issue", "123", "--by", "cron")
     assert {key: claimed[key] for key in ("status", "issue", "position", "active", "tries", "dry_run")} == {
         "status": "claimed",
         "issue": 123,
@@ -97,7 +97,7 @@ def test_a_script_is_told_everything_in_json(scene: Remote) -> None:
         "dry_run": False,
     }
     assert claimed["state"]["by"] == "cron"
-    queued = scene.message("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
+    queued = scene.told("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
     assert (queued["status"], queued["position"], queued["active"]) == ("queued", 1, 123)
 
 
@@ -114,7 +114,7 @@ def test_a_lease_runs_out_and_the_next_one_is_up(scene: Remote) -> None:
 def test_a_lease_may_be_asked_for_later(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
     scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
-    assert scene.said("release", NAME, "--issue", "1") == "released RFC-093 from #1; #2 is active now (revision 3)\n"
+    assert scene.said("release", NAME, "--issue", "1") == "released #1 from RFC-093; #2 is now active (revision 3)\n"
     leased = scene.said("claim", NAME, "--issue", "2", "--lease", "2h")
     assert leased == "set the lease of #2 on RFC-093 (revision 4)\n"
     assert "  lease    2 h left\n" in scene.said("status", NAME)
@@ -132,21 +132,24 @@ def test_what_others_call_themselves_does_nothing_to_the_terminal(tmp_path: Path
 def test_a_lease_that_has_run_out_is_shown_and_ended_by_a_promotion(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1", "--lease", "1ms")
     told = scene.said("status", NAME)
-    assert "  lease    ran out " in told
-    assert "the lease of #1 has run out: the next claim or promotion ends it" in told
-    assert "ran out" in scene.said("status")
-    assert scene.said("promote", NAME) == "ended the lease of #1 on RFC-093; nobody waits\n"
+    assert "  lease    expired " in told
+    assert "the lease of #1 has expired: the next claim or promotion ends it" in told
+    assert "expired" in scene.said("status")
+    assert scene.said("promote", NAME) == "ended the lease of #1 on RFC-093; the queue is empty\n"
 
 
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("--issue", "x"), "'x' is no number of an issue: write 123."),
-        (("--issue", "0"), "'0' is no number of an issue"),
-        (("--issue", "1", "--lease", "0s"), "A lease is longer than nothing."),
-        (("--issue", "1", "--lease", "0.1ms"), "A lease is longer than nothing."),
-        (("--issue", "1", "--lease", "99999999h"), "A lease is 3650 days at most; without --lease it has no end."),
-        (("--issue", "1", "--renew"), "--renew takes --lease"),
+        (("--issue", "x"), "'x' is not the number of an issue (example: 123)."),
+        (("--issue", "0"), "'0' is not the number of an issue"),
+        (("--issue", "1", "--lease", "0s"), "A lease takes at least 0.001 s."),
+        (("--issue", "1", "--lease", "0.1ms"), "A lease takes at least 0.001 s."),
+        (
+            ("--issue", "1", "--lease", "99999999h"),
+            "A lease takes at most 3650 days; without --lease the claim has no end.",
+        ),
+        (("--issue", "1", "--renew"), "--renew needs --lease"),
         (("--issue", "1", "--tries", "-1"), "-1 is not in the range"),
         ((), "Missing option '--issue'"),
     ],
@@ -156,7 +159,7 @@ def test_what_makes_no_sense_is_refused(remote: Remote, words: tuple[str, ...], 
 
 
 def test_a_name_that_is_none_is_refused(remote: Remote) -> None:
-    assert "is no name of a series" in remote.do("claim", " ", "--issue", "1", code=64).stderr
+    assert "is not a valid name of a series" in remote.do("claim", " ", "--issue", "1", code=64).stderr
 
 
 def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None:
@@ -171,12 +174,12 @@ def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None
     )
     hook.chmod(0o755)
     result = remote.do("claim", NAME, "--issue", "2", "--tries", "2", code=EXIT_CONTENDED)
-    assert "Error: series RFC-093 is contended: others were first at each of 2 tries" in result.stderr
-    assert "and nothing was written" in result.stderr
-    told = remote.message("claim", NAME, "--issue", "2", "--tries", "1", code=EXIT_CONTENDED)
+    assert "Error: series RFC-093 is contended: other writers won all 2 tries" in result.stderr
+    assert "nothing was written" in result.stderr
+    told = remote.told("claim", NAME, "--issue", "2", "--tries", "1", code=EXIT_CONTENDED)
     assert told["status"] == "contended"
     hook.unlink()
-    assert remote.message("status", NAME)["queue"] == []
+    assert remote.told("status", NAME)["queue"] == []
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
@@ -192,27 +195,27 @@ def test_all_series_stand_in_a_table(scene: Remote) -> None:
     assert [line.split()[:2] for line in lines] == [["RFC-093", "#1"], ["RFC-094", "#7"]]
     assert lines[0].split()[-1] == "#2"
     assert lines[1].endswith("paused by ann: freeze")
-    assert [one["series"] for one in scene.message("status")["series"]] == ["RFC-093", "RFC-094"]
+    assert [one["series"] for one in scene.told("status")["series"]] == ["RFC-093", "RFC-094"]
 
 
 def test_where_there_is_no_series_that_is_said(remote: Remote) -> None:
     assert remote.do("status").stderr.startswith("There is no series in file://")
-    assert remote.do("history", NAME).stderr == "Nothing has happened in RFC-093 yet.\n"
-    assert remote.do("status", NAME).stderr.startswith("There is no series RFC-093 in file://")
-    told = remote.message("status", NAME)
+    assert remote.do("history", NAME).stderr == "Series RFC-093 has no changes yet.\n"
+    assert remote.do("status", NAME).stderr.startswith("Series RFC-093 does not exist in file://")
+    told = remote.told("status", NAME)
     assert (told["exists"], told["status"], told["active_issue"]) == (False, "free", None)
     said = remote.said("release", NAME, "--issue", "1")
-    assert said == f"there is no series RFC-093 in file://{remote.remote}: nothing to change\n"
-    assert remote.message("release", NAME, "--issue", "1")["status"] == "unchanged"
+    assert said == f"series RFC-093 does not exist in file://{remote.remote}: nothing to change\n"
+    assert remote.told("release", NAME, "--issue", "1")["status"] == "unchanged"
 
 
 def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
     scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     scene.said("release", NAME, "--issue", "1", "--no-promote")
-    told = scene.message("status", NAME)
+    told = scene.told("status", NAME)
     assert told["active_issue"] is None
-    assert told["why_not_promoted"].startswith("nobody promoted it: `asterism series promote RFC-093` does")
+    assert told["why_not_promoted"].startswith("not promoted yet: run `asterism series promote RFC-093`")
     assert "not promoted" in scene.said("status")
 
 
@@ -220,7 +223,7 @@ def test_the_history_tells_who_did_what(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1", "--by", "ann")
     scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
     scene.said("release", NAME, "--issue", "1", "--by", "carl")
-    told = scene.message("history", NAME)
+    told = scene.told("history", NAME)
     messages = [one["message"] for one in told["changes"]]
     assert messages == ["release #1 by carl", "queue #2 by bob", "claim #1 by ann"]
     assert told["changes"][0]["state"]["active_issue"] == 2
@@ -233,27 +236,27 @@ def test_the_history_tells_who_did_what(scene: Remote) -> None:
 def test_a_release_lets_the_next_one_have_its_turn(scene: Remote) -> None:
     for number, code in ((1, 0), (2, EXIT_QUEUED), (3, EXIT_QUEUED)):
         scene.said("claim", NAME, "--issue", str(number), code=code)
-    assert scene.said("release", NAME, "--issue", "1") == "released RFC-093 from #1; #2 is active now (revision 4)\n"
+    assert scene.said("release", NAME, "--issue", "1") == "released #1 from RFC-093; #2 is now active (revision 4)\n"
     assert scene.said("release", NAME, "--issue", "1") == "#1 is not in RFC-093\n"
-    assert scene.said("release", NAME, "--issue", "3") == "released RFC-093 from #3; #2 is active (revision 5)\n"
-    told = scene.message("release", NAME, "--issue", "2")
+    assert scene.said("release", NAME, "--issue", "3") == "released #3 from RFC-093; #2 is active (revision 5)\n"
+    told = scene.told("release", NAME, "--issue", "2")
     assert (told["status"], told["active"], told["promoted"]) == ("released", None, None)
 
 
 def test_a_pause_holds_everybody_and_a_resume_lets_the_first_one_go(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
     assert scene.said("pause", NAME, "--reason", "freeze") == "paused RFC-093; #1 stays active (revision 2)\n"
-    assert scene.said("pause", NAME) == "RFC-093 is paused already, by ann: freeze\n"
+    assert scene.said("pause", NAME) == "RFC-093 is already paused by ann: freeze\n"
     scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     assert scene.said("release", NAME, "--issue", "1") == (
-        "released RFC-093 from #1; nobody is active, 1 waiting (revision 4)\n"
+        "released #1 from RFC-093; no issue is active, 1 waiting (revision 4)\n"
     )
     queued = scene.said("claim", NAME, "--issue", "2", code=EXIT_QUEUED)
     assert queued == (
-        "waits: #2 in RFC-093 with nobody active; it is number 1 of 1 in the queue (paused by ann: freeze)\n"
+        "waiting: #2 in RFC-093 with no active issue; it is number 1 of 1 in the queue (paused by ann: freeze)\n"
     )
     assert scene.said("promote", NAME) == "nothing to promote: RFC-093 is paused by ann: freeze\n"
-    assert scene.said("resume", NAME) == "resumed RFC-093; #2 is active now (revision 5)\n"
+    assert scene.said("resume", NAME) == "resumed RFC-093; #2 is now active (revision 5)\n"
     assert scene.said("resume", NAME) == "RFC-093 is not paused\n"
     assert "pause (freeze) by ann" in scene.said("history", NAME)
     assert scene.said("promote", NAME) == "nothing to promote: #2 is active in RFC-093\n"
@@ -268,7 +271,7 @@ def test_one_that_waits_can_be_moved_to_the_front(scene: Remote) -> None:
     assert (
         "#9 is not in the queue of RFC-093: claim it first." in scene.do("front", NAME, "--issue", "9", code=64).stderr
     )
-    assert scene.message("status", NAME)["queue"] == [3, 2]
+    assert scene.told("status", NAME)["queue"] == [3, 2]
 
 
 def test_a_promotion_gives_the_first_of_the_queue_its_turn(scene: Remote) -> None:
@@ -302,10 +305,10 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, na
     if name == "promote":
         scene.said("resume", NAME)
         scene.said("release", NAME, "--issue", "2", "--no-promote")
-    before = scene.message("status", NAME)
+    before = scene.told("status", NAME)
     told = scene.said(name, NAME, *HISTORY_PREFIX[name], "--dry-run", code=EXIT_QUEUED if name == "claim" else 0)
     assert told.startswith(f"would {'queue' if name == 'claim' else 'move' if name == 'front' else name} ")
-    assert {**scene.message("status", NAME), "age": before["age"]} == before
+    assert {**scene.told("status", NAME), "age": before["age"]} == before
 
 
 def test_every_command_that_changes_something_can_be_rehearsed() -> None:
@@ -325,12 +328,13 @@ def test_a_state_that_cannot_be_read_is_taken_until_it_is_rebuilt(remote: Remote
     for words in (("claim", NAME, "--issue", "9"), ("promote", NAME), ("release", NAME, "--issue", "7")):
         result = remote.do(*words, code=EXIT_UNREADABLE)
         assert (
-            "the state has version 2, and this version of Asterism reads version 1. It counts as taken" in result.stderr
+            "the state has version 2, and this version of Asterism reads version 1. The series counts as taken"
+            in result.stderr
         )
-    assert remote.message("claim", NAME, "--issue", "9", code=EXIT_UNREADABLE)["status"] == "unreadable"
-    assert "this is version 2" in remote.said("status", NAME, code=EXIT_UNREADABLE)
+    assert remote.told("claim", NAME, "--issue", "9", code=EXIT_UNREADABLE)["status"] == "unreadable"
+    assert "the state has version 2" in remote.said("status", NAME, code=EXIT_UNREADABLE)
     assert "unreadable" in remote.said("status")
-    assert "Which issues live?" in remote.do("rebuild", NAME, code=64).stderr
+    assert "Name the open issues" in remote.do("rebuild", NAME, code=64).stderr
     told = remote.said("rebuild", NAME, "--issue", "9", "--issue", "7", "--issue", "8")
     assert told == "rebuilt RFC-093: #7 is active, the queue is #9, #8 (revision 5)\n"
     assert remote.said("history", NAME).splitlines()[-1].split()[2] == "?"
@@ -341,15 +345,26 @@ def test_a_rebuild_names_the_active_one_if_told_to(scene: Remote) -> None:
     told = scene.said("rebuild", NAME, "--issue", "1", "--issue", "2", "--active", "3")
     assert told == "rebuilt RFC-093: #3 is active, the queue is #1, #2 (revision 2)\n"
     assert scene.said("rebuild", NAME, "--issue", "1", "--issue", "2", "--active", "3").startswith("nothing to rebuild")
-    assert scene.said("rebuild", NAME, "--empty") == "rebuilt RFC-093: nobody is active, nobody waits (revision 3)\n"
+    assert (
+        scene.said("rebuild", NAME, "--empty")
+        == "rebuilt RFC-093: no issue is active, the queue is empty (revision 3)\n"
+    )
+
+
+def test_a_dry_run_of_a_rebuild_reads_the_history(scene: Remote) -> None:
+    """A repair needs the earlier states of a series, also if the series does not exist."""
+    scene.said("claim", NAME, "--issue", "1")
+    assert scene.said("rebuild", "RFC-094", "--issue", "1", "--dry-run") == (
+        "would rebuild RFC-094: no issue is active, the queue is #1 (revision 1)\n"
+    )
 
 
 def test_a_rebuild_during_a_pause_makes_nobody_active(scene: Remote) -> None:
     scene.said("claim", NAME, "--issue", "1")
     scene.said("pause", NAME)
     refused = scene.do("rebuild", NAME, "--issue", "1", "--active", "3", code=64)
-    assert "RFC-093 is paused by ann: nobody becomes active before it is resumed." in refused.stderr
-    assert scene.message("rebuild", NAME, "--issue", "2", "--active", "1")["active"] == 1
+    assert "RFC-093 is paused by ann: resume it before an issue becomes active." in refused.stderr
+    assert scene.told("rebuild", NAME, "--issue", "2", "--active", "1")["active"] == 1
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -357,7 +372,7 @@ def test_a_rebuild_during_a_pause_makes_nobody_active(scene: Remote) -> None:
 
 def test_two_places_at_once_are_refused(remote: Remote) -> None:
     result = remote.do("status", "--store", remote.url, code=64)
-    assert "--remote and --store name different places: give one of them." in result.stderr
+    assert "--remote and --store name different registers: give one of them." in result.stderr
 
 
 def test_a_remote_that_is_not_there_is_out_of_reach(remote: Remote) -> None:
@@ -373,14 +388,14 @@ def test_a_remote_of_the_checkout_is_known_by_its_name(remote: Remote, monkeypat
     remote.place = ("--remote", "origin")
     assert remote.said("claim", NAME, "--issue", "1") == "claimed RFC-093 for #1 (revision 1)\n"
     remote.place = ("--remote", "upstream")
-    assert "no remote of that name in this checkout" in remote.do("status", code=64).stderr
+    assert "nor a remote of this checkout" in remote.do("status", code=64).stderr
     status = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True)
     assert status.stdout == ""
 
 
 def test_a_store_in_memory_cannot_be_shared(remote: Remote) -> None:
     remote.place = ("--store", "memory:")
-    assert "nobody could share a series in it" in remote.do("status", code=64).stderr
+    assert "commands cannot share a series in it" in remote.do("status", code=64).stderr
 
 
 def test_who_only_looks_makes_no_store(tmp_path: Path) -> None:

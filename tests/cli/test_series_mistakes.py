@@ -1,4 +1,4 @@
-"""Slips of those who use the commands on series: each is told in a sentence that helps, with its exit code."""
+"""Mistakes in the use of ``asterism series``: each has a helpful message and its exit code."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def scene(tmp_path: Path) -> Scene:
 @pytest.mark.parametrize("words", [["release", "--issue", "1"], ["promote"], ["resume"], ["rebuild", "--empty"]])
 def test_the_name_of_no_series_is_told_and_makes_none(scene: Scene, words: list[str]) -> None:
     told = scene.ok("series", words[0], "RFC-930", *words[1:])
-    assert told.startswith("there is no series RFC-930 in sqlite:")
+    assert told.startswith("series RFC-930 does not exist in sqlite:")
     assert "RFC-930" not in scene.ok("series", "status")
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "abc", "", "1.5", "1234567890123456", "9" * 5000, "１"])
 def test_what_is_no_number_of_an_issue_is_refused(scene: Scene, number: str) -> None:
     result = scene.run("series", "claim", NAME, "--issue", number)
-    assert (result.exit_code, "is no number of an issue: write 123." in result.stderr) == (64, True)
+    assert (result.exit_code, "is not the number of an issue (example: 123)." in result.stderr) == (64, True)
 
 
 def test_a_rehearsal_says_what_would_be(scene: Scene) -> None:
     told = scene.ok("series", "release", NAME, "--issue", "1", "--dry-run")
-    assert told == "would release RFC-093 from #1; #2 would be active then (revision 3)\n"
+    assert told == "would release #1 from RFC-093; #2 would then be active (revision 3)\n"
     told = scene.ok("series", "release", NAME, "--issue", "1", "--no-promote", "--dry-run")
-    assert told == "would release RFC-093 from #1; nobody would be active, 1 waiting (revision 3)\n"
+    assert told == "would release #1 from RFC-093; no issue would be active, 1 waiting (revision 3)\n"
     scene.ok("series", "pause", NAME)
     scene.ok("series", "release", NAME, "--issue", "1")
-    assert scene.ok("series", "resume", NAME, "--dry-run").startswith("would resume RFC-093; #2 would be active then")
+    assert scene.ok("series", "resume", NAME, "--dry-run").startswith("would resume RFC-093; #2 would then be active")
 
 
 def test_who_waits_is_told_who_made_the_other_one_active(scene: Scene) -> None:
@@ -58,7 +58,7 @@ def test_who_waits_is_told_who_made_the_other_one_active(scene: Scene) -> None:
 def test_a_remote_that_is_empty_is_told(scene: Scene, remote: str) -> None:
     """As in a script with a variable that is not set."""
     result = scene.run("series", "status", "--remote", remote)
-    assert (result.exit_code, "--remote is empty: it takes an address" in result.stderr) == (64, True)
+    assert (result.exit_code, "--remote is empty: give an address" in result.stderr) == (64, True)
 
 
 def test_a_transport_that_git_does_not_know_is_named(scene: Scene) -> None:
@@ -77,7 +77,7 @@ def test_a_store_that_is_not_there_is_told_as_data_too(scene: Scene) -> None:
     assert result.exit_code == EXIT_UNAVAILABLE
     told = json.loads(result.stdout)
     assert (told["status"], "there is no store" in told["error"]) == ("unavailable", True)
-    assert "the first `asterism series claim` makes it" in told["error"]
+    assert "the first `asterism series claim` creates it" in told["error"]
     assert not (scene.folder / "none.db").exists()
 
 
@@ -93,4 +93,4 @@ def test_the_status_of_what_cannot_be_read_says_what_to_do(scene: Scene) -> None
     result = scene.run("series", "status", NAME, "--remote", str(remote))
     assert result.exit_code == EXIT_UNREADABLE
     assert "is not JSON" in result.stdout
-    assert "It counts as taken; `asterism series rebuild` writes it anew" in result.stdout
+    assert "The series counts as taken. Rebuild it from the open issues" in result.stdout

@@ -1,5 +1,4 @@
-"""What is odd in what others wrote, or in what was typed, does nothing to a terminal or a runner, and is no
-traceback."""
+"""Odd text from outside neither acts on a terminal or a runner nor causes a traceback."""
 
 from __future__ import annotations
 
@@ -90,14 +89,14 @@ def test_bytes_that_are_no_text_are_refused_on_every_register(scene: Scene, kind
     place = place_of(scene, kind)
     scene.ok("series", "claim", NAME, "--issue", "1", *place)
     result = scene.run("series", *words, *place)
-    assert (result.exit_code, "this is not UTF-8." in result.stderr) == (64, True), result.output
+    assert (result.exit_code, "not valid UTF-8." in result.stderr) == (64, True), result.output
     assert json.loads(scene.ok("series", "status", NAME, "--json", *place))["revision"] == 1
 
 
 def test_they_are_refused_by_a_sync_too() -> None:
     with GitHubServer(scenes.world_of()) as server:
         result = on_github(server, "sync", "--by", NO_TEXT)
-        assert (result.exit_code, "this is not UTF-8." in result.stderr) == (64, True)
+        assert (result.exit_code, "not valid UTF-8." in result.stderr) == (64, True)
         assert server.call(lambda world: world.documents()) == {}
 
 
@@ -105,7 +104,7 @@ def test_they_are_refused_by_a_sync_too() -> None:
 def test_what_is_no_login_is_refused_before_anything_is_changed(login: str) -> None:
     with GitHubServer(scenes.world_of()) as server:
         result = on_github(server, "sync", "--assign", login)
-        assert (result.exit_code, "is no login" in result.stderr) == (64, True), result.output
+        assert (result.exit_code, "is not a login of GitHub" in result.stderr) == (64, True), result.output
         assert server.call(lambda world: world.documents()) == {}
 
 
@@ -130,7 +129,7 @@ def test_an_issue_that_is_closed_has_left() -> None:
             result = on_github(server, "sync", "--issue", "1")
             assert (result.exit_code, result.stdout.splitlines()[-1]) == (
                 0,
-                "#1 is closed: it is not in RFC-093 any more",
+                "#1 is closed: it is no longer in RFC-093",
             )
 
 

@@ -1,4 +1,4 @@
-"""Series on a remote that is known by its name in a checkout, on one that hangs, and the figures of what was done."""
+"""Series on a remote by its name in a checkout, on one that hangs, and the metrics of commands."""
 
 from __future__ import annotations
 
@@ -185,4 +185,4 @@ def test_figures_that_cannot_be_written_do_not_change_how_it_ended(tmp_path: Pat
     words = ("series", "claim", NAME, "--issue", "1", "--metrics", str(tmp_path / "file" / "figures.json"))
     result = Scene(tmp_path).run(*words)
     assert result.exit_code == 0
-    assert "The figures could not be written to " in result.stderr
+    assert "cannot write the metrics to " in result.stderr

@@ -102,7 +102,7 @@ async def test_an_answer_that_nobody_waits_for_is_said(dialect: Dialect, caplog:
         await session.bus.publish_event(dialect.modified("plan", ["A"]))
         await running
     assert f"its {dialect.noun}_id is 'unheard of'" in caplog.text
-    assert "nobody waits for it" in caplog.text
+    assert "no run waits for it" in caplog.text
     assert session.devices.started == ["A"]
 
 

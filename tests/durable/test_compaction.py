@@ -414,7 +414,7 @@ async def test_retention_removes_the_snapshot_of_a_plan(stage: Stage) -> None:
     assert await parts(stage)
     found = await stage.store.register("plan/nightly")
     assert found is not None
-    await retention._forget(stage.store, found)
+    await retention._remove_plan(stage.store, found)
     assert await parts(stage) == []
 
 

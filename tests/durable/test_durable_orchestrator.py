@@ -459,7 +459,7 @@ async def test_an_edit_that_cannot_be_stored_is_rejected(stage: Stage) -> None:
     orchestrator = stage.orchestrator()
     running = stage.spawn(orchestrator.run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
-    with pytest.raises(EditRejected, match="this plan is kept in a store"):
+    with pytest.raises(EditRejected, match="the plan is kept in a store"):
         await orchestrator.edit("nightly", EditBatch((AddTask(Task("b", call=lambda: None)),)))
     await orchestrator.edit("nightly", EditBatch((AddTask(task("b")), AddDependency("a", "b"))))
     assert "b" in (await stage.load()).plan

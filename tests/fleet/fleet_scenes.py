@@ -1,4 +1,4 @@
-"""A fleet in virtual time: a store whose clock can be set, lines that can be cut, hands that do what a test says."""
+"""A fleet in virtual time: a store with a clock to set, connections to cut, and executors under control of a test."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Hands:
 
 
 class DeviceHost:
-    """A machine on which nobody else is the device."""
+    """A machine on which no other process is the device."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -213,7 +213,7 @@ class Stage:
         self.devices: list[Device] = []
 
     def fleet(self, by: str, store: Store | None = None) -> Fleet:
-        self._fleets += 1  # nobody draws the same id as another
+        self._fleets += 1  # so that no two draw the same id
         return Fleet(store or self.store, by=by, clock=Clock(), chance=random.Random(self._fleets))
 
     def monitor(self, name: str = "hub", line: Line | None = None, **terms: Any) -> Monitor:
@@ -265,7 +265,7 @@ class Stage:
 
 @asynccontextmanager
 async def staged() -> AsyncIterator[Stage]:
-    """A fleet in virtual time; at the end nobody is left in it, and its store is in order."""
+    """A fleet in virtual time; at the end no task is left, and its store is consistent."""
     stage = Stage()
     try:
         yield stage

@@ -1,4 +1,4 @@
-"""Which work a device claims, which it starts, in what order, and what it declines."""
+"""The claimer: which runs a device claims, starts and declines, and in which order."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_takes_within_a_moment_share_one_timestamp(stage: Stage) -> None:
 
         return await take(offer, later)
 
-    setattr(stage.store, "take", slowly)  # noqa: B010 - for everybody who asks it from now on
+    setattr(stage.store, "take", slowly)  # noqa: B010 - for every device from now on
     for _ in range(6):
         await stage.person.create(WORK)
     kitchen = await stage.device("kitchen", slots=6)

@@ -1,5 +1,5 @@
-"""The store's clock jumps, ahead and back, while a fleet works: nothing is taken from the living, nothing waits for
-ever, and it is told."""
+"""The store's clock jumps, ahead and back, while a fleet works: no living device loses a run, no run waits for ever,
+and a notice is left."""
 
 from __future__ import annotations
 

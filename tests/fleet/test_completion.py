@@ -1,4 +1,4 @@
-"""Ends that come up together leave together; whatever happens to their commit, each is told once."""
+"""Ends that come up together are written in one commit; if it fails, each is still written once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def at_work(stage: Stage, number: int, **terms: object) -> tuple[Device, l
     runs = [await stage.person.create(WORK) for _ in range(number)]
     for run in runs:
         await stage.at_work(device, run)
-    await device.fleet.settings()  # so that nobody has to wait for them
+    await device.fleet.settings()  # read before, so that no end waits for them
     return device, runs
 
 
@@ -73,7 +73,7 @@ async def test_a_conflict_of_one_end_does_not_keep_the_others_from_being_written
     device, runs = await at_work(stage, 4)
     device.line.late["commit"] = 1.0
     finish_all(device, runs)
-    await stage.person.cancel(runs[2].id)  # only a wish; what is done stands
+    await stage.person.cancel(runs[2].id)  # only a request: a completed run stays completed
     await all_completed_once(stage, runs)
     await stage.until(lambda: not len(device.agent.worker))
 

@@ -23,7 +23,7 @@ BRISK = replace(WORK, name="brisk", heartbeat=2.0, timeout=6.0)
 
 
 def bound(flow: Workflow) -> float:
-    """From the death of a device to the moment at which its run is somebody else's."""
+    """From the death of a device to the reassignment of its run."""
     return flow.timeout + PASS + EVERY / 10
 
 

@@ -1,4 +1,4 @@
-"""A device that cannot do its own part loses what it takes, and stops taking: it is no black hole for a whole fleet."""
+"""Health of a device: one that cannot do its own part loses a few runs and stops taking more."""
 
 from __future__ import annotations
 

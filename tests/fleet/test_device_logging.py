@@ -1,4 +1,4 @@
-"""What a device logs of a store that is out of reach for long: when it begins, once a minute, and when it is over."""
+"""Log of a device during a long outage of the store: at its begin, once a minute, and at its end."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_internal_error_is_logged_with_its_traceback(caplog: pytest.LogCaptur
         trouble.occurred(error)
     assert told(caplog, "") == [
         ("WARNING", "cannot watch: no room left"),
-        ("ERROR", "cannot watch: a mistake in Asterism itself"),
+        ("ERROR", "cannot watch: a bug in Asterism"),
         ("WARNING", "cannot watch, for 69 s now: 'x'"),
     ]
     assert [record.exc_info is not None for record in caplog.records] == [False, True, False]

@@ -1,4 +1,4 @@
-"""A rule or a selection that costs too much is an objection with words, wherever it comes from: nobody is held up."""
+"""A rule or a selection that costs too much is a refusal with a reason, and holds up no device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_device_with_a_rule_that_always_costs_too_much_does_not_start(
 
 @pytest.mark.parametrize("bomb", [*CONSTANT.values(), *RULES.values()])
 async def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_work(stage: Stage, bomb: str) -> None:
-    """As an older version or somebody else may have put it there: past every check."""
+    """Written past every check, as by an older version or another program."""
     bad = Workflow("heavy", call="work:do", requires=bomb, version=1)
     await stage.store.commit(
         [

@@ -15,7 +15,7 @@ WORK = Workflow("work", call="work:do", heartbeat=3.0, timeout=10.0)
 
 
 async def test_a_run_received_before_a_long_freeze_is_not_begun_after_it(stage: Stage) -> None:
-    """The grant was good when it came. When its execution gets its turn, nobody knows any more."""
+    """The lease held when the run came. It has run out when the execution begins."""
     kitchen = await stage.device("kitchen")
     lease = kitchen.agent.lease
     asked: list[bool] = []

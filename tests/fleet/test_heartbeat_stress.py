@@ -32,7 +32,7 @@ class VirtualClock:
 
 
 class Worker:
-    """Does what it is told, and counts how often it began."""
+    """Calls a function, and counts the executions."""
 
     def __init__(self, work: Callable[[RunWork], Coroutine[Any, Any, Any]]) -> None:
         self._work = work
@@ -88,7 +88,7 @@ async def short_lease_on_a_slow_heart() -> tuple[str, int, int]:
     """How a run ended, in which epoch, and how often it was begun."""
     scene = Scene(worker := Worker(sleeps))
     await scene.agent.joined.wait()
-    await asyncio.sleep(3.0)  # its heart has just begun to wait, for half a minute
+    await asyncio.sleep(3.0)  # its heartbeat has just begun to wait, for half a minute
     flow = Workflow("quick", call="a:b", heartbeat=2.0, timeout=6.0, losses=0)
     run = await scene.person.create(flow, {"seconds": 60.0})
     ended = await scene.person.wait(run.id)

@@ -1,4 +1,4 @@
-"""A device distrusts itself in time, begins nothing that may be another's by now, and gives back what it lost."""
+"""The lease: a device stops in time, begins no run that another may have by now, and gives back what it lost."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_fenced_run_returns_to_the_fleet_with_the_next_heartbeat(stage: 
     await asyncio.sleep(5.0)
     kitchen.line.down = True
     await stage.until(lambda: not kitchen.hands.busy)
-    kitchen.line.down = False  # nobody watched, so the store still thinks it is the device's
+    kitchen.line.down = False  # no monitor ran, so the store still has it as this device's
     found = await stage.reaches(run, "reassigning")
     assert (found.progress, found.previous[0].device) == (Progress(3, 9), "kitchen")
     assert len(found.previous) == 1
@@ -126,7 +126,7 @@ async def test_a_run_that_was_taken_away_is_stopped_with_the_next_heartbeat(stag
     assert await stage.read(run) == lost, "it says nothing about what is not its own"
 
 
-# -- beginning only what is sure ---------------------------------------------------------------------------------
+# -- no start without a lease ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["take", "claim", "create"])
@@ -154,7 +154,7 @@ async def test_an_answer_that_comes_after_the_lease_begins_nothing(stage: Stage,
 
 
 async def slow_grant(stage: Stage, kitchen: Device, way: str) -> tuple[float, list[asyncio.Task[Run]]]:
-    """The kitchen is granted a run, and hears of it only a minute later. When that is, and who waits for it."""
+    """The kitchen is granted a run, and gets the answer a minute later. Returns that moment, and the waiting task."""
     creating: list[asyncio.Task[Run]] = []
     by = stage.fleet("only for the kitchen")
     if way == "create":
@@ -214,7 +214,7 @@ async def test_a_start_whose_answer_got_lost_is_begun_all_the_same(stage: Stage)
 
 
 async def test_an_earlier_grant_has_to_leave_before_a_later_one_of_the_same_run_comes_in(stage: Stage) -> None:
-    """Otherwise one would push the other off the desk, and its slot would be lost for ever."""
+    """Otherwise one would replace the other in the worker, and its slot would be lost for ever."""
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     run = await stage.person.create(TIGHT)
     await stage.at_work(kitchen, run)

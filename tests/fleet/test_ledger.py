@@ -25,7 +25,7 @@ KITCHEN = Owner("kitchen", "kitchen-1")
 
 
 async def known(stage: Stage) -> None:
-    """The owner, as the store knows it. Without slots, it is given nothing but what a test gives it."""
+    """The owner, as the store knows it. It has no slots, so only the test assigns runs to it."""
     await stage.store.commit([PutSession(Session(KITCHEN.session, KITCHEN.device, 0.0, slots=0), None)])
 
 
@@ -222,15 +222,15 @@ async def test_a_retry_is_a_new_run_that_names_the_old_one(stage: Stage) -> None
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        ({"priority": "high"}, "priority is a whole number"),
-        ({"priority": True}, "priority is a whole number"),
-        ({"given": [1]}, "is an object with names and values"),
+        ({"priority": "high"}, "priority must be a whole number"),
+        ({"priority": True}, "priority must be a whole number"),
+        ({"given": [1]}, "must be an object of named values"),
         ({"given": {"x": {1, 2}}}, "which is not JSON"),
         ({"given": {"$blob": "x", "size": 1}}, "looks like a reference"),
-        ({"key": ""}, "key is a text"),
-        ({"key": "plan:nightly/a/1"}, "are those of constellations"),
-        ({"series": "a\nb"}, "series is a text"),
-        ({"device": 3}, "device is a text"),
+        ({"key": ""}, "key must be a text"),
+        ({"key": "plan:nightly/a/1"}, "are reserved for plans"),
+        ({"series": "a\nb"}, "series must be a text"),
+        ({"device": 3}, "device must be a text"),
     ],
 )
 async def test_invalid_terms_are_refused_before_any_write(stage: Stage, terms: dict[str, Any], words: str) -> None:
@@ -283,7 +283,7 @@ async def test_a_series_that_cannot_be_read_is_taken_and_says_so(stage: Stage) -
 
 
 async def test_a_repair_of_a_series_sees_runs_that_ended_meanwhile(stage: Stage) -> None:
-    """The end of a run does not slip in between the reading and the writing of whoever mends it."""
+    """The end of a run does not get lost between the read and the write of a repair."""
     run = await stage.person.create(WORK, series="films")
     await stage.store.commit([PutRegister("series/films", {"broken": True}, 1)])
     broken = await stage.store.register("series/films")

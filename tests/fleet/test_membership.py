@@ -1,4 +1,4 @@
-"""One living device per name: who is refused, who is replaced, and what a new life inherits."""
+"""Membership: one living device per name; refusals, replacement, and the runs of an earlier session."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_device_joins_although_the_answer_gets_lost_or_the_store_is_out_
 
 
 async def test_a_device_whose_name_is_taken_while_it_joins_gives_way(stage: Stage) -> None:
-    """Its entry was made and nobody told it; before it could look, somebody else took the name."""
+    """The answer to its entry was lost, and another device took the name before it looked again."""
     late = Device(stage, "kitchen", host="one")
     stage.devices.append(late)
     late.line.loses["commit"] = 5
@@ -118,5 +118,5 @@ async def test_a_device_counts_from_before_it_asked_to_join(stage: Stage) -> Non
 
 
 async def test_a_device_that_would_do_nothing_but_beat_is_refused(stage: Stage) -> None:
-    with pytest.raises(AsterismError, match=r"its heartbeat is 0\.1 s at least, not 0\.05 s"):
+    with pytest.raises(AsterismError, match=r"heartbeat must be at least 0\.1 s, not 0\.05 s"):
         await stage.device("laptop", heartbeat=0.05, timeout=90.0)

@@ -1,4 +1,4 @@
-"""The monitor: what it takes away and what not, what it hands out, and what it gives up."""
+"""The monitor: which runs it takes away, assigns and gives up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def watch(monitor: Monitor, seconds: float, every: float = 5.0) -> None:
 
 
 async def idle(stage: Stage, name: str, **terms: object) -> Session:
-    """A device that is joined and of which nothing is heard any more."""
+    """A device that is joined and sends no heartbeats any more."""
     session = Session(f"{name}-1", name, stage.store.clock(), **terms)  # type: ignore[arg-type]
     await stage.store.commit([PutSession(session, None)])
     return session
@@ -227,7 +227,7 @@ async def test_without_the_preferred_device_any_device_may_take_the_run(stage: S
     flow = replace(WORK, name="picky", prefers="os == 'plan9'")
     orchestration = replace(WORK, name="orchestration", orchestration=True)
     runs = [await stage.person.create(flow), await stage.person.create(orchestration)]
-    plain = await stage.device("plain", slots=2)  # nobody is elected: it has to help itself
+    plain = await stage.device("plain", slots=2)  # no coordinator: it takes runs by itself
     for run in runs:
         await stage.at_work(plain, run)
 
@@ -442,7 +442,7 @@ async def test_an_unplaceable_run_is_given_up_however_many_wait_before_it(
 async def test_a_device_of_a_peer_gets_its_run_however_many_runs_wait(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes nothing by itself, so what is for it alone would wait for ever beside a device that cannot do it."""
+    """It takes nothing by itself, so a run for it alone would wait for ever beside a device that cannot execute it."""
     monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 5)
     await stage.device("kitchen")
     for _ in range(7):

@@ -1,4 +1,4 @@
-"""Telling people: what the store names is executed and asked under the policy of the device that tells."""
+"""The notifier: commands and addresses of the settings, judged by the device policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.process_scenes import alive, soon_async
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Sends whoever asks for ``/to?…`` there, and keeps what it is told."""
+    """Redirects ``/to?…`` there, and keeps the bodies it gets."""
 
     def answer(self) -> None:
         self.server.asked.append(self.path)  # type: ignore[attr-defined]
@@ -146,7 +146,7 @@ async def failed(fleet: Fleet, *messages: str) -> None:
 
 
 async def delivered(fleet: Fleet, file: Path) -> list[str]:
-    """What is told in one pass."""
+    """The notices that one pass delivers."""
     notifier = Notifier(fleet, DevicePolicy.open())
     try:
         await notifier.deliver()

@@ -1,4 +1,4 @@
-"""What a device's policy refuses when it looks for work: it is judged before it is taken, and no grant is recorded."""
+"""Refusals by the device policy: a run is judged before it is taken, and no grant is recorded."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.fleet.fleet_scenes import WORK, Device, Stage
 pytestmark = pytest.mark.virtual_time
 
 FRAIL = replace(WORK, name="frail", rounds=0, no_device_timeout=20.0)
-"""Would fail at the first round in which all decline, and soon if nobody can do it."""
+"""Fails after the first round in which all decline, and soon if no device can execute it."""
 
 WORDS = "resting: it would hand this back because 'battery < 0.2' holds"
 

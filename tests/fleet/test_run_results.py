@@ -1,4 +1,4 @@
-"""What a device is wished, what it reports, and how its work ends."""
+"""Requests to stop a run, reports of its execution, and its result."""
 
 from __future__ import annotations
 
@@ -169,13 +169,13 @@ async def test_large_inputs_and_outputs_are_kept_apart(stage: Stage) -> None:
 @pytest.mark.parametrize("value", ["x" * 200, ["x" * 200]])
 async def test_a_value_above_the_limit_is_refused_even_below_the_blob_size(stage: Stage, value: Any) -> None:
     await stage.person.configure(most=100)
-    with pytest.raises(TooLarge, match=r"it has 20\d bytes, and this fleet keeps at most 100"):
+    with pytest.raises(TooLarge, match=r"it has 20\d bytes; the limit of this fleet is 100"):
         await stage.person.blobs.keep(value, "it")
 
 
 async def test_an_input_that_is_too_large_is_refused(stage: Stage) -> None:
     await stage.person.configure(most=100_000)
-    with pytest.raises(AsterismError, match=r"the input of 'work' has 200,\d+ bytes, and this fleet keeps at most"):
+    with pytest.raises(AsterismError, match=r"the input of 'work' has 200,\d+ bytes; the limit of this fleet is"):
         await stage.person.create(WORK, {"text": "x" * 200_000})
 
 
@@ -184,7 +184,7 @@ async def test_an_input_that_is_gone_fails_the_run_instead_of_sending_it_round_a
     stage.store._blobs.clear()
     kitchen = await stage.device("kitchen")
     ended = await stage.end_of(run)
-    assert "is not there any more" in (ended.error or "")
+    assert (ended.error or "").endswith("is missing")
     assert kitchen.hands.begun == []
     stage.store._runs[run.id] = ended.changed(input={})  # the stage itself is not the matter here
 

@@ -1,4 +1,4 @@
-"""The wall clock of one machine jumps by an hour: what it writes into a store on another machine has the right time."""
+"""The wall clock of a machine jumps by an hour, and its records in a store elsewhere have the right time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 WALL, ALL = "clock == time.CLOCK_REALTIME", "clock != time.CLOCK_MONOTONIC"
-"""Somebody sets the clock; and what some tools that fake it do."""
+"""Ways to set the clock, and to fake it."""
 
 FOLLOWS_THE_WALL_CLOCK = """
 from asterism.store.postgres.server_clock import ServerClock
@@ -125,7 +125,7 @@ def test_if_it_followed_its_wall_clock_it_would_be_an_hour_off(postgres_url: str
     off = [run for run in found if any(abs(now - time) > RIGHT for time in times(run))]
     if jump > 0:
         assert off
-    else:  # what the story has is not gone back behind, so it stands still
+    else:  # a story never goes back in time, so it stands still
         assert any(run.started_at == run.ended_at for run in found)
 
 

@@ -199,7 +199,7 @@ def test_inputs_fill_command_arguments_and_never_split_or_inject() -> None:
 
 def test_an_argument_with_an_unknown_input_fails_and_names_it() -> None:
     error = execute(Task("a", argv=["echo", "{nothing}"]))["a"].error
-    assert "names {nothing}, and there is no such input" in str(error)
+    assert "names {nothing}, but there is no such input" in str(error)
 
 
 def test_a_secret_reaches_the_command_and_never_its_error_or_its_story(

@@ -763,7 +763,11 @@ async def async_function(view: Any, events: Any) -> Any:
     return add_extra(view, events)
 
 
-@pytest.mark.parametrize("editor", [WithEdit(), WithSyncEdit(), CallableObject(), async_function, add_extra], ids=str)
+@pytest.mark.parametrize(
+    "editor",
+    [WithEdit(), WithSyncEdit(), CallableObject(), async_function, add_extra],
+    ids=["edit", "sync edit", "callable object", "async function", "function"],
+)
 def test_an_editor_is_any_function_or_object_with_edit(editor: Any) -> None:
     result, _ = edited(independent(Task("a", call=after(1))), editor=editor)
     assert result["extra"].value == "extra"

@@ -166,7 +166,7 @@ def test_a_task_that_can_never_run_is_cancelled_with_its_reason() -> None:
     result = orchestrate(plan)
     assert result["b"].status == "cancelled"
     assert why_of(result, "b", "cancelled") == "unreachable: it needs 'a' to succeed, but 'a' failed"
-    assert "'b', which was cancelled" in why_of(result, "c", "cancelled")
+    assert why_of(result, "c", "cancelled") == "unreachable: it needs 'b' to succeed, but 'b' was cancelled"
     assert result["cleanup"].status == "completed"
     assert result["always"].status == "completed"
     assert result.state == "partially_failed"

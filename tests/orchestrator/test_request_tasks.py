@@ -152,7 +152,7 @@ def test_the_statuses_that_count_as_success_can_be_set(server: Any) -> None:
 
 
 def test_an_answer_that_lies_about_being_json_fails_the_task(server: Any) -> None:
-    with pytest.raises(AsterismError, match=f"GET {server.url}/broken answered with what is not JSON"):
+    with pytest.raises(AsterismError, match=f"GET {server.url}/broken answered with a body that is not JSON"):
         fetch({"url": f"{server.url}/broken"})
 
 

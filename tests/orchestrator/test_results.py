@@ -179,13 +179,13 @@ def test_an_input_from_a_task_it_does_not_depend_on_fails_with_both_names() -> N
     result = orchestrate(plan)
     assert result["last"].status == "failed"
     assert "'count'" in str(result["last"].error)
-    assert "'a' is no task that this one depends on" in str(result["last"].error)
+    assert "'a' is not a task that this one depends on" in str(result["last"].error)
 
 
 def test_a_parameter_that_nothing_fills_fails_the_task_and_is_named() -> None:
     async def last(missing: int) -> None: ...
 
-    with pytest.raises(TypeError, match="task 'last': nothing fills the parameter 'missing'"):
+    with pytest.raises(TypeError, match="task 'last': the parameter 'missing' has no value"):
         gather(last, a=1)
 
 

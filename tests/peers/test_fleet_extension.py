@@ -1,4 +1,4 @@
-"""Peers plug into the ports of a fleet: every fleet has them, and the package of fleets does not import them."""
+"""The extension of fleets by peers: every fleet has it, and the fleet package does not import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop that changes a series: it loses nobody, says what it does not know, and gives up only as it was told to."""
+"""The update loop: conflicts, lost replies, deadlines, rate limits and repairs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A register on a git remote where something is wrong: locks, refs that look alike, folders that are swept, settings of
-the surroundings, and git processes that do not end."""
+"""A git remote with problems: locks, similar refs, removed directories, odd settings, git processes that hang."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Series on a git remote over HTTPS: the certificate is trusted as git is told to, and one that is not is told at once,
-never tried again."""
+"""A git remote over HTTPS: git's settings decide about trust, and an untrusted certificate fails at once."""
 
 from __future__ import annotations
 

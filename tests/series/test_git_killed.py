@@ -1,4 +1,4 @@
-"""A ``series`` command that is killed takes git and all that it started along, and leaves no lock on the remote."""
+"""A killed ``series`` command: its git processes end too, and no lock stays on the remote."""
 
 from __future__ import annotations
 

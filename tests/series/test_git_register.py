@@ -1,4 +1,4 @@
-"""A register on a git remote: what it does there and here, and what it makes of what git says."""
+"""The register on a git remote: what it writes, and how it interprets the output of git."""
 
 from __future__ import annotations
 

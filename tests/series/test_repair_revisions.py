@@ -1,4 +1,4 @@
-"""A state that is made anew goes on counting where the old one ended, as far as anything tells where that was."""
+"""A rebuilt state continues the revision of the old one, as far as that is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures: counted once, written whole, read by Prometheus."""
+"""Metrics: counted once, written atomically, readable by Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A register in the project's store: apart from runs, with a history that does not grow for ever."""
+"""The register in a store: separate from runs, with a bounded history."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store
 from asterism.store.sqlite import SqliteStore, group_commit
+from asterism.testing import store_conformance
 from asterism.testing.store_conformance import (
     ProcessOpener,
     SharedStoreConformance,
@@ -208,6 +209,13 @@ def test_pytest_can_call_every_test_of_the_suite() -> None:
     for name in tests:
         assert getattr(SharedStoreConformance, name).__code__.co_argcount == 1, name
     assert issubclass(SharedStoreConformance, StoreTests)
+
+
+def test_assertions_of_every_module_of_the_suite_are_rewritten() -> None:
+    """So that pytest shows the compared values of a failed assertion."""
+    folder = Path(str(store_conformance.__file__)).parent
+    modules = {path.stem for path in folder.glob("*_tests.py")} - {"store_tests"}
+    assert {*modules, "sample_records"} == set(store_conformance._TESTS)
 
 
 def test_without_hypothesis_the_suite_says_what_to_install() -> None:

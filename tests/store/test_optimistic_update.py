@@ -44,97 +44,84 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_two_racing_writers_lose_no_update(seed: int) -> None:
-    async def scene() -> None:
-        store = SlowStore()
+@pytest.mark.virtual_time(seeds=5)
+async def test_two_racing_writers_lose_no_update() -> None:
+    store = SlowStore()
 
-        async def writer() -> None:
-            for _ in range(20):
-                await update_register(store, "count", one_more)
+    async def writer() -> None:
+        for _ in range(20):
+            await update_register(store, "count", one_more)
 
-        await asyncio.gather(writer(), writer())
+    await asyncio.gather(writer(), writer())
+    found = await store.register("count")
+    assert found == ("count", 40, 40)
+    assert store.commits > 40, "the writers never met"
+
+
+@pytest.mark.virtual_time
+async def test_an_update_returns_the_new_value() -> None:
+    store = MemoryStore()
+    assert await update_register(store, "count", one_more) == 1
+    assert await update_register(store, "count", one_more) == 2
+
+
+@pytest.mark.virtual_time
+async def test_a_change_that_returns_none_writes_nothing() -> None:
+    store = SlowStore()
+    assert await update_register(store, "a", lambda value: None) is None
+    await store.commit([PutRegister("a", {"n": 1}, None)])
+    assert await update_register(store, "a", lambda value: None) == {"n": 1}
+    assert store.commits == 1
+    assert await store.register("a") == ("a", {"n": 1}, 1)
+
+
+@pytest.mark.virtual_time
+async def test_an_attempt_writes_several_records_in_one_commit() -> None:
+    store = SlowStore()
+
+    async def attempt() -> int:
         found = await store.register("count")
-        assert found == ("count", 40, 40)
-        assert store.commits > 40, "the writers never met"
+        count = one_more(found and found.value)
+        writes: list[Write] = [PutRegister("count", count, found and found.revision)]
+        if count == 3:
+            writes.append(Notice(store.clock(), "visits", "the third visit"))
+        await store.commit(writes)
+        return count
 
-    run(scene(), seed)
-
-
-def test_an_update_returns_the_new_value() -> None:
-    async def scene() -> None:
-        store = MemoryStore()
-        assert await update_register(store, "count", one_more) == 1
-        assert await update_register(store, "count", one_more) == 2
-
-    run(scene())
+    counts = await asyncio.gather(*(retry_on_conflict(attempt) for _ in range(4)))
+    assert sorted(counts) == [1, 2, 3, 4]
+    assert [notice.message for _, notice in await store.notices()] == ["the third visit"]
 
 
-def test_a_change_that_returns_none_writes_nothing() -> None:
-    async def scene() -> None:
-        store = SlowStore()
-        assert await update_register(store, "a", lambda value: None) is None
-        await store.commit([PutRegister("a", {"n": 1}, None)])
-        assert await update_register(store, "a", lambda value: None) == {"n": 1}
-        assert store.commits == 1
-        assert await store.register("a") == ("a", {"n": 1}, 1)
+@pytest.mark.virtual_time
+async def test_the_last_conflict_is_raised_when_the_tries_are_used_up() -> None:
+    attempts = 0
 
-    run(scene())
+    async def attempt() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise Conflict(f"register {attempts}")
 
-
-def test_an_attempt_writes_several_records_in_one_commit() -> None:
-    async def scene() -> None:
-        store = SlowStore()
-
-        async def attempt() -> int:
-            found = await store.register("count")
-            count = one_more(found and found.value)
-            writes: list[Write] = [PutRegister("count", count, found and found.revision)]
-            if count == 3:
-                writes.append(Notice(store.clock(), "visits", "the third visit"))
-            await store.commit(writes)
-            return count
-
-        counts = await asyncio.gather(*(retry_on_conflict(attempt) for _ in range(4)))
-        assert sorted(counts) == [1, 2, 3, 4]
-        assert [notice.message for _, notice in await store.notices()] == ["the third visit"]
-
-    run(scene())
+    with pytest.raises(Conflict, match="register 4"):
+        await retry_on_conflict(attempt, tries=4)
+    assert attempts == 4
 
 
-def test_the_last_conflict_is_raised_when_the_tries_are_used_up() -> None:
-    async def scene() -> None:
-        attempts = 0
+@pytest.mark.virtual_time
+async def test_conflicts_are_retried_at_once_and_then_with_growing_pauses() -> None:
+    times: list[float] = []
 
-        async def attempt() -> None:
-            nonlocal attempts
-            attempts += 1
-            raise Conflict(f"register {attempts}")
+    async def attempt() -> None:
+        times.append(now())
+        if len(times) < 14:
+            raise Conflict("register a")
 
-        with pytest.raises(Conflict, match="register 4"):
-            await retry_on_conflict(attempt, tries=4)
-        assert attempts == 4
-
-    run(scene())
-
-
-def test_conflicts_are_retried_at_once_and_then_with_growing_pauses() -> None:
-    async def scene() -> None:
-        times: list[float] = []
-
-        async def attempt() -> None:
-            times.append(now())
-            if len(times) < 14:
-                raise Conflict("register a")
-
-        await retry_on_conflict(attempt, chance=random.Random(1))
-        pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
-        assert pauses[:2] == [0.0, 0.0]
-        assert 0.005 <= pauses[2] <= 0.015
-        assert pauses[4] > pauses[2]
-        assert all(0.25 <= pause <= 0.75 for pause in pauses[-4:])
-
-    run(scene())
+    await retry_on_conflict(attempt, chance=random.Random(1))
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert pauses[:2] == [0.0, 0.0]
+    assert 0.005 <= pauses[2] <= 0.015
+    assert pauses[4] > pauses[2]
+    assert all(0.25 <= pause <= 0.75 for pause in pauses[-4:])
 
 
 def test_the_pauses_of_one_chance_are_repeatable() -> None:
@@ -153,58 +140,48 @@ def test_the_pauses_of_one_chance_are_repeatable() -> None:
     assert run(scene(None)) == run(scene(None))
 
 
-def test_an_outage_is_raised_at_once_without_patience() -> None:
-    async def scene() -> None:
-        store = SlowStore(outages=1)
-        with pytest.raises(StoreUnavailable):
-            await update_register(store, "count", one_more)
-        assert store.commits == 1
-
-    run(scene())
+@pytest.mark.virtual_time
+async def test_an_outage_is_raised_at_once_without_patience() -> None:
+    store = SlowStore(outages=1)
+    with pytest.raises(StoreUnavailable):
+        await update_register(store, "count", one_more)
+    assert store.commits == 1
 
 
-def test_an_outage_is_waited_for_within_the_patience() -> None:
-    async def scene() -> None:
-        store = SlowStore(outages=5)
+@pytest.mark.virtual_time
+async def test_an_outage_is_waited_for_within_the_patience() -> None:
+    store = SlowStore(outages=5)
 
-        async def attempt() -> None:
-            await store.commit([PutRegister("a", 1, None)])
+    async def attempt() -> None:
+        await store.commit([PutRegister("a", 1, None)])
 
+    await retry_on_conflict(attempt, patience=60.0)
+    assert await store.register("a") == ("a", 1, 1)
+    assert 0.5 < now() < 3.0
+
+
+@pytest.mark.virtual_time
+async def test_an_outage_that_outlasts_the_patience_is_raised() -> None:
+    async def attempt() -> None:
+        raise StoreUnavailable("the store is out of reach")
+
+    with pytest.raises(StoreUnavailable):
         await retry_on_conflict(attempt, patience=60.0)
-        assert await store.register("a") == ("a", 1, 1)
-        assert 0.5 < now() < 3.0
-
-    run(scene())
+    assert 60.0 <= now() < 63.0
 
 
-def test_an_outage_that_outlasts_the_patience_is_raised() -> None:
-    async def scene() -> None:
-        async def attempt() -> None:
-            raise StoreUnavailable("the store is out of reach")
+@pytest.mark.virtual_time
+async def test_other_errors_of_an_attempt_pass_through() -> None:
+    async def attempt() -> None:
+        raise ValueError("not a valid name")
 
-        with pytest.raises(StoreUnavailable):
-            await retry_on_conflict(attempt, patience=60.0)
-        assert 60.0 <= now() < 63.0
-
-    run(scene())
+    with pytest.raises(ValueError, match="not a valid name"):
+        await retry_on_conflict(attempt, patience=60.0)
 
 
-def test_other_errors_of_an_attempt_pass_through() -> None:
-    async def scene() -> None:
-        async def attempt() -> None:
-            raise ValueError("not a valid name")
-
-        with pytest.raises(ValueError, match="not a valid name"):
-            await retry_on_conflict(attempt, patience=60.0)
-
-    run(scene())
-
-
-def test_a_single_try_says_whether_it_was_first() -> None:
-    async def scene() -> None:
-        store = MemoryStore()
-        assert await try_commit(store, [PutRegister("a", 1, None)])
-        assert not await try_commit(store, [PutRegister("a", 2, None)])
-        assert await store.register("a") == ("a", 1, 1)
-
-    run(scene())
+@pytest.mark.virtual_time
+async def test_a_single_try_says_whether_it_was_first() -> None:
+    store = MemoryStore()
+    assert await try_commit(store, [PutRegister("a", 1, None)])
+    assert not await try_commit(store, [PutRegister("a", 2, None)])
+    assert await store.register("a") == ("a", 1, 1)

@@ -11,7 +11,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.durable import compaction, journal_store
-from asterism.durable.fleet_device import FleetDevice
+from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
 from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
@@ -88,7 +88,7 @@ def noticed(*, when_small: bool = True) -> None:
 def test_without_the_search_for_an_existing_run_a_task_is_done_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, plan: JournalWriter) -> Any:
+    async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
         work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
         return await run_of(self, work, plan)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from asterism.durable.fleet_device import FleetDevice
+from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
 from asterism.peers import ingest
 from asterism.store.protocol import Write
@@ -77,7 +77,7 @@ def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
 ) -> None:
     run_of: Callable[..., Any] = FleetDevice._run_of
 
-    async def anew(self: FleetDevice, work: Any, plan: JournalWriter) -> Any:
+    async def anew(self: FleetDevice, work: Any, plan: PlanRuns) -> Any:
         work.epoch += 1000 if (work.task.id, work.epoch) in plan.resumed else 0
         return await run_of(self, work, plan)
 

@@ -1,4 +1,4 @@
-"""A device's own clock: it only ever counts seconds, and goes on while the machine sleeps."""
+"""The clock of a machine: monotonic, and it counts the time for which the machine sleeps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """A monotonic clock. Tests and simulations have their own."""
+
     def time(self) -> float:
-        """Seconds since some moment. It never goes back and does not follow the calendar."""
+        """Seconds since an arbitrary moment. It never goes back."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class BootClock:
-    """The machine's. A laptop that was shut for an hour finds the hour gone; CLOCK_MONOTONIC would not count it, and
-    the device would believe in a lease that ran out long ago. Where somebody fakes CLOCK_BOOTTIME and turns it back,
-    it goes on all the same: the time for which the machine slept only grows."""
+    """The clock of this machine. It counts suspended time: CLOCK_MONOTONIC would not, and a device that wakes up would
+    trust a lease that expired long ago. If CLOCK_BOOTTIME is set back, as some sandboxes do, this clock still goes on:
+    the counted suspended time only grows."""
 
     def __init__(self) -> None:
         self._boot = getattr(time, "CLOCK_BOOTTIME", None)

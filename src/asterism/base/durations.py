@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from asterism.base.safe_text import describe_value
+from asterism.base.text import describe_value
 
 DURATION_PATTERN = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)?"
 _DURATION = re.compile(DURATION_PATTERN, re.ASCII)

@@ -1,8 +1,7 @@
-"""Conditions, rules and selections in CEL, the Common Expression Language: safe, standard, bounded, never ``eval``.
+"""Conditions, rules and selections in CEL, the Common Expression Language, with a bounded cost.
 
-Expressions are evaluated inside steps that may not wait, such as the one that records the end of a task and begins its
-hold. So they are not interrupted from outside but metered from inside: each has a number of steps, and one that needs
-more is refused. See ``asterism.base.cel``.
+Expressions are evaluated inside steps that must not block, such as the one that records the end of a task and begins
+its hold. So each has a budget of steps, and an expression that needs more is refused. See ``asterism.base.cel``.
 """
 
 from __future__ import annotations
@@ -15,28 +14,27 @@ from asterism.base.cel import ExpressionError, InvalidExpression, Program, TooCo
 from asterism.core.plan.status import TaskStatus
 
 STEPS = 100_000
-"""What the selections of one task or run may cost together, in steps: a few hundredths of a second, and a few
-megabytes."""
+"""The budget of all selections of one task or run, in steps: a few hundredths of a second, and a few megabytes."""
 
 CONDITION_STEPS = 30_000
-"""What a condition may cost: all those that follow a task are evaluated in the step that records its end."""
+"""The budget of a condition: all conditions on a task are evaluated in the step that records its end."""
 
 STEPS_TO_READ = 2
-"""What each character of an expression costs that shares its steps with others."""
+"""The cost of each character of an expression that shares its budget with others."""
 
 RULE_STEPS = 2_000
-"""What a rule about devices and runs may cost: it is evaluated for many pairs of them."""
+"""The budget of a rule about devices and runs: it is evaluated for many pairs of them."""
 
 
 def _compiled(text: str) -> Program | str:
     try:
         return compile_expression(text)
     except InvalidExpression as error:
-        return str(error)  # remembered too: to find out that it is refused may cost as much as to evaluate it
+        return str(error)  # cached too: to refuse an expression may cost as much as to evaluate it
 
 
 _short = lru_cache(maxsize=4096)(_compiled)
-_long = lru_cache(maxsize=64)(_compiled)  # few, since the program of a long expression takes megabytes
+_long = lru_cache(maxsize=64)(_compiled)  # few, since a long expression compiles to megabytes
 
 
 def _program(text: str) -> Program | str:
@@ -44,13 +42,13 @@ def _program(text: str) -> Program | str:
 
 
 def check(text: str) -> str | None:
-    """What is wrong with an expression; None if it can be evaluated."""
+    """The problem of an expression; None if it is valid."""
     program = _program(text)
     return program if isinstance(program, str) else None
 
 
 def select(text: str, names: Mapping[str, Any], steps: int = STEPS) -> Any:
-    """The value of an expression over ``names``. Raises ValueError with what went wrong."""
+    """The value of an expression over ``names``. Raises ValueError with the reason."""
     program = _program(text)
     try:
         if isinstance(program, str):
@@ -61,13 +59,13 @@ def select(text: str, names: Mapping[str, Any], steps: int = STEPS) -> Any:
 
 
 class Selections:
-    """The selections of one task or run. They share their steps, so that many of them block no longer than one."""
+    """The selections of one task or run. They share one budget, so that many of them block no longer than one."""
 
     def __init__(self, steps: int = STEPS) -> None:
         self._steps = self._left = steps
 
     def __call__(self, text: str, names: Mapping[str, Any]) -> Any:
-        """The value of an expression over ``names``. Raises ValueError with what went wrong."""
+        """The value of an expression over ``names``. Raises ValueError with the reason."""
         self._left -= STEPS_TO_READ * len(text)
         program = _program(text) if self._left > 0 else None
         try:
@@ -82,18 +80,18 @@ class Selections:
 
 
 def holds(text: str, names: Mapping[str, Any], steps: int = RULE_STEPS) -> bool | str:
-    """Whether an expression is true, or why that cannot be told."""
+    """Whether an expression is true, or why it cannot be evaluated."""
     try:
         verdict = select(text, names, steps)
     except ValueError as error:
         return str(error)
     if isinstance(verdict, bool):
         return verdict
-    return f"{_shown(text)} gives a value of type {type(verdict).__name__}, which is neither true nor false"
+    return f"{_shown(text)} gives a value of type {type(verdict).__name__}, not true or false"
 
 
 def evaluate(text: str, status: TaskStatus, result: Any) -> bool | str:
-    """Whether a condition holds, or the reason why it cannot be told."""
+    """Whether a condition holds, or why it cannot be evaluated."""
     return holds(text, {"result": result, "status": str(status)}, CONDITION_STEPS)
 
 
@@ -102,7 +100,7 @@ def _shown(text: str) -> str:
 
 
 class Conditions(Protocol):
-    """What an orchestrator needs to judge conditions; this module is the default."""
+    """What an orchestrator needs to evaluate conditions. This module is the default."""
 
     def check(self, text: str) -> str | None: ...
 

@@ -1,4 +1,4 @@
-"""Calling Python functions: which upstream results a function receives, and where it runs."""
+"""Calls of Python functions: their arguments, import by path, and threads for plain functions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 from asterism.core.errors import DeviceTrouble
 
 MAX_CACHED_SIGNATURES = 4096
-"""How many signatures are kept."""
+"""How many signatures are cached."""
 
 
 class Signature:
-    """Which arguments a function takes, worked out once per function."""
+    """The parameters of a function, computed once per function."""
 
     __slots__ = ("asynchronous", "everything", "names", "optional", "takes_anything")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function!r} is a generator function: it would return before it did anything")
+            raise TypeError(f"{function!r} is a generator function, whose call executes nothing")
         self.asynchronous = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
         )
@@ -41,7 +41,7 @@ class Signature:
         self.takes_anything = self.everything or bool(named)
 
     def arguments(self, task_id: str, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments for one call. Raises TypeError naming the parameter that nothing fills."""
+        """The keyword arguments of one call. Raises TypeError for a parameter without a value."""
         given: dict[str, Any] = {}
         if self.everything:
             given = {**results, **inputs}
@@ -54,18 +54,17 @@ class Signature:
                 given[name] = results
             elif name not in self.optional:
                 raise TypeError(
-                    f"task {task_id!r}: nothing fills the parameter {name!r}; it is the name of no task that "
-                    f"{task_id!r} depends on and of no input"
+                    f"task {task_id!r}: the parameter {name!r} has no value; {task_id!r} has no input and no "
+                    "dependency with this name"
                 )
         return given
 
 
-_remembered: dict[int, tuple[CodeType, Signature]] = {}
+_cache: dict[int, tuple[CodeType, Signature]] = {}
 
 
 def signature(function: Callable[..., Any]) -> Signature:
-    """The signature of a function. All closures made by one ``def`` share theirs, so that a plan of many costs one
-    look."""
+    """The signature of a function. It is cached by code object, which all closures of one ``def`` share."""
     if (
         type(function) is not FunctionType
         or function.__defaults__
@@ -74,19 +73,17 @@ def signature(function: Callable[..., Any]) -> Signature:
     ):
         return Signature(function)
     code = function.__code__
-    found = _remembered.get(
-        id(code)
-    )  # the hash of a code object is slow; kept beside it, its id cannot be given to another
-    if found is None:
-        if len(_remembered) >= MAX_CACHED_SIGNATURES:
-            _remembered.clear()
-        found = _remembered[id(code)] = (code, Signature(function))
-    return found[1]
+    cached = _cache.get(id(code))  # by id, since the hash of a code object is slow; the entry keeps the code alive
+    if cached is None:
+        if len(_cache) >= MAX_CACHED_SIGNATURES:
+            _cache.clear()
+        cached = _cache[id(code)] = (code, Signature(function))
+    return cached[1]
 
 
 @lru_cache(maxsize=4096)
 def load_function(path: str) -> Callable[..., Any]:
-    """The function at ``package.module:function``. Raises ImportError that says which part is missing."""
+    """The function at ``package.module:function``. Raises ImportError with the missing part."""
     module_name, _, qualified = path.partition(":")
     found: Any = importlib.import_module(module_name)
     for name in qualified.split("."):
@@ -102,9 +99,9 @@ def load_function(path: str) -> Callable[..., Any]:
 async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Run a plain function in a thread of its own.
 
-    The thread is a daemon, so that a function that hangs never keeps the interpreter alive (the standard pools join
-    theirs). A thread cannot be stopped: when cancelled, this waits for it to end, and leaves it to the caller how
-    long that may last. Raises DeviceTrouble if there is no thread to be had."""
+    The thread is a daemon, so that a function that hangs never keeps the interpreter alive; the standard pools join
+    their threads. A thread cannot be stopped: when cancelled, this waits for its end, and the caller decides how long
+    that may last. Raises DeviceTrouble if no thread can be started."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -114,19 +111,19 @@ async def call_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
             outcome: tuple[Any, BaseException | None] = (context.run(function, **arguments), None)
         except BaseException as error:
             outcome = (None, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             loop.call_soon_threadsafe(_resolve, future, *outcome)
 
     thread = threading.Thread(target=body, name=f"asterism-{getattr(function, '__name__', 'call')}", daemon=True)
     try:
         thread.start()
-    except RuntimeError as error:  # the machine has no more of them
-        raise DeviceTrouble(f"no thread could be started for it: {error}") from error
+    except RuntimeError as error:  # the machine has no more threads
+        raise DeviceTrouble(f"no thread could be started: {error}") from error
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
         await asyncio.wait([future])
-        future.exception()  # seen, and of no interest any more
+        future.exception()  # retrieved, so that asyncio does not log it
         raise
 
 
@@ -135,7 +132,7 @@ def _resolve(future: asyncio.Future[Any], value: Any, error: BaseException | Non
         return
     if error is None:
         future.set_result(value)
-    elif isinstance(error, StopIteration):  # a future refuses it, and it would never be resolved
+    elif isinstance(error, StopIteration):  # a future refuses StopIteration and would never be resolved
         future.set_exception(RuntimeError(f"the function raised StopIteration: {error}"))
     else:
         future.set_exception(error)

@@ -1,8 +1,8 @@
-"""The garbage collector of a process that is a device or an orchestrator.
+"""Tuning of the garbage collector for a process that is a device or an orchestrator.
 
-Most of what a busy one makes is gone a moment later, without any help. Python nevertheless looks for cycles whenever
-700 more things were made than went, which costs it a tenth of its time. Here it looks less often, and never again
-at what was there from the beginning. This is for whoever owns the process: a library has no business to do it.
+Most objects of a busy process are freed by reference counting a moment later. By default Python nevertheless searches
+for cycles after every 700 allocations, which costs a tenth of its time. ``tune_gc`` makes it search less often, and
+never among the objects that exist now. Only the owner of the process may call it; a library must not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 
 GC_THRESHOLD = 20_000
-"""So many more things than before make it worth a look."""
+"""After how many allocations more than deallocations Python searches for cycles."""
 
 
 def tune_gc() -> None:

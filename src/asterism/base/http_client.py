@@ -1,8 +1,7 @@
-"""httpx, prepared off the event loop.
+"""Loading httpx and its TLS certificates in a thread, once, so that the event loop never blocks.
 
-Importing httpx takes half a second or more, and each client reads all certificates of the system anew unless it is
-given a context that has them. Done in a step of the loop, either would make other tasks miss their timeouts and
-heartbeats. So both happen in a thread, once, and all clients share the context.
+The import of httpx takes half a second or more, and each client reads all certificates of the system unless it gets a
+context that has them. In the event loop either would make other tasks miss their timeouts and heartbeats.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from httpx import AsyncClient
 
 LAZY_IMPORTS = ("httpcore._backends.anyio", "anyio._backends._asyncio")
-"""What httpx would import within the first request; if these are not their names any more, it does so again."""
+"""Modules that httpx would import during the first request. If they are renamed, it does so again."""
 
 _preparing = threading.Lock()
 _contexts: dict[tuple[str | None, str | None], SSLContext] = {}
 
 
 async def load_httpx(what: str = "HTTP tasks need httpx", extra: str = "http") -> Any:
-    """The module httpx. Raises AsterismError if it is not installed, with what needs it."""
+    """The module httpx. Raises AsterismError if it is not installed; ``what`` says what needs it."""
     trust = _trust()
     try:
         if trust not in _contexts:
@@ -41,14 +40,14 @@ async def load_httpx(what: str = "HTTP tasks need httpx", extra: str = "http") -
 
 
 async def http_client(**options: Any) -> AsyncClient:
-    """A client that trusts whom the system trusts; to be used in ``async with``."""
+    """A client with the certificates of the system, for ``async with``."""
     httpx = await load_httpx()
     client: AsyncClient = httpx.AsyncClient(verify=_contexts[_trust()], **options)
     return client
 
 
 def _trust() -> tuple[str | None, str | None]:
-    """Where httpx looks for certificates beside those it has."""
+    """Where httpx looks for more certificates."""
     return os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
 
 
@@ -62,5 +61,5 @@ def _prepare(trust: tuple[str | None, str | None]) -> None:
             with suppress(ImportError):
                 import_module(name)
         context = httpx.create_ssl_context()
-        httpx.AsyncClient(verify=context)  # the first one imports the rest
+        httpx.AsyncClient(verify=context)  # the first client imports the rest
         _contexts[trust] = context

@@ -1,22 +1,20 @@
-"""The limits of every HTTP server here: how many connections, for how long, and how much of a body is read.
+"""Limits of HTTP servers: number and duration of connections, and the size and rate of bodies.
 
-A connection counts from the moment it is accepted, before anything is read from it. Until a request on it has shown who
-it is from, it is a *stranger's*. Strangers have places of their own, and there is always room for one more: of an
-address that has too many the oldest is closed, and when all places are taken the oldest of the address that has the
-most. So nobody keeps others out by opening connections and saying nothing. Somebody who has shown who it is leaves the
-strangers' places for those that are kept for admitted clients, of which each has only so many; when room is needed
-there, connections on which nothing is asked are closed first. Addresses from which a client was admitted lately are the
-last from which strangers are closed, unless they have too many.
+A connection counts from the moment it is accepted, before anything is read from it. It is a *stranger's* until a
+request on it has authenticated its client. Strangers have places of their own, and a new one always gets a place: if an
+address has too many, its oldest connection is closed; if all places are taken, the oldest connection of the address
+with the most. So no client locks out others by opening idle connections. An authenticated client moves to the places
+for admitted clients, of which each may have only a few; if they are full, idle connections are closed first. Addresses
+from which a client was recently admitted are the last from which strangers are closed, unless they have too many.
 
-Among strangers of one address it is only age that counts: what a stranger asks gives it no longer stay, or it could
-keep places with slow requests while those that are still in their handshake are closed. One that has just come is
-spared for a moment, as long as there are places, so that somebody who shares an address with a flood can show who it
-is.
+Among strangers of one address only the age decides: if a request gave a longer stay, slow requests would keep places
+while connections in their handshake are closed. A new connection is spared for a moment while there are places, so a
+client that shares an address with a flood can authenticate.
 
-All places together are no more than a share of the file descriptors of the process: the rest is for its own work.
+All places together use only a share of the file descriptors of the process. The rest is for its own work.
 
-A body says how long it is, arrives at a least rate all the time, and takes its length out of a budget, of which each
-client has a part, before any of it is read. A small one is always read.
+A body has a declared length and must arrive at a minimum rate. Before any of it is read, its length is taken from a
+budget, of which each client has a part. A small body is always read.
 """
 
 from __future__ import annotations
@@ -36,18 +34,18 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 PLACE = "asterism.place"
-"""The key of a request's Place in its ASGI scope."""
+"""The key of the Place of a request in its ASGI scope."""
 
 FEWEST_PLACES = 8
 ADDRESSES = 1000
-"""How many addresses are remembered from which a client was admitted."""
+"""How many addresses of admitted clients are remembered."""
 
 CHUNK = 64 * 1024
-"""How many bytes of an answer are handed to the connection at once."""
+"""How many bytes of a large answer are sent at once."""
 
 
 class RequestRefused(AsterismError):
-    """A request that is refused, with the HTTP status that says so. ``retry_after`` is in seconds."""
+    """A request is refused with an HTTP status. ``retry_after`` is in seconds."""
 
     def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
         self.status, self.retry_after = status, retry_after
@@ -56,14 +54,14 @@ class RequestRefused(AsterismError):
 
 @dataclass(frozen=True)
 class Limits:
-    """``connections`` is how many places there are, of which half are for strangers; ``descriptors`` is the share of
-    the process's file descriptors that they may take. ``per_address`` is how many of the strangers may have one address
-    (None: no limit, for a server behind a proxy), ``per_client`` how many connections an admitted client may have.
-    For ``fresh`` seconds a new connection is not closed because of others of its address, while there are places.
-    ``handshake``, ``head`` and ``idle`` are how long the TLS handshake, the head of a request and a pause between two
-    requests may take, ``gap`` is the longest pause within a body, in seconds; ``rate`` is how many bytes of it come in
-    a second at least, at any time over the last ``head`` seconds. Bodies of up to ``small`` bytes are always read;
-    ``bodies`` is how many bytes of the others may be under way at once."""
+    """``connections`` is the number of places, half of them for strangers. ``descriptors`` is the share of the file
+    descriptors of the process that they may use. ``per_address`` is how many strangers may have one address (None: no
+    limit, for a server behind a proxy), ``per_client`` how many connections an admitted client may have. For ``fresh``
+    seconds a new connection is not closed because of others of its address, while there are places. ``handshake``,
+    ``head`` and ``idle`` limit the TLS handshake, the head of a request and the pause between two requests; ``gap`` is
+    the longest pause within a body, in seconds. ``rate`` is the minimum rate of a body in bytes per second, over the
+    last ``head`` seconds. Bodies of up to ``small`` bytes are always read; ``bodies`` is how many bytes of larger ones
+    may be read at once."""
 
     connections: int = 200
     descriptors: float = 0.25
@@ -80,12 +78,12 @@ class Limits:
 
 
 def places(limits: Limits, descriptors: int) -> int:
-    """How many connections there may be in a process that may have so many file descriptors."""
+    """The number of places in a process with so many file descriptors."""
     return max(FEWEST_PLACES, min(limits.connections, int(descriptors * limits.descriptors)))
 
 
 def descriptor_limit() -> int:
-    """How many file descriptors this process may have."""
+    """The limit of file descriptors of this process."""
     try:
         import resource
     except ImportError:  # not on this system
@@ -99,8 +97,8 @@ def descriptor_limit() -> int:
 
 @dataclass(eq=False, slots=True)
 class Place:
-    """One connection. ``close`` ends it at once; ``client`` is who it belongs to, None for a stranger; it is ``busy``
-    while a request is being answered, which counts for admitted clients only. ``since`` is when it was entered."""
+    """One connection. ``close`` ends it at once. ``client`` is its client, None for a stranger. It is ``busy`` while a
+    request is being answered; this counts only for admitted clients. ``since`` is when it was accepted."""
 
     connections: Connections = field(repr=False)
     address: str
@@ -111,18 +109,18 @@ class Place:
     busy: bool = False
 
     def admit(self, client: str) -> None:
-        """Its request has shown who it is from. Raises RequestRefused if that client, or all of them, have too many
-        requests under way."""
+        """Admit an authenticated client. Raises RequestRefused if this client, or all of them, have too many
+        requests."""
         self.connections.admit(self, client)
 
     def leave(self) -> None:
-        """It is closed."""
+        """Give the place back: the connection is closed."""
         self.connections.leave(self)
 
 
 class Connections:
-    """Of one server, which has so many ``places``. ``now`` counts seconds, ``made_room`` is called whenever a
-    stranger's connection is closed for another's."""
+    """The connections of one server, which has so many ``places``. ``now`` counts seconds. ``made_room`` is called
+    whenever the connection of a stranger is closed for another one."""
 
     def __init__(
         self, limits: Limits, places: int, now: Callable[[], float], made_room: Callable[[], None] = lambda: None
@@ -138,7 +136,7 @@ class Connections:
         self._known: dict[str, None] = {}
 
     def enter(self, address: str) -> Place:
-        """A place for a new connection. Somebody else's may be closed for it."""
+        """A place for a new connection. Another connection may be closed for it."""
         prefix, now = network_of(address), self._now()
         alike = [one for one in self.strangers.values() if one.address == prefix]  # the oldest first
         too_many = alike[: max(0, len(alike) + 1 - self._per_address)]
@@ -155,14 +153,14 @@ class Connections:
         if place.client == client:
             return
         if place.client is not None:
-            raise RequestRefused(400, "this connection is another client's: open a new one")
-        if place.number not in self.strangers:  # it had to give way while it was being answered
+            raise RequestRefused(400, "this connection belongs to another client: open a new one")
+        if place.number not in self.strangers:  # it was closed for another one during its request
             raise RequestRefused(503, "the connection was closed to make room for others", 1.0)
         its = [one for one in self.admitted.values() if one.client == client]
         if len(its) >= self._per_client and not self._closed_idle(its):
-            raise RequestRefused(429, f"{self._per_client} requests of {client} are under way already: wait", 1.0)
+            raise RequestRefused(429, f"{self._per_client} requests of {client} are under way: wait for them", 1.0)
         if len(self.admitted) >= self._admitted_at_most and not self._closed_idle(list(self.admitted.values())):
-            raise RequestRefused(503, "too many requests are under way here: come again", 5.0)
+            raise RequestRefused(503, "too many requests are under way: try again later", 5.0)
         del self.strangers[place.number]
         self.admitted[place.number] = place
         place.client = client
@@ -176,7 +174,7 @@ class Connections:
         self.admitted.pop(place.number, None)
 
     def shed(self) -> None:
-        """Close every stranger: descriptors are needed elsewhere."""
+        """Close all connections of strangers, because descriptors are needed elsewhere."""
         for place in list(self.strangers.values()):
             self.leave(place)
             place.close()
@@ -204,7 +202,8 @@ class Connections:
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: of IPv6 the network, since one machine has as many addresses there as it likes."""
+    """What counts as one address: for IPv6 the /64 network, since one machine may have any number of addresses in
+    it."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -217,7 +216,7 @@ def network_of(address: str) -> str:
 
 
 def place_of(request: Request) -> Place | None:
-    """That of the connection a request came on; None if it came another way."""
+    """The place of the connection of a request; None without one."""
     place = request.scope.get(PLACE)
     return place if isinstance(place, Place) else None
 
@@ -226,7 +225,7 @@ def place_of(request: Request) -> Place | None:
 
 
 class Bodies:
-    """How much is being read, and sent, by whom."""
+    """The budget of bodies that are being read or sent, by client."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -234,15 +233,15 @@ class Bodies:
 
     @contextlib.contextmanager
     def reserved(self, client: str, size: int, each: int) -> Iterator[None]:
-        """So many bytes, of which a client may have ``each`` at once. What is larger than all that there is, since a
-        fleet allows it, is read alone. Raises RequestRefused."""
+        """Reserve bytes for the block; a client may have ``each`` at once. A body larger than the whole budget, which a
+        fleet may allow, is read alone. Raises RequestRefused."""
         if size <= self.limits.small:
             yield
             return
         if self._held[client] + size > each:
             raise RequestRefused(429, f"other large requests of {client} are under way: wait for them", 1.0)
         if sum(self._held.values()) + size > max(self.limits.bodies, size if not self._held else 0):
-            raise RequestRefused(503, "too much is being read here: come again", 5.0)
+            raise RequestRefused(503, "too many large requests are being read: try again later", 5.0)
         self._held[client] += size
         try:
             yield
@@ -252,36 +251,36 @@ class Bodies:
                 del self._held[client]
 
     def deadline(self, size: int) -> float:
-        """When an answer of this size that begins now is late, by the clock of the event loop."""
+        """The deadline of an answer of this size that begins now, by the clock of the event loop."""
         return asyncio.get_running_loop().time() + self.limits.head + size / self.limits.rate
 
 
 class Pace:
-    """Of a body that is read at the rate of the limits at least. Who was quicker has no more than ``head`` seconds in
-    hand, so that nobody sends most of a body at once and trickles the rest. ``now`` is the time of each call."""
+    """The deadline of a body that must arrive at the minimum rate. A faster sender gains at most ``head`` seconds, so
+    it cannot send most of a body at once and trickle the rest. ``now`` is the time of each call."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
         self.late_at = now + limits.head
 
     def came(self, size: int, now: float) -> None:
-        """So many bytes more."""
+        """Count received bytes."""
         self.late_at = min(self.late_at + size / self._limits.rate, now + self._limits.head)
 
 
 def length_of(request: Request, most: int) -> int:
-    """How long the body of a request is, as it says. Raises RequestRefused if it does not, or it is too long."""
+    """The declared length of the body of a request. Raises RequestRefused if it is missing or too large."""
     said = request.headers.get("content-length", "")
     if not (said.isascii() and said.isdigit() and len(said) < 20):
-        raise RequestRefused(411, "the request has to say how long its body is: Content-Length")
+        raise RequestRefused(411, "the request needs the header Content-Length")
     if int(said) > most:
-        raise RequestRefused(413, f"that is too much: at most {most:,} bytes are taken")
+        raise RequestRefused(413, f"the body is too large: the limit is {most:,} bytes")
     return int(said)
 
 
 async def read_body(request: Request, bodies: Bodies, *, client: str, most: int, each: int) -> bytes:
-    """The body of a request, of ``most`` bytes at most; ``each`` is as for ``reserved``. Raises RequestRefused; if it
-    is too long, or there is no room for it, before any of it is read."""
+    """The body of a request, at most ``most`` bytes; ``each`` is as for ``reserved``. Raises RequestRefused, for a body
+    that is too large or has no room before any of it is read."""
     from starlette.requests import ClientDisconnect
 
     length = length_of(request, most)
@@ -295,9 +294,9 @@ async def read_body(request: Request, bodies: Bodies, *, client: str, most: int,
                     body += part
                     pace.came(len(part), now())
         except ClientDisconnect:
-            raise RequestRefused(400, "the connection was cut") from None
+            raise RequestRefused(400, "the connection was closed") from None
         except TimeoutError:
-            raise RequestRefused(408, f"the request came too slowly: {len(body):,} of {length:,} bytes") from None
+            raise RequestRefused(408, f"the request was too slow: {len(body):,} of {length:,} bytes") from None
     return bytes(body)
 
 
@@ -307,8 +306,8 @@ async def _next_part(parts: AsyncIterator[bytes], gap: float, deadline: float) -
 
 
 class LargeAnswer:
-    """An answer of many bytes, as an ASGI application: handed over part by part, so that a client that does not read
-    does not have all of it kept for it, and is hung up on in time. ``held`` is closed at the end."""
+    """A large answer as an ASGI application, sent in parts, so that memory does not hold all of it for a client that
+    does not read, and the connection is closed in time. ``held`` is closed at the end."""
 
     def __init__(self, data: bytes, bodies: Bodies, held: contextlib.ExitStack) -> None:
         self._data, self._bodies, self._held = data, bodies, held
@@ -329,4 +328,4 @@ class LargeAnswer:
             except TimeoutError:
                 if isinstance(place := scope.get(PLACE), Place):
                     place.close()
-                    await receive()  # that it is closed
+                    await receive()  # until it is closed

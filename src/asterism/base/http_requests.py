@@ -1,8 +1,8 @@
-"""HTTP request tasks, with httpx (the extra ``http``).
+"""HTTP requests of tasks, with httpx (the extra ``http``), and safe redirects.
 
-Redirects are followed by ``next_hop``, here and on devices. Another origin (scheme, host or port) is somebody else:
-headers that bear a secret are not sent there, nor are credentials and cookies, and a body that bears one is not sent
-either: the request fails, since without its body it would mean something else.
+``follow_redirect`` follows redirects, here and on devices. Another origin (scheme, host or port) is another party:
+headers with a secret, credentials and cookies are not sent there. If the body has a secret, the request fails, since
+without its body it would mean something else.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAX_REDIRECTS = 20
 
 _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie"})
 _FRAMING = frozenset({"host", "content-length", "transfer-encoding", "connection"})
-"""Headers that httpx writes, and without which no server understands the request."""
+"""Headers that httpx writes, which every request needs."""
 
 FIELDS = frozenset({"method", "url", "headers", "params", "json", "body", "expect"})
 
 
 class RequestFailed(AsterismError):
-    """The server answered with a status that was not expected."""
+    """The server answered with an unexpected status."""
 
     def __init__(self, status: int, url: str, body: str, method: str = "GET") -> None:
         self.status, self.url, self.body, self.method = status, masked_url(url), body, method
@@ -41,19 +41,19 @@ class RequestFailed(AsterismError):
 
 
 class NoAnswer(AsterismError):
-    """A request got no answer: the address is wrong, nobody is there, or the connection broke."""
+    """A request got no answer: the address is wrong, no server listens there, or the connection broke."""
 
     def __init__(self, method: str, url: str, error: Exception) -> None:
         self.method, self.url = method, masked_url(url)
-        what = " ".join(masked_urls(str(error)).split())
-        super().__init__(f"{method} {self.url} got no answer: {type(error).__name__}{f': {what}' if what else ''}")
+        reason = " ".join(masked_urls(str(error)).split())
+        super().__init__(f"{method} {self.url} got no answer: {type(error).__name__}{f': {reason}' if reason else ''}")
 
 
 _in_request: ContextVar[bool] = ContextVar("asterism_in_request", default=False)
 
 
 def _not_ours(record: logging.LogRecord) -> bool:
-    """httpx logs every address it asks for, and ours may hold secrets; requests of others are none of our business."""
+    """httpx logs every URL, and those of tasks may contain secrets. The requests of other code are still logged."""
     return not _in_request.get()
 
 
@@ -61,13 +61,12 @@ logging.getLogger("httpx").addFilter(_not_ours)
 
 
 class UnsafeRedirect(AsterismError):
-    """A redirect to another origin for a request whose body bears a secret. Nothing was sent there."""
+    """A request whose body has a secret was redirected to another origin. Nothing was sent there."""
 
 
 @contextmanager
 def request_errors(terms: Mapping[str, Any]) -> Iterator[None]:
-    """While a request is under way: httpx does not log it, and what it raises becomes NoAnswer, which says what was
-    asked for."""
+    """For the duration of a request: httpx does not log it, and its errors become NoAnswer, with the request."""
     import httpx
 
     quiet = _in_request.set(True)
@@ -80,12 +79,12 @@ def request_errors(terms: Mapping[str, Any]) -> Iterator[None]:
 
 
 def json_body(answer: Any, body: bytes) -> Any:
-    """The body of an answer that says it is JSON."""
+    """The body of an answer whose content type is JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
-        problem = "JSON that is nested too deep" if deep else f"what is not JSON, although it says so: {error}"
+        problem = "JSON that is nested too deep" if deep else f"a body that is not JSON, although its type is: {error}"
         raise AsterismError(
             f"{answer.request.method} {masked_url(str(answer.request.url))} answered with {problem}"
         ) from None
@@ -93,11 +92,11 @@ def json_body(answer: Any, body: bytes) -> Any:
 
 async def send_request(terms: Mapping[str, Any], mask: Mask) -> Any:
     """Send a request and return the body of the answer: parsed if it is JSON, text otherwise. ``mask`` has the secrets
-    that no other origin is told.
+    that are not sent to another origin.
 
-    ``expect`` lists the statuses that count as success; without it every 2xx does. Raises RequestFailed for any
-    other, NoAnswer when there is none, and UnsafeRedirect."""
-    client = await http_client(timeout=None)  # the task's own timeout rules
+    ``expect`` lists the statuses that count as success; by default every 2xx does. Raises RequestFailed for any other
+    status, NoAnswer without an answer, and UnsafeRedirect."""
+    client = await http_client(timeout=None)  # the timeout of the task applies
     with request_errors(terms):
         async with client:
             answer = await client.send(build_request(client, terms, terms.get("headers")))
@@ -126,30 +125,30 @@ def build_request(client: httpx.AsyncClient, terms: Mapping[str, Any], headers: 
 
 
 def follow_redirect(answer: httpx.Response, mask: Mask) -> httpx.Request:
-    """The request that a redirect leads to. Raises UnsafeRedirect."""
+    """The request to which a redirect leads. Raises UnsafeRedirect."""
     import httpx
 
-    asked = answer.next_request
-    assert asked is not None
-    if _origin(asked.url) == _origin(answer.request.url):
-        return asked
-    for name, value in asked.headers.items():
+    following = answer.next_request
+    assert following is not None
+    if _origin(following.url) == _origin(answer.request.url):
+        return following
+    for name, value in following.headers.items():
         if name in _CREDENTIALS or (name not in _FRAMING and mask.contains_secret(value)):
-            del asked.headers[name]
-    body = b"".join(asked.stream) if isinstance(asked.stream, httpx.ByteStream) else b""  # empty if it is a GET now
+            del following.headers[name]
+    body = (
+        b"".join(following.stream) if isinstance(following.stream, httpx.ByteStream) else b""
+    )  # empty if it has become a GET
     if body and mask.contains_secret(body.decode(errors="replace")):
         raise UnsafeRedirect(
             f"{masked_url(str(answer.request.url))} redirects ({answer.status_code}) to another origin, "
-            f"{_origin_text(asked.url)}, and the body of the request bears a secret, so it was not sent there; if it "
-            "belongs there, use that address as 'url'"
+            f"{_origin_text(following.url)}, and the body of the request contains a secret, so it was not sent there; to send "
+            "it, use that address as 'url'"
         )
-    return asked
+    return following
 
 
 def too_many_redirects(terms: Mapping[str, Any]) -> AsterismError:
-    return AsterismError(
-        f"{masked_url(terms['url'])} led from one address to the next, more than {MAX_REDIRECTS} times"
-    )
+    return AsterismError(f"{masked_url(terms['url'])} redirected more than {MAX_REDIRECTS} times")
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:

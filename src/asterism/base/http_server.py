@@ -1,5 +1,6 @@
-"""A server within the limits of http_limits.py: uvicorn (the extra ``serve``) inside the event loop that is there, over
-a listener that counts connections as it accepts them."""
+"""An HTTP server with the limits of http_limits.py: uvicorn (the extra ``serve``) in the running event loop.
+
+Its listener counts connections as it accepts them."""
 
 from __future__ import annotations
 
@@ -19,19 +20,19 @@ from asterism.base.error_log import RecurringError
 from asterism.base.http_limits import PLACE, Connections, Limits, Place, descriptor_limit, places
 from asterism.core.errors import AsterismError
 
-AT_ONCE = 16
-"""How many connections are accepted before the rest of the process has its turn."""
+ACCEPTS_PER_TURN = 16
+"""How many connections are accepted in one turn of the event loop."""
 
-PAUSE = 1.0
-"""For how long nothing is accepted when that fails, as it does without free file descriptors, in seconds."""
+ACCEPT_PAUSE = 1.0
+"""The pause after a failed accept, such as without free file descriptors, in seconds."""
 
-CALM = 60.0
-"""There are too many connections until none was closed for another's for so long, in seconds. Whoever floods the server
-has no more than a few lines a minute written to the log."""
+FLOOD_OVER_AFTER = 60.0
+"""How long no connection must have been closed for another before the flood counts as over, in seconds. So a flood
+writes only a few lines a minute to the log."""
 
 BACKLOG = 128
 LONGEST_HEAD = 32 * 1024
-"""How many bytes the head of a request may have."""
+"""The longest head of a request, in bytes."""
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -41,12 +42,12 @@ class CannotAccept(AsterismError):
 
 
 class TooManyConnections(AsterismError):
-    """Connections of strangers were closed to make room for others."""
+    """Connections of strangers were closed for others."""
 
 
 class Listener:
-    """Accepts connections on a socket and hands each over once it has a place. It has the methods that uvicorn expects
-    of an asyncio server. ``protocol`` makes the protocol of a connection."""
+    """Accepts connections on a socket and gives each a place. It has the methods that uvicorn expects of an asyncio
+    server. ``protocol`` creates the protocol of a connection."""
 
     def __init__(
         self,
@@ -69,7 +70,11 @@ class Listener:
             log, "no connection can be accepted", "connections are accepted again", self._loop.time
         )
         self._crowded = RecurringError(
-            log, "too many connections", "no more than the usual number of connections", self._loop.time, calm=CALM
+            log,
+            "too many connections",
+            "no more than the usual number of connections",
+            self._loop.time,
+            calm=FLOOD_OVER_AFTER,
         )
         self.connections = Connections(limits, places(limits, descriptor_limit()), self._loop.time, self._made_room)
         self._pausing: asyncio.TimerHandle | None = None
@@ -79,7 +84,7 @@ class Listener:
         self._loop.add_reader(sock, self._accept)
 
     def close(self) -> None:
-        """Nothing more is accepted, and handshakes are broken off."""
+        """Accept no more connections, and abort handshakes."""
         if self._pausing is not None:
             self._pausing.cancel()
         self._loop.remove_reader(self._sock)
@@ -91,7 +96,7 @@ class Listener:
 
     def _accept(self) -> None:
         self._crowded.recovered()
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -103,17 +108,19 @@ class Listener:
             self._connect(sock, str(address[0]) if address else "")
 
     def _pause(self, error: OSError) -> None:
-        """If the process is out of descriptors it needs some for its own work, too: those of strangers are given
-        back."""
-        self._exhausted.occurred(CannotAccept(f"{error.strerror or error}; the next try is in {PAUSE:g} s"))
+        """Stop accepting for a moment. If the process is out of descriptors, those of strangers are freed, since its
+        own work needs some."""
+        self._exhausted.occurred(CannotAccept(f"{error.strerror or error}; the next try is in {ACCEPT_PAUSE:g} s"))
         if error.errno in _EXHAUSTED:
             self.connections.shed()
         self._loop.remove_reader(self._sock)
-        self._pausing = self._loop.call_later(PAUSE, self._loop.add_reader, self._sock, self._accept)
+        self._pausing = self._loop.call_later(ACCEPT_PAUSE, self._loop.add_reader, self._sock, self._accept)
 
     def _made_room(self) -> None:
         most = self.connections.strangers_at_most
-        self._crowded.occurred(TooManyConnections(f"of {most} that show no token or signature the oldest are closed"))
+        self._crowded.occurred(
+            TooManyConnections(f"the oldest of {most} connections without authentication are closed")
+        )
 
     def _connect(self, sock: socket.socket, address: str) -> None:
         sock.setblocking(False)
@@ -126,21 +133,21 @@ class Listener:
         made.add_done_callback(self._connected)
 
     def _connected(self, made: asyncio.Future[Any]) -> None:
-        """From now on it is the protocol that gives the place back; if there is none, the handshake has failed."""
+        """From now on the protocol gives the place back; without a protocol, the handshake has failed."""
         place = self._connecting.pop(made)
         if made.cancelled() or made.exception() is not None:
             place.leave()
 
 
 def _hang_up(sock: socket.socket) -> None:
-    """Before there is a protocol. The handshake fails then, and asyncio closes the socket: it must not be closed here,
-    since its number may belong to another by the time asyncio looks at it."""
+    """Abort a handshake. asyncio then closes the socket: it must not be closed here, since its descriptor might be
+    reused before asyncio looks at it."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
 
 
 class LimitedProtocol(H11Protocol):
-    """Closes connections on which no request begins in time, or begins and does not come to the end of its head."""
+    """Closes connections on which the head of a request does not arrive in time."""
 
     def __init__(self, place: Place, limits: Limits, log: logging.Logger, **terms: Any) -> None:
         super().__init__(**terms)
@@ -187,7 +194,8 @@ class LimitedProtocol(H11Protocol):
 
 
 class LimitedServer(uvicorn.Server):
-    """Leaves signals to whoever runs it, says when it is ``ready``, and ends when ``leaving`` is set."""
+    """A uvicorn server that leaves signals to its caller, sets ``ready`` when it listens, and ends when ``leaving`` is
+    set."""
 
     def __init__(self, app: Any, limits: Limits, log: logging.Logger, context: ssl.SSLContext | None, **terms: Any):
         config = uvicorn.Config(
@@ -204,7 +212,7 @@ class LimitedServer(uvicorn.Server):
         )
         super().__init__(config)
         self._limits, self._log, self._context = limits, log, context
-        # uvicorn warns of every request that is none, so anybody could fill the log: only its errors are told
+        # uvicorn warns of every malformed request, so any client could fill the log: only its errors are logged
         self._errors = logging.Logger(log.name, logging.ERROR)
         self._errors.parent = log
         self.ready, self.leaving = asyncio.Event(), asyncio.Event()
@@ -214,7 +222,7 @@ class LimitedServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """For sockets that are open."""
+        """Start to listen on open sockets."""
 
         def protocol(place: Place) -> asyncio.Protocol:
             return LimitedProtocol(
@@ -231,7 +239,7 @@ class LimitedServer(uvicorn.Server):
         await self.leaving.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if not self.server_state.tasks:  # nobody is being answered: idle connections need no farewell
+        if not self.server_state.tasks:  # no request is being answered: close idle connections at once
             for listener in self.listeners:
                 listener.close()
                 listener.connections.close()

@@ -1,4 +1,4 @@
-"""Ids of runs and sessions: in the order of creation, and never the same twice."""
+"""Ids of runs and sessions: unique, and sorted by the time of creation."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import random
 
 
 def new_id(now: float, chance: random.Random) -> str:
-    """24 hexadecimal digits: 12 for the millisecond, 12 for chance."""
+    """24 hexadecimal digits: 12 for the millisecond, 12 random."""
     return f"{int(now * 1000) & 0xFFFFFFFFFFFF:012x}{chance.getrandbits(48):012x}"

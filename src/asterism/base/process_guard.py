@@ -1,19 +1,18 @@
-"""The guard: a small process that ends every child process if its orchestrator dies, however it dies, or is frozen for
-longer than it may be.
+"""The process guard: a helper process that kills child processes if their parent dies or is frozen.
 
-Each child is the leader of a process group of its own, and writes its number into the guard's pipe before it becomes
-the user's program, so there is no instant at which it is alive and unknown. When the orchestrator is gone the pipe
-closes, and the guard kills every group that was not reported finished; with a grace it asks them to end first
-(SIGTERM), so that they can remove their locks, and kills what is left after that many seconds. It works wherever there
-are pipes and process groups; what a child puts into a session of its own is out of its reach.
+Each child leads a process group of its own, and writes its process id into the guard's pipe before it executes the
+user's program. So no child is ever alive and unknown. When the parent dies, in whatever way, the pipe closes, and the
+guard kills every group that was not reported finished. With a ``grace`` it sends SIGTERM first, so that they can remove
+their locks, and kills the rest after so many seconds. It works on every system with pipes and process groups. A child
+that starts its own session escapes it.
 
-The lines are ``+ticket number`` from the child, ``-ticket`` from us, and ``=ticket seconds`` if the child may only go
-on for so long unless we say otherwise again: a process that is stopped in mid-air cannot end what it has lost the right
-to, but its guard can. The ticket is ours: it can be taken back even for a child that failed before we learned its
-number, which may then belong to somebody else.
+The lines are ``+ticket pid`` from the child, ``-ticket`` from the parent, and ``=ticket seconds`` for a lease: the
+child is killed after that time unless the line is repeated. A frozen parent cannot stop work whose lease has expired,
+but its guard can. The parent chooses the ticket, so it can take back the ticket of a child that failed before its
+process id was known; that id may then belong to another process.
 
-Before the guard kills a group whose time is up it writes the ticket into a pipe of ours. So whoever sees such a child
-end finds the ticket there already (``overdue``), and does not take the end for one of the child's own.
+Before the guard kills a group whose lease has expired, it writes the ticket into a pipe to the parent. So a parent that
+sees such a child end already finds the ticket there (``overdue``).
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ for ticket in list(groups):
 
 
 class Guard:
-    """Starts with the first child, ends when it is closed or with the orchestrator's process. ``grace`` is how long
-    children may take to end when it does, in seconds."""
+    """Starts the guard process with the first child. It ends when it is closed, or with this process. ``grace`` is how
+    many seconds children have to stop then."""
 
     def __init__(self, grace: float = 0.0) -> None:
         self._grace = grace
@@ -89,7 +88,7 @@ class Guard:
         self._groups: dict[int, int] = {}
         self._ends: dict[int, float] = {}
         self._overdue: set[int] = set()
-        self._marks = b""  # a line that has not come as a whole
+        self._marks = b""  # an incomplete line
 
     def admit(self) -> int:
         """A ticket for a child that is about to be started."""
@@ -97,10 +96,10 @@ class Guard:
         return self._tickets
 
     def pipe(self) -> int:
-        """The file descriptor children report to; the guard is started if it is not there. Raises OSError if it cannot
-        be."""
+        """The file descriptor to which children report. Starts the guard if it does not run. Raises OSError."""
         if self._process is None or self._process.poll() is not None:
-            self.close()
+            if self._process is not None:
+                self.close()
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, str(self._grace)],
                 stdin=subprocess.PIPE,
@@ -109,28 +108,29 @@ class Guard:
             )
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
-            self._hand_over()
+            if self._groups or self._ends:
+                self._hand_over()
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
     def started(self, ticket: int, group: int) -> None:
-        """We know the child's number too, so that another guard can be told if this one is killed."""
+        """Keep the process group of a child, for the next guard if this one is killed."""
         self._groups[ticket] = group
 
     def allow(self, ticket: int, seconds: float) -> None:
-        """The child may go on for so long, counted from now, unless this is said again."""
+        """Set or renew the lease of a child: it is killed after so many seconds."""
         self._ends[ticket] = time.monotonic() + seconds
         self._write(b"=%d %.3f\n" % (ticket, seconds))
 
     def finished(self, ticket: int) -> None:
-        """The group has ended, or never began; its number may be given to somebody else."""
+        """The group has ended or never began. Its id may be reused."""
         self._groups.pop(ticket, None)
         self._ends.pop(ticket, None)
         self._overdue.discard(ticket)
         self._write(b"-%d\n" % ticket)
 
     def overdue(self, ticket: int) -> bool:
-        """Whether the guard has ended a child because its time was up. True by the time the end can be seen."""
+        """Whether the guard killed a child because its lease expired. Known before the end of the child is seen."""
         self._read_marks()
         return ticket in self._overdue
 
@@ -148,7 +148,7 @@ class Guard:
     def _write(self, line: bytes) -> None:
         try:
             os.write(self.pipe(), line)
-        except OSError:  # the guard was killed: another one takes over what still runs, as soon as one can be started
+        except OSError:  # the guard was killed: start another, which takes over the running children
             with contextlib.suppress(OSError):
                 self.close()
                 self.pipe()
@@ -161,7 +161,7 @@ class Guard:
         os.write(self._process.stdin.fileno(), b"".join(lines))
 
     def close(self) -> None:
-        """End the guard; whatever it still knows of is killed."""
+        """End the guard, which kills all children that are not finished."""
         if self._process is not None:
             assert self._process.stdin is not None
             assert self._process.stdout is not None

@@ -1,4 +1,4 @@
-"""Commands: argv lists and shell lines, as child processes that never outlive their orchestrator."""
+"""Commands as child processes: output, exit codes, cancellation, leases; they never outlive their parent."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from asterism.base import process_guard
 from asterism.core.errors import AsterismError, DeviceTrouble
 
 OUTPUT_LIMIT = 1 << 20
-"""How much of a command's output is kept, in bytes: the tail."""
+"""How many bytes of the end of a command's output are kept."""
 
 
 EXHAUSTED = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.ENOBUFS}
     | {errno.EAGAIN}  # no more processes
 )
-"""What the system answers when the machine is at its end, whatever was asked of it."""
+"""The errors of a machine that is out of a resource, whatever the call was."""
 
 
 @contextlib.contextmanager
 def own_part(what: str, codes: frozenset[int] | None = None) -> Iterator[None]:
-    """Around what a device does for the work rather than as the work: an OSError in here is a DeviceTrouble. With
-    ``codes`` only one of these: where the work itself may be the reason for the others."""
+    """For code that a device runs on its own behalf, not as the work: an OSError becomes DeviceTrouble. With ``codes``
+    only these errors do, because the work itself may cause the others."""
     try:
         yield
     except OSError as error:
@@ -41,15 +41,15 @@ def own_part(what: str, codes: frozenset[int] | None = None) -> Iterator[None]:
 
 
 class LeaseExpired(DeviceTrouble):
-    """A command that the guard ended: its device was not able to renew the lease, being frozen or cut off."""
+    """The guard killed a command: its device was frozen or cut off, and did not renew the lease."""
 
     def __init__(self) -> None:
-        super().__init__("its command was ended when the lease ran out, which the device had not renewed in time")
+        super().__init__("the command was killed because the device did not renew the lease in time")
 
 
 class CommandFailed(AsterismError):
-    """A command that ended with another code than 0. ``code`` is negative for a signal; ``output`` is the tail of what
-    it said."""
+    """A command exited with another code than 0. ``code`` is negative for a signal; ``output`` is the end of its
+    output."""
 
     def __init__(self, code: int, output: str) -> None:
         self.code, self.output = code, output
@@ -59,13 +59,13 @@ class CommandFailed(AsterismError):
 
 
 class _Listener(asyncio.SubprocessProtocol):
-    """Keeps the tail of what a command says, and tells its exit from the end of its output: a process that the command
-    left behind may hold the pipes open long after."""
+    """Keeps the end of the output of a command. It distinguishes the exit of the command from the end of its output: a
+    process that the command left behind may hold the pipes open much longer."""
 
     def __init__(self, heard: Callable[[int, bytes], None] | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = loop.create_future()
-        self.silent: asyncio.Future[None] = loop.create_future()
+        self.output_ended: asyncio.Future[None] = loop.create_future()
         self._kept = {1: bytearray(), 2: bytearray()}
         self._heard = heard
 
@@ -82,15 +82,15 @@ class _Listener(asyncio.SubprocessProtocol):
             self.exited.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.silent.done():
-            self.silent.set_result(None)
+        if not self.output_ended.done():
+            self.output_ended.set_result(None)
 
-    def said(self, fd: int) -> str:
+    def output(self, fd: int) -> str:
         return bytes(self._kept[fd][-OUTPUT_LIMIT:]).decode(errors="replace")
 
 
 class Commands:
-    """Runs commands for one device."""
+    """Runs the commands of one device."""
 
     def __init__(self, grace: float = 5.0) -> None:
         self.grace = grace
@@ -100,7 +100,7 @@ class Commands:
         self._keys: dict[str, int] = {}
 
     def allow(self, key: str, seconds: float) -> None:
-        """A command with a lease may go on for so long, counted from now."""
+        """Renew the lease of a command for so many seconds."""
         ticket = self._keys.get(key)
         if ticket is not None:
             self._guard.allow(ticket, seconds)
@@ -118,16 +118,16 @@ class Commands:
         lease: float | None = None,
         stdin: IO[bytes] | None = None,
     ) -> Any:
-        """Run a command and return what it printed: parsed if it is JSON, text otherwise. Raises CommandFailed; OSError
-        if the command cannot be executed, DeviceTrouble if the machine is at its end, and LeaseExpired.
+        """Run a command and return its output: parsed if it is JSON, text otherwise. Raises CommandFailed; OSError if
+        the command cannot be executed; DeviceTrouble if the machine is out of a resource; LeaseExpired.
 
-        When cancelled, its whole group is asked to stop (SIGTERM), and killed after ``grace`` seconds. What the command
-        leaves behind in its group ends with it.
+        When cancelled, its process group gets SIGTERM, and is killed after ``grace`` seconds. Processes that the
+        command leaves in its group are killed with it.
 
-        ``executable`` is the file to execute if it is not the first word; ``heard`` is told what comes out of which
-        pipe (1 or 2) as it comes; ``in_child`` runs in the child just before it becomes the command. With a
-        ``lease`` it is killed after so many seconds, even if we are frozen, unless ``allow`` is called with its
-        ``key``. ``stdin`` is a file that it reads, if it has anything to read."""
+        ``executable`` is the file to execute if it is not the first word. ``heard`` is called with each piece of output
+        and its pipe (1 or 2). ``in_child`` runs in the child just before it executes the command. With a ``lease`` the
+        command is killed after so many seconds, even if this process is frozen, unless ``allow`` is called with its
+        ``key``. ``stdin`` is a file for the command to read."""
         self._running += 1
         self._closing = False
         ticket = self._guard.admit()
@@ -136,14 +136,14 @@ class Commands:
         try:
             terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
             terms["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
-            with own_part("the guard of its command could not be started"):
+            with own_part("the guard of the command could not be started"):
                 pipe = self._guard.pipe()
-                born = mmap.mmap(-1, 16)  # shared with the child
+                shared = mmap.mmap(-1, 16)  # shared with the child: its process id, and the errno of its failure
             if lease is not None:
                 self._guard.allow(ticket, lease)
-            with born:
-                terms["preexec_fn"] = partial(_enter, pipe, ticket, born, in_child)
-                return await self._run(argv, terms, partial(_Listener, heard), born, ticket)
+            with shared:
+                terms["preexec_fn"] = partial(_report_to_guard, pipe, ticket, shared, in_child)
+                return await self._run(argv, terms, partial(_Listener, heard), shared, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:
                 del self._keys[key]
@@ -157,27 +157,27 @@ class Commands:
         argv: Sequence[str],
         terms: Mapping[str, Any],
         listener_of: Callable[[], _Listener],
-        born: mmap.mmap,
+        shared: mmap.mmap,
         ticket: int,
     ) -> Any:
-        # not cancelled half-way: a process that has been forked has to be stopped as a whole group
+        # not cancelled half-way: a forked process must be stopped as a whole group
         spawning = asyncio.create_task(self._spawn(argv, terms, listener_of))
         try:
-            with own_part("its command could not be started", EXHAUSTED):
+            with own_part("the command could not be started", EXHAUSTED):
                 transport, listener = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            await self._never_mind(spawning, born)
+            await self._stop_starting(spawning, shared)
             raise
-        except (DeviceTrouble, RuntimeError) as error:  # asyncio needs a thread for it, and there may be no more
-            _signal_group(_number(born), signal.SIGKILL)  # it may have been born before we ran out of something
+        except (DeviceTrouble, RuntimeError) as error:  # asyncio needs a thread, and there may be none
+            _signal_group(_child_pid(shared), signal.SIGKILL)  # it may have been forked before the resource ran out
             raise DeviceTrouble(str(error)) from error
         except subprocess.SubprocessError:
-            with own_part("its command could not be started"):
-                _raise_as_in(born)
+            with own_part("the command could not be started"):
+                _raise_child_error(shared)
             raise
         self._guard.started(ticket, transport.get_pid())
         try:
-            await asyncio.shield(listener.exited)  # a cancelled wait would cancel the future it waits for
+            await asyncio.shield(listener.exited)  # cancelling the wait must not cancel the future
         except asyncio.CancelledError:
             await self._stop(transport, listener)
             raise
@@ -186,8 +186,8 @@ class Commands:
         if code != 0 and self._guard.overdue(ticket):
             raise LeaseExpired
         if code != 0:
-            raise CommandFailed(code, listener.said(2) or listener.said(1))
-        return _parsed(listener.said(1))
+            raise CommandFailed(code, listener.output(2) or listener.output(1))
+        return _parsed(listener.output(1))
 
     async def _spawn(
         self, argv: Sequence[str], terms: Mapping[str, Any], listener_of: Callable[[], _Listener]
@@ -201,33 +201,33 @@ class Commands:
             **terms,
         )
 
-    async def _never_mind(
-        self, spawning: asyncio.Task[tuple[asyncio.SubprocessTransport, _Listener]], born: mmap.mmap
+    async def _stop_starting(
+        self, spawning: asyncio.Task[tuple[asyncio.SubprocessTransport, _Listener]], shared: mmap.mmap
     ) -> None:
-        """Stop a command that is still being started. That has to be awaited; it takes a few turns of the loop.
+        """Stop a command that is still being started. The start must be awaited; it takes a few turns of the loop.
 
-        If the starting itself was cancelled, as at the end of a program, asyncio ends only the process and not its
-        group, and may wait for ever for its pipes until it is cancelled again."""
-        patient = True
+        If the start itself was cancelled, as at the end of a program, asyncio kills only the process and not its group,
+        and may wait for its pipes for ever, until it is cancelled again."""
+        waiting = True
         while not spawning.done():
             if spawning.cancelling():
-                _signal_group(_number(born), signal.SIGKILL)
+                _signal_group(_child_pid(shared), signal.SIGKILL)
                 spawning.cancel()
             try:
                 await asyncio.wait([spawning], timeout=0.1)
             except asyncio.CancelledError:
-                patient = False
+                waiting = False
         if spawning.cancelled():
-            _signal_group(_number(born), signal.SIGKILL)
+            _signal_group(_child_pid(shared), signal.SIGKILL)
         elif spawning.exception() is None:
             transport, listener = spawning.result()
-            await (self._stop(transport, listener) if patient else self._kill(transport, listener))
+            await (self._stop(transport, listener) if waiting else self._kill(transport, listener))
 
     async def _stop(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
         _signal_group(transport.get_pid(), signal.SIGTERM)
         try:
             await asyncio.wait([listener.exited], timeout=self.grace)
-        except asyncio.CancelledError:  # the patience of the caller has run out, but the group must not outlive us
+        except asyncio.CancelledError:  # the caller no longer waits, but the group must not outlive this process
             await self._kill(transport, listener)
             raise
         await self._end(transport, listener)
@@ -235,52 +235,53 @@ class Commands:
     async def _kill(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
         _signal_group(transport.get_pid(), signal.SIGKILL)
         try:
-            await asyncio.wait([listener.exited], timeout=self.grace)  # a moment, but it may have to finish reading
+            await asyncio.wait([listener.exited], timeout=self.grace)  # short, but it may have to finish a read
         finally:
             transport.close()
 
     async def _end(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
-        """End what is left of the group, and read what is left of the output."""
+        """Kill the rest of the group, and read the rest of the output."""
         _signal_group(transport.get_pid(), signal.SIGKILL)
         try:
-            await asyncio.wait([listener.silent], timeout=self.grace)  # somebody outside the group may hold the pipes
+            # a process outside the group may hold the pipes
+            await asyncio.wait([listener.output_ended], timeout=self.grace)
         finally:
             transport.close()
 
     def close(self) -> None:
-        """End the guard as soon as no command runs; the next command starts another."""
+        """End the guard as soon as no command runs. The next command starts another."""
         self._closing = True
         if not self._running:
             self._guard.close()
 
 
-def _enter(pipe: int, ticket: int, born: mmap.mmap, in_child: Callable[[], None] | None) -> None:
-    """Runs in the child, between fork and exec. The guard's pipe is closed right after: it is not passed on. Python
-    tells the parent that something was raised in here, and not what: so that is left where it can be read."""
-    born[:8] = os.getpid().to_bytes(8, "little")
+def _report_to_guard(pipe: int, ticket: int, shared: mmap.mmap, in_child: Callable[[], None] | None) -> None:
+    """Runs in the child, between fork and exec. The guard's pipe is closed after it. Python reports to the parent that
+    this raised, but not what: so the errno is left in shared memory."""
+    shared[:8] = os.getpid().to_bytes(8, "little")
     try:
         process_guard.report(pipe, ticket)
         if in_child is not None:
             in_child()
     except OSError as error:
-        born[8:] = (error.errno or 0).to_bytes(8, "little")
+        shared[8:] = (error.errno or 0).to_bytes(8, "little")
         raise
 
 
-def _number(born: mmap.mmap) -> int:
-    """The process number of a child that has got as far as saying it; 0 otherwise."""
-    return int.from_bytes(born[:8], "little")
+def _child_pid(shared: mmap.mmap) -> int:
+    """The process id of a child that has reported it; 0 otherwise."""
+    return int.from_bytes(shared[:8], "little")
 
 
-def _raise_as_in(born: mmap.mmap) -> None:
-    """Raises the OSError with which the system refused something to a child, if it did."""
-    code = int.from_bytes(born[8:], "little")
+def _raise_child_error(shared: mmap.mmap) -> None:
+    """Raise the OSError that the child got, if it did."""
+    code = int.from_bytes(shared[8:], "little")
     if code:
         raise OSError(code, os.strerror(code))
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    if group <= 0:  # that would be our own
+    if group <= 0:  # 0 would be our own group
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)

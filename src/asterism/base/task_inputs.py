@@ -1,7 +1,13 @@
-"""What a task's inputs stand for at the moment it runs: constants, upstream results, secrets.
+"""Inputs of a task: constants, results of dependencies, secrets, templates, environment variables.
 
-Secrets are read from the environment before anything is evaluated, and live in no record. Whoever fills inputs does so
-under the mask of these secrets: an expression that fails tells what it was given.
+Secrets are read from the environment before anything is evaluated, and are in no record. Callers resolve inputs under
+the mask of these secrets, since the error of an expression may show its data.
+
+A command gets each input as the variable ``ASTERISM_INPUT_<name>``. The prefix matters: anybody who may create a run
+chooses its input, and a variable ``PATH``, ``BASH_ENV`` or ``LD_PRELOAD`` would decide what the command executes. If
+the shell line mentions the name of an input, the input is also a variable with its bare name, unless that name has a
+meaning to programs or shells (RESERVED_VARIABLES). ``env`` of a task or workflow may set a variable of any name, since
+its author chooses those names.
 """
 
 from __future__ import annotations
@@ -21,11 +27,11 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
 
 class MissingInput(AsterismError):
-    """An input that cannot be filled."""
+    """An input has no value."""
 
 
 class ResolvedInputs(NamedTuple):
-    """The inputs and environment of one execution, and the mask for whatever it says."""
+    """The inputs and environment of one execution, and the mask for its output."""
 
     inputs: dict[str, Any]
     environment: dict[str, str]
@@ -38,14 +44,14 @@ NO_SECRETS = Mask()
 def resolve_inputs(
     inputs: Mapping[str, Any], env: Mapping[str, Any], results: Mapping[str, Any], mask: Mask, select: Selections
 ) -> ResolvedInputs:
-    """Fill inputs and environment; ``mask`` has the secrets. Raises MissingInput."""
+    """Resolve inputs and environment. ``mask`` has the secrets. Raises MissingInput."""
     filled = {name: _fill_reference(name, value, results, mask, select) for name, value in inputs.items()}
     environment = {name: input_text(_fill_reference(name, value, results, mask, select)) for name, value in env.items()}
     return ResolvedInputs(filled, environment, mask)
 
 
 def fill_references(value: Any, results: Mapping[str, Any], mask: Mask, select: Selections) -> Any:
-    """References and secrets anywhere inside a nested value, such as the headers of a request."""
+    """A value with its references and secrets resolved, however deep inside it, such as the headers of a request."""
     if is_reference(value):
         return _fill_reference("request", value, results, mask, select)
     if isinstance(value, Mapping):
@@ -71,20 +77,20 @@ def _fill_reference(name: str, value: Any, results: Mapping[str, Any], mask: Mas
         return mask.values[value["secret"]]
     source = value["from"]
     if source not in results:
-        raise MissingInput(f"input {name!r}: {source!r} is no task that this one depends on")
+        raise MissingInput(f"input {name!r}: {source!r} is not a task that this one depends on")
     expression = value.get("select")
     return results[source] if expression is None else select(expression, {"result": results[source]})
 
 
 def fill_template(text: str, inputs: Mapping[str, Any], quoted: Callable[[str], str] = str) -> str:
-    """``{name}`` in a text stands for an input; ``{{`` and ``}}`` for braces."""
+    """A text with each ``{name}`` replaced by the input; ``{{`` and ``}}`` are braces."""
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
         if name is None:
             return match.group(0)[0]
         if name not in inputs:
-            raise MissingInput(f"{text!r} names {{{name}}}, and there is no such input")
+            raise MissingInput(f"{text!r} names {{{name}}}, but there is no such input")
         return quoted(input_text(inputs[name]))
 
     return _PLACEHOLDER.sub(replace, text)
@@ -109,7 +115,7 @@ def input_text(value: Any) -> str:
 VARIABLE_PREFIX = "ASTERISM_INPUT_"
 
 LONGEST_VARIABLE = 128 * 1024 - 1
-"""How long one word or variable of a command may be, in bytes: Linux takes no longer one."""
+"""The longest word or variable of a command, in bytes: the limit of Linux."""
 
 RESERVED_VARIABLES = (
     # the shell, the loader, the C library
@@ -131,7 +137,7 @@ RESERVED_VARIABLES = (
     # our own
     "ASTERISM_*",
 )
-"""Names that no input gets, however it is asked for. ``*`` stands for any letters, ``?`` for one."""
+"""Names that no input gets as a bare variable. ``*`` stands for any letters, ``?`` for one."""
 
 _reserved = re.compile("|".join(name.replace("*", ".*").replace("?", ".") for name in RESERVED_VARIABLES))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -139,50 +145,50 @@ _SUFFIX = re.compile(r"[A-Za-z0-9_]+")
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a name means something to shells or programs, or cannot be that of a variable in a shell."""
+    """Whether a name has a meaning to shells or programs, or is not valid as a shell variable."""
     return _NAME.fullmatch(name) is None or _reserved.fullmatch(name) is not None
 
 
 def mentions_name(line: str, name: str) -> bool:
-    """Whether the name of an input stands in a shell line, as a word of its own."""
+    """Whether a shell line contains the name of an input as a word."""
     return re.search(rf"(?<![A-Za-z0-9_]){re.escape(name)}(?![A-Za-z0-9_])", line) is not None
 
 
 def refers_to_variable(line: str, name: str) -> bool:
-    """Whether a shell line has the variable ``$name``, in one of the ways in which a shell takes it."""
+    """Whether a shell line uses the variable ``$name``, in any of the forms of a shell."""
     return re.search(rf"\$\{{?[#!]?{re.escape(name)}(?![A-Za-z0-9_])", line) is not None
 
 
 def check_shell_line(line: str, given: Mapping[str, Any], own: Container[str]) -> None:
-    """Raises MissingInput for a line that has the variable of an input which cannot be one, rather than let it mean
-    something else. ``own`` are the variables that the author of the line gives a value to."""
+    """Raise MissingInput for a line that uses the variable of an input with a reserved name: it would have another
+    value. ``own`` are the variables that the author of the line sets."""
     for name in given:
         if _NAME.fullmatch(name) and is_reserved(name) and name not in own and refers_to_variable(line, name):
             raise MissingInput(
-                f"an input is never the variable ${name}, which means something to the system; {variable_advice(name)}"
+                f"an input cannot be the variable ${name}, which has a meaning to the system; {variable_advice(name)}"
             )
 
 
 def variable_advice(name: str) -> str:
-    return f"write ${VARIABLE_PREFIX}{name}, or name a variable of your own in 'env'"
+    return f"write ${VARIABLE_PREFIX}{name}, or set a variable of your own in 'env'"
 
 
 def prefixed_variables(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """All inputs that can be a variable. What has another kind of name, or is too long, has to be read elsewhere."""
+    """The inputs as prefixed variables, without those whose name or length is not valid for a variable."""
     for name, value in given.items():
         if _SUFFIX.fullmatch(name) and (text := _variable_value(VARIABLE_PREFIX + name, value)) is not None:
             yield VARIABLE_PREFIX + name, text
 
 
 def bare_variables(given: Mapping[str, Any], wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """Those under their bare name that are ``wanted`` and not reserved."""
+    """The inputs as variables with their bare names: those that are ``wanted`` and not reserved."""
     for name, value in given.items():
         if not is_reserved(name) and wanted(name) and (text := _variable_value(name, value)) is not None:
             yield name, text
 
 
 def _variable_value(name: str, value: Any) -> str | None:
-    """The value of a variable; None if it cannot be one."""
+    """The value of a variable; None if it is not valid as one."""
     text = input_text(value)
     fits = "\0" not in text and len(name) + 1 + len(text.encode(errors="replace")) <= LONGEST_VARIABLE
     return text if fits else None

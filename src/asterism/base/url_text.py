@@ -1,8 +1,7 @@
-"""URLs as they may be shown: without passwords, however badly they are written.
+"""URLs in messages, with their passwords hidden, and why a URL cannot be requested.
 
-A URL with a mistake in it is the one that ends up in an error message, so nothing here relies on its syntax: from the
-scheme to the last ``@`` everything may be part of a login. It is better to hide a piece of a path than to show a piece
-of a password.
+A malformed URL is likely to appear in an error message, so this does not rely on its syntax: everything from the scheme
+to the last ``@`` may be part of a login. It may hide a part of a path, but never shows a part of a password.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _WORD = re.compile(r"[^\s'\"<>`]+")
 
 
 def masked_url(address: str) -> str:
-    """An address without its password. With HTTP the whole login is left out, for a name alone may be a token."""
+    """A URL without its password. With HTTP the whole login is removed, since a user name may be a token."""
     return _SECRET_FIELD.sub(rf"\1{HIDDEN}", _without_login(address))
 
 
 def masked_urls(text: str) -> str:
-    """A text in which every address is masked, such as what another program said."""
+    """A text with every URL in it masked, such as the output of another program."""
     return _WORD.sub(lambda found: masked_url(found[0]), text)
 
 
@@ -41,14 +40,14 @@ def _without_login(address: str) -> str:
         return f"{scheme}{slashes}{user}:{HIDDEN}@{host}" if colon else address
     if "@" in re.split(r"[/\\?#]", rest, maxsplit=1)[0]:
         return f"{scheme}{slashes}{host}"
-    return f"{scheme}{slashes}{HIDDEN}@{host}" if colon else address  # it may be a password with a / in it
+    return f"{scheme}{slashes}{HIDDEN}@{host}" if colon else address  # a password may contain a /
 
 
 def request_url_problem(url: str) -> str | None:
-    """Why a request can never be sent to a URL, in words; None if it can. ``{name}`` in it stands for an input, which
-    may bring the scheme or the host along."""
+    """Why a URL cannot be requested; None if it can. ``{name}`` in it stands for an input, which may contain the scheme
+    or the host."""
     if "{" in url.partition("://")[0]:
         return None
     if re.match(r"https?://", url, re.I) is None:
         return f"a URL begins with http:// or https://, not {masked_url(url)[:100]!r}"
-    return f"{masked_url(url)[:100]!r} names no host" if re.match(r"https?://([/?#]|$)", url, re.I) else None
+    return f"{masked_url(url)[:100]!r} has no host" if re.match(r"https?://([/?#]|$)", url, re.I) else None

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 
 MAX_DEPTH = 50
 """How deep lists and mappings may be nested."""

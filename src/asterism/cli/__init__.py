@@ -26,7 +26,7 @@ Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types
 output ``screen``, ``text_table``, ``formats``, ``fleet_json``, and the live view of a plan: ``live_view`` draws the
 frames of ``live_frame`` from the state in ``plan_progress``.
 
-Invariants: every text from outside is cleaned before it reaches a terminal (``base/safe_text``); answers go to standard
+Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
 
 To add a command, add a function to the module of its group. To add a group, write ``<noun>_commands.py`` and add a line

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from asterism.base.safe_text import clean, json_text
+from asterism.base.text import clean, json_text
 
 if TYPE_CHECKING:
     from asterism.core.run.run import Run

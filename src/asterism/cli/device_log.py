@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from asterism.base.durations import format_age
-from asterism.base.safe_text import json_text
-from asterism.base.text import clean, shorten
+from asterism.base.text import clean, json_text, shorten
 from asterism.cli.cli_context import short
 from asterism.cli.formats import format_clock
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable

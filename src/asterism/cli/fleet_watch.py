@@ -15,8 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from asterism.base.durations import format_age
-from asterism.base.safe_text import json_text
-from asterism.base.text import clean, plural, shorten
+from asterism.base.text import clean, json_text, plural, shorten
 from asterism.cli.cli_context import note, short
 from asterism.cli.fleet_json import state_of
 from asterism.cli.fleet_snapshot import CancelledCount, FleetSnapshot, take_snapshot

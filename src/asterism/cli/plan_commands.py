@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, note, options, print_json, with_fleet
 from asterism.cli.option_types import capabilities, json_object
 from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options

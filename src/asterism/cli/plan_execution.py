@@ -18,8 +18,7 @@ from typing import Any
 import click
 
 from asterism.base.gc_tuning import tune_gc
-from asterism.base.safe_text import clean
-from asterism.base.text import join_names
+from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.live_view import watched

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 from asterism.cli.cli_context import json_option, print_json, with_fleet
 from asterism.cli.option_types import duration
 from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 from asterism.cli.cli_context import print_json
 from asterism.cli.run_options import OutputOptions
 

@@ -17,14 +17,15 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from asterism.base.safe_text import clean, clean_lines, clean_streams
+from asterism.base.clean_streams import clean_streams
+from asterism.base.text import clean, clean_lines
 
 SHOW_CURSOR = "\x1b[?25h"
 
 
 class Screen(Console):
     """A console that continues silently when its reader has gone away; rich would exit. All escape sequences that it
-    writes are rich's own, whatever text it is given (see ``base/safe_text.py``)."""
+    writes are rich's own, whatever text it is given (see ``base/text.py``)."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, note, print_json
 from asterism.cli.option_types import duration
 from asterism.cli.series_context import (
@@ -364,7 +364,7 @@ def rebuild(
     def describe(outcome: Outcome) -> str:
         after = outcome.after
         verb = options.verb("rebuilt", "rebuild") if outcome.changed else "nothing to rebuild in"
-        queue = f"queue {describe_queue(after.queue)}" if after.queue else "the queue is empty"
+        queue = f"the queue is {describe_queue(after.queue)}" if after.queue else "the queue is empty"
         return f"{verb} {name}: {describe_issue(after.active)} is active, {queue} (revision {after.revision})"
 
     return run_change(name, options, step, "rebuild", describe, prepare_repair=prepare)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.safe_text import clean
+from asterism.base.text import clean
 
 if TYPE_CHECKING:
     from asterism.fleet.policy.policy import DevicePolicy

@@ -1,4 +1,4 @@
-"""Every change of a plan goes through the checks of the core. A refusal is a ValueError, as documented."""
+"""Changes of a plan through the checks of the core; a refusal is a ValueError, as documented."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refuse(rule: str, why: str) -> ModificationRejected:
 
 
 def by_hand(plan: Constellation) -> None:
-    """Refuse progress that somebody claims while an orchestrator runs the plan: there, only devices report."""
+    """Refuse manual progress while an orchestrator runs the plan: then only devices report."""
     if plan.owner is not None:
         raise refuse(
             "progress", f"{plan.id!r} is being run: what its tasks have done is reported by devices, not by hand"

@@ -1,4 +1,4 @@
-"""The commands of an editor: what was done, how to take it back, and how to do it again.
+"""The commands of the documented editor, by name, with undo and redo.
 
 A command is a batch of edits of the core. Undoing it applies the inverse that the core gave for it. Between the two
 others may have edited the plan: the core then refuses what would overwrite their change, and says so.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.compat import recorded_progress
 from asterism.compat.living_plan import LivingPlan
+from asterism.compat.name_sets import Naming
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.core.plan.edits import AddDependency, Edit, RemoveDependency, RemoveTask, UpdateDependency
@@ -147,3 +148,40 @@ class CommandInvoker:
     def clear(self) -> None:
         self.done.clear()
         self.undone.clear()
+
+
+if TYPE_CHECKING:
+    from asterism.compat.plan_editor import PlanEditor
+
+_COMMANDS: dict[str, tuple[str, str, Callable[[PlanEditor], Callable[..., Any]]]] = {
+    "add_task": ("task", "Add a task", lambda editor: lambda task_data: editor.add_task(task_data)),
+    "remove_task": ("task", "Remove a task and its dependencies", lambda editor: editor.remove_task),
+    "update_task": ("task", "Change fields of a task", lambda editor: editor.update_task),
+    "add_dependency": (
+        "dependency",
+        "Add a dependency",
+        lambda editor: lambda dependency_data: editor.add_dependency(dependency_data),
+    ),
+    "remove_dependency": ("dependency", "Remove a dependency", lambda editor: editor.remove_dependency),
+    "update_dependency": ("dependency", "Change fields of a dependency", lambda editor: editor.update_dependency),
+    "build_{noun}": ("bulk", "Add all tasks and dependencies of a configuration", lambda editor: editor.build),
+    "clear_{noun}": ("bulk", "Remove all tasks and dependencies", lambda editor: editor.clear),
+    "load_{noun}": ("file", "Read a plan from a JSON file", lambda editor: editor.load),
+    "save_{noun}": ("file", "Write the plan to a JSON file", lambda editor: editor.save),
+}
+"""Name -> category, description, and what it calls."""
+
+
+def described_commands(naming: Naming) -> dict[str, dict[str, str]]:
+    return {
+        name.format(noun=naming.noun): {"category": category, "description": description}
+        for name, (category, description, _) in _COMMANDS.items()
+    }
+
+
+def find_command(editor: PlanEditor, name: str) -> Callable[..., Any]:
+    """What a command calls. Raises ValueError for a name that is not known."""
+    for known, (_, _, call) in _COMMANDS.items():
+        if known.format(noun=editor.naming.noun) == name:
+            return call(editor)
+    raise ValueError(f"there is no command {name!r}; the commands are {', '.join(described_commands(editor.naming))}")

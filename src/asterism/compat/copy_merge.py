@@ -1,4 +1,4 @@
-"""Bringing an agent's copy back into the live plan: what was changed in the copy, and nothing else.
+"""Three-way merge of an agent's edited copy into the live plan.
 
 It is a three-way merge. The structure comes from the copy, progress from the live plan, always: whatever state a copy
 claims for a task, what the devices reported stands. What was changed is told by comparing the copy with what it was
@@ -55,7 +55,7 @@ def merge_copy(
 
 
 def _base(live: LivingPlan, copy: LivingPlan, seen: Outline | None) -> tuple[Outline, int | None]:
-    """What the copy was made from, and the version that its edits are based on (None: nobody can tell)."""
+    """What the copy was made from, and the version that its edits are based on (None: unknown)."""
     if copy.lineage == live.lineage:
         known = copy.plan.origin or live.written(copy.stamp)
         if known is not None:

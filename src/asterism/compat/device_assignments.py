@@ -1,4 +1,4 @@
-"""Which device does which task, and which plans are being looked after: the documented ConstellationManager."""
+"""The documented ConstellationManager: the device of each task, and the registered plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documented events, and what publishes and observes them."""
+"""The documented events and the interfaces of publishers and observers."""
 
 from __future__ import annotations
 

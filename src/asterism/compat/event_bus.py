@@ -1,4 +1,4 @@
-"""The documented bus.
+"""The documented event bus: one queue per observer, process-wide.
 
 Publishing hands the event to the queue of every observer that wants it and does not wait for any. The exception is a
 *prompt* observer (the synchronizer): it takes notice within the call, so that a task's end is registered before
@@ -106,7 +106,7 @@ class _Inbox:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # it is this task that was cancelled, not something that the observer waited for
-            logger.exception("%r failed on %s; it goes on with the next event", self.observer, event.event_type)
+            logger.exception("%r failed on %s; it receives the next event", self.observer, event.event_type)
 
     def _set_timer(self) -> None:
         """If something waits behind a busy handler, it waits until its patience is over."""
@@ -117,7 +117,7 @@ class _Inbox:
             self._timer = self._loop.call_at(self._since + PATIENCE, self._begin)
 
     def close(self) -> None:
-        """Forget what is queued. What the observer is doing at this moment it may finish, for it may be the caller."""
+        """Drop the queue. The observer may finish its current call, which may be the caller."""
         self.queue.clear()
         self._set_timer()
 
@@ -170,7 +170,7 @@ class EventBus(IEventPublisher):
     # -- private names that the documents show -------------------------------------------------------------------------
 
     @property
-    def everybody(self) -> frozenset[IEventObserver]:
+    def all_observers(self) -> frozenset[IEventObserver]:
         """The observers that want all events."""
         return frozenset(inbox.observer for inbox in self._inboxes.values() if inbox.types is None)
 
@@ -183,7 +183,7 @@ class EventBus(IEventPublisher):
             {kind: frozenset(inbox.observer for inbox in asked if kind in (inbox.types or ())) for kind in wanted}
         )
 
-    _all_observers = ReadOnly("everybody", "use subscribe and unsubscribe")
+    _all_observers = ReadOnly("all_observers", "use subscribe and unsubscribe")
     _observers = ReadOnly("by_type", "use subscribe and unsubscribe")
 
 

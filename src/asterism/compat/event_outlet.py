@@ -1,4 +1,4 @@
-"""Where a run publishes its events: the documented bus, or one of the user's own with only the documented methods.
+"""Publishes the events of a run on the documented bus, or on a bus of the user.
 
 On the documented bus an event is handed out within the step that makes it. A bus of the user's own, or a subclass with
 a ``publish_event`` of its own, is called through that: as a task, so that no observer delays the plan. What has to be

@@ -1,4 +1,4 @@
-"""The documented API with its Galaxy names."""
+"""The documented API under its Galaxy names."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from asterism.compat.name_sets import GALAXY
 from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
 from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.progress_observer import PlanProgressObserver
 from asterism.compat.record_models import TaskConstellationSchema, TaskStarLineSchema, TaskStarSchema
-from asterism.compat.session_metrics import SessionMetricsObserver
+from asterism.compat.session_observers import PlanProgressObserver, SessionMetricsObserver
 from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine

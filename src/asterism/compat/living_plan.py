@@ -1,8 +1,8 @@
-"""A living plan with the documented names, over a Constellation of the core.
+"""The documented plan (TaskConstellation, TaskOrion), over a Constellation of the core.
 
-The object that is handed to an orchestrator is the live one: reading it shows progress, and changing it in place while
-it runs is an edit, with all the checks of one. A copy (``copy.deepcopy``, or by way of JSON) belongs to whoever made
-it, and knows what it was copied from, so that what was changed in it can be told apart when it comes back.
+The object that is passed to an orchestrator is the live one: reading it shows progress, and changing it while it runs is
+an edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and knows its original, so
+that its changes can be merged.
 """
 
 from __future__ import annotations
@@ -404,7 +404,7 @@ class LivingPlan(Analysis, DrivenByHand):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """What ``to_dict`` wrote, or somebody else in the same form. Raises ValueError, and says what is wrong."""
+        """Read data in the form of ``to_dict``. Raises ValueError with the problem."""
         made = cls(data.get(cls.naming.id_key), data.get("name"))
         with refusing():
             plan_records.fill_plan(made, data)

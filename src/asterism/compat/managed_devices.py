@@ -1,4 +1,4 @@
-"""A device manager as devices of the runtime."""
+"""The devices of a documented device manager, as devices of an orchestrator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ManagedDevice:
 class Fleet:
     """The connected devices of a manager, kept up to date with what it says.
 
-    ``star`` finds the handle of a task, ``changed`` is told of a device that came or went."""
+    ``star`` finds the handle of a task, ``changed`` is called when a device connects or disconnects."""
 
     def __init__(
         self, manager: DeviceManager, star: Callable[[str], TaskStar], changed: Callable[[str, str], None]
@@ -56,7 +56,7 @@ class Fleet:
         return {*self._types, *self.here}
 
     def _device(self, device: str) -> ManagedDevice:
-        """A device serves as its own type, and as the types that no device has: a wish nobody can fulfil is dropped."""
+        """A device serves as its own type, and as the types that no device has: a type without a device is ignored."""
         own = self._types.get(device)
         present = {kind for kind in self._types.values() if kind is not None}
         serves = [kind for kind in DeviceType if own is None or kind is own or kind not in present]

@@ -1,4 +1,4 @@
-"""A plan that is driven by hand: somebody says what has started and ended. Refused while an orchestrator runs it."""
+"""Manual progress: start and end tasks by hand, while no orchestrator runs the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two sets of names. Everything else is written once."""
+"""The two sets of documented names, Galaxy and Orion."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The documented API with its Orion names."""
+"""The documented API under its Orion names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.compat import session_metrics
+from asterism.compat import session_observers
 from asterism.compat.checked_changes import ModificationRejected
 from asterism.compat.device_assignments import PlanRegistry
 from asterism.compat.documented_events import (
@@ -24,8 +24,8 @@ from asterism.compat.name_sets import ORION
 from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
 from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.progress_observer import PlanProgressObserver
 from asterism.compat.record_models import TaskOrionSchema, TaskStarLineSchema, TaskStarSchema
+from asterism.compat.session_observers import PlanProgressObserver
 from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
@@ -163,7 +163,7 @@ class OrionModificationSynchronizer(PlanSynchronizer):
         return self.current()
 
 
-class SessionMetricsObserver(session_metrics.SessionMetricsObserver):
+class SessionMetricsObserver(session_observers.SessionMetricsObserver):
     naming = ORION
 
 

@@ -1,4 +1,4 @@
-"""The ends of tasks that an agent has still to answer, each with its deadline.
+"""Ends of tasks that wait for the answer of an agent, each with a deadline.
 
 One timer serves all that is pending, and none is left when nothing is. ``by_task`` shows them as the documented
 ``_pending_modifications`` does, as futures by the ids of the tasks; what is written there takes effect.
@@ -23,11 +23,11 @@ class End:
     seen: Outline | None
     deadline: float
     future: asyncio.Future[bool]
-    by_hand: bool = False  # somebody wrote it into ``_pending_modifications``
+    by_hand: bool = False  # written into ``_pending_modifications``
 
 
 class Pending:
-    """``expired`` is told of an end that nobody answered in time."""
+    """``expired`` is called for an end without an answer in time."""
 
     def __init__(self, expired: Callable[[Key], None]) -> None:
         self.timeout = 600.0
@@ -63,7 +63,7 @@ class Pending:
             self._set_alarm(deadline)
 
     def _resolved(self, key: Key, future: asyncio.Future[bool]) -> None:
-        """Its future is done. If that was not our doing, somebody else has answered."""
+        """Its future is done. If it was set from outside, the end is answered."""
         end = self.ends.get(key)
         if end is not None and end.future is future:
             self.resolve(key, _succeeded(future))
@@ -89,7 +89,7 @@ class Pending:
             self.resolve(key, False)
 
     def forget(self, plan_id: str) -> None:
-        """The run is over: nobody waits for its answers any more."""
+        """The run is over: drop its pending ends."""
         for ends in (self.ends, self.late):
             for key in [key for key in ends if key[0] == plan_id]:
                 ends.pop(key).future.cancel()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel
 
-from asterism.compat import editor_commands, plan_records
+from asterism.compat import command_history, plan_records
 from asterism.compat.checked_changes import ModificationRejected, refusing
 from asterism.compat.command_history import Command, CommandInvoker, EditCommand, SwapCommand
 from asterism.compat.living_plan import LivingPlan
@@ -372,19 +372,19 @@ class PlanEditor:
     # -- commands by name ----------------------------------------------------------------------------------------------
 
     def list_available_commands(self) -> dict[str, dict[str, str]]:
-        return editor_commands.described(self.naming)
+        return command_history.described_commands(self.naming)
 
     def get_command_categories(self) -> list[str]:
-        return sorted({about["category"] for about in editor_commands.described(self.naming).values()})
+        return sorted({about["category"] for about in command_history.described_commands(self.naming).values()})
 
     def get_command_metadata(self, name: str) -> dict[str, str] | None:
-        return editor_commands.described(self.naming).get(name)
+        return command_history.described_commands(self.naming).get(name)
 
     def execute_command_by_name(self, name: str, **arguments: Any) -> Any:
         """The same as calling the command, with its arguments by name. Raises ValueError for a name that is not
         known."""
         with _executing():
-            call = editor_commands.find(self, name)
+            call = command_history.find_command(self, name)
         try:
             return call(**arguments)
         except TypeError as error:

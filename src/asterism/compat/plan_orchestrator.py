@@ -1,4 +1,4 @@
-"""The documented orchestrator: a shell around one orchestrator of the runtime per run, under the policy ``global``."""
+"""The documented orchestrator: one Orchestrator per run, with the lock policy ``global``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans as JSON data, in the documented form: ids to tasks, ids to lines, and the state of each.
+"""Plans as JSON data in the documented form: tasks and lines by id, with their state.
 
 Two keys are our own: ``version`` and ``lineage`` say what a copy was made from, so that it can be merged when it comes
 back. A file that lacks them is read all the same.
@@ -34,7 +34,7 @@ def write(data: dict[str, Any], path: str | None) -> str:
 
 
 def read(text: str | None, path: str | None) -> dict[str, Any]:
-    """From a text or from a file. Raises ValueError for what is not a JSON object."""
+    """From a text or from a file. Raises ValueError if it is not a JSON object."""
     if (text is None) == (path is None):
         raise ValueError("give either json_data or file_path")
     data = json.loads(Path(path).read_text(encoding="utf-8") if path is not None else text or "")
@@ -152,7 +152,7 @@ def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
 
 
 def items_of(part: Any) -> Iterable[Mapping[str, Any]]:
-    """The parts, whether they are listed or filed under their ids. Raises ValueError for what is no part."""
+    """The parts, from a list or a mapping by id. Raises ValueError for an invalid part."""
     parts = list(part.values() if isinstance(part, Mapping) else part or ())
     for one in parts:
         if not isinstance(one, Mapping):

@@ -1,4 +1,4 @@
-"""One run of a living plan: the orchestrator of the runtime underneath, and its events under the documented names.
+"""One run of a documented plan on an Orchestrator, with its events under the documented names.
 
 The translation happens within the step that publishes: when the runtime records a task's end and holds what lies below
 it, the synchronizer hears of that end in the same call, before anything else can happen.
@@ -7,19 +7,22 @@ it, the synchronizer hears of that end in the same call, before anything else ca
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asterism.compat import recorded_progress
-from asterism.compat.documented_events import DeviceEvent, EventType, TaskEvent
-from asterism.compat.edit_review import Review
+from asterism.compat.checked_changes import ModificationRejected
+from asterism.compat.copy_merge import merge_copy
+from asterism.compat.documented_events import DeviceEvent, EventType, TaskEvent, untouched
 from asterism.compat.event_outlet import Outlet
 from asterism.compat.living_plan import LivingPlan
 from asterism.compat.managed_devices import CONNECTED, Fleet, profiles_of
 from asterism.compat.manual_progress import newly_ready
 from asterism.compat.name_sets import Naming
+from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.task_star import TaskStar, moment
 from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
 from asterism.core.plan.constellation import ConstellationView
@@ -104,7 +107,7 @@ class Run:
         return star
 
     def _check_devices(self) -> None:
-        """Refuse what could never run: a task that is not there, a device that nobody has heard of."""
+        """Refuse assignments of unknown tasks or to unknown devices."""
         wanted = {task_id: node.task.device for task_id, node in self.live.plan.nodes.items()} | self.terms.assignments
         problems = [
             f"there is no task {task_id!r}" for task_id in self.terms.assignments if task_id not in self.live.plan
@@ -128,7 +131,7 @@ class Run:
         recorded_progress.reopen(plan)
         plan.ended_at = None
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
-            plan.note(plan.clock(), "put back", node.id, "it was marked as running, and nobody was running it")
+            plan.note(plan.clock(), "put back", node.id, "it was marked as running, but no orchestrator was running it")
             recorded_progress.state(plan, node, PENDING)
         try:
             await self.core.run(plan, assignments=self.terms.assignments)
@@ -144,7 +147,7 @@ class Run:
         }
 
     async def _review(self, view: ConstellationView, events: Sequence[runtime.Event]) -> None:
-        """The editor: it is done when every end it is told of is answered. The answers are applied as they come."""
+        """The editor: it returns when every end is answered. Answers are applied as they arrive."""
         assert self.review is not None
         await self.review.over(tuple(event.task_id for event in events if isinstance(event, runtime.TaskEvent)))
 
@@ -235,3 +238,51 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
         start_time=moment(node.started_at),
         end_time=moment(node.ended_at),
     )
+
+
+logger = logging.getLogger("asterism.compat.synchronizer")
+
+
+class Review:
+    """One synchronizer in one run. The plan is held from an end until ``over`` returns."""
+
+    def __init__(self, synchronizer: Any, live: LivingPlan, outlet: Outlet) -> None:
+        self._synchronizer, self._live, self._outlet = synchronizer, live, outlet
+        self._ours = synchronizer if issubclass(type(synchronizer), PlanSynchronizer) else None
+        self._documented = self._ours is not None and untouched(synchronizer, "wait_for_pending_modifications")
+
+    def begin(self) -> None:
+        if self._ours is not None:
+            self._ours.watch(self._live)
+
+    def end(self) -> None:
+        if self._ours is not None:
+            self._ours.forget(self._live.plan_id)
+
+    async def over(self, tasks: tuple[str, ...]) -> None:
+        """Wait until these ends are answered, then bring the answers into the plan."""
+        timeout = 600.0 if self._ours is None else self._ours.pending.timeout
+        await self._outlet.delivered(self._synchronizer, timeout)
+        if self._documented:
+            assert self._ours is not None
+            await self._ours.pending.answered(self._live.plan_id, tasks)
+        else:
+            waiting = self._synchronizer.wait_for_pending_modifications()
+            if inspect.isawaitable(waiting):
+                await waiting
+        self._merge(tasks)
+
+    def _merge(self, tasks: tuple[str, ...]) -> None:
+        """The answers were merged as they came, or are handed over now as another plan."""
+        noun = self._live.naming.noun
+        merge = getattr(self._synchronizer, f"merge_and_sync_{noun}_states", None)
+        merged = self._live if merge is None else merge(**{f"orchestrator_{noun}": self._live})
+        if merged is None or merged is self._live:
+            return
+        if not isinstance(merged, LivingPlan):
+            logger.warning("merge_and_sync_%s_states must return a %s, not %r", noun, noun, merged)
+            return
+        try:
+            merge_copy(self._live, merged, None, tasks, logger)
+        except ModificationRejected as rejected:
+            logger.warning("the answer to %s was not applied to %s: %s", list(tasks), self._live.plan_id, rejected)

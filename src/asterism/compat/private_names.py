@@ -1,4 +1,4 @@
-"""The private names that the documents show: each can be read, and writing one has an effect or raises.
+"""Documented private names: reading works, and writing has an effect or raises.
 
 An ordinary Python attribute would accept the write and nothing would come of it, for the facts are kept in the core.
 """

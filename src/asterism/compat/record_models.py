@@ -1,4 +1,4 @@
-"""The documented Pydantic models of a task, a line and a plan: the same data as ``to_dict`` writes."""
+"""The documented Pydantic models of a task, a line and a plan, in the form of ``to_dict``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress that is written by hand, in a plan that no orchestrator runs.
+"""Functions that write progress by hand into a plan that no orchestrator runs.
 
 While an orchestrator runs a plan, only devices report what its tasks have done, and each of these functions refuses.
 Otherwise the documented API lets a program say so itself: start a task, end it, retry it, even write its private
@@ -95,7 +95,7 @@ def _put_back(plan: Constellation, node: Node) -> None:
 
 
 def _given_up(plan: Constellation, node: Node) -> bool:
-    """Whether the end of a run cancelled it because nothing could start it, and not because somebody said so."""
+    """Whether the end of a run cancelled it as unreachable, not on request."""
     return node.status is core.CANCELLED and node.started_at is None and node.reason == plan.unreachable_reason(node)[1]
 
 

@@ -1,4 +1,4 @@
-"""The documented synchronizer: it knows which ends of tasks an agent has still to answer, and takes the answers in.
+"""The documented synchronizer: tracks pending ends of tasks and merges the answers of agents.
 
 An end is registered within the step that records it. An answer (MODIFIED) is merged into the live plan on the spot,
 while everything is held; only then is the end no longer pending. An answer that comes after its timeout is merged like
@@ -39,9 +39,9 @@ class PlanSynchronizer(PromptObserver):
         self.pending = Pending(self._warn_of_silence)
         self._live: dict[str, LivingPlan] = {}
         self._current: LivingPlan | None = None
-        self._unmerged: tuple[LivingPlan, Outline | None] | None = None  # a copy that nobody has merged yet
+        self._unmerged: tuple[LivingPlan, Outline | None] | None = None  # a copy that is not merged yet
 
-    # -- what is heard -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------
 
     @property
     def prompt(self) -> bool:
@@ -137,7 +137,7 @@ class PlanSynchronizer(PromptObserver):
             return  # those that have it pending warn
         names = ", ".join(repr(plan_id) for plan_id in dict.fromkeys(plan_ids) if plan_id) or "nothing"
         pending = ", ".join(map(repr, sorted(waiting)))
-        where = f"it is pending in {pending}; name one of them" if pending else "nobody waits for it"
+        where = f"it is pending in {pending}; name one of them" if pending else "no run waits for it"
         self.logger.warning(
             "the answer to %s is ignored: its %s is %s, and %s", list(tasks), self.naming.id_key, names, where
         )
@@ -149,7 +149,7 @@ class PlanSynchronizer(PromptObserver):
         return [one for one in found.values() if issubclass(type(one), PlanSynchronizer) and one is not self]
 
     def _take(self, new: Any, live: LivingPlan | None, seen: Outline | None, tasks: tuple[str, ...]) -> None:
-        """Merge an agent's copy into the plan that is running, or keep it until somebody asks for the merge."""
+        """Merge an agent's copy into the plan that is running, or keep it until the next merge."""
         if new is None:
             return
         if not isinstance(new, LivingPlan):
@@ -169,10 +169,10 @@ class PlanSynchronizer(PromptObserver):
             self.logger.warning("the answer to %s was not applied to %s: %s", list(tasks), live.plan_id, rejected)
 
     def _warn_of_silence(self, key: Key) -> None:
-        self.logger.warning("nobody answered the end of %s in %s in time; the plan goes on", key[1], key[0])
+        self.logger.warning("no answer to the end of %s in %s in time; the plan continues", key[1], key[0])
 
     def forget(self, plan_id: str) -> None:
-        """The run is over: nobody waits for its answers any more."""
+        """The run is over: drop its pending ends."""
         self._live.pop(plan_id, None)
         self.pending.forget(plan_id)
 
@@ -199,7 +199,7 @@ class PlanSynchronizer(PromptObserver):
 
     @current_plan.setter
     def current_plan(self, new: LivingPlan | None) -> None:
-        """An agent's copy, to be merged when the plan next goes on; None for nothing to merge."""
+        """An agent's copy, to be merged before the plan continues; None for nothing to merge."""
         if new is not None and not isinstance(new, LivingPlan):
             raise TypeError(f"this takes a {self.naming.noun}, not {new!r}")
         self._unmerged = None if new is None or new in self._live.values() else (new, None)

@@ -1,4 +1,4 @@
-"""What is to be done, in documented fields: how each is kept in the core's task."""
+"""The mapping of documented task fields to fields of the core's Task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task with the documented names: a handle on a node of a plan.
+"""The documented task (TaskStar): a handle on a node of a plan.
 
 A star that belongs to no constellation has a small plan of its own, so reading and writing are the same in both cases:
 reading looks at the node, writing is an edit that the plan may refuse.
@@ -22,7 +22,7 @@ from asterism.core.plan.edits import CancelTask
 from asterism.core.plan.node import Node
 
 DEFAULT_TIMEOUT = 1000.0
-"""What a device manager is told for a task without a timeout, in seconds."""
+"""The timeout passed to a device manager for a task without one, in seconds."""
 
 
 class TaskStar(StarSpec):
@@ -135,7 +135,7 @@ class TaskStar(StarSpec):
         recorded_progress.reset(self.plan, self.node)
 
     def cancel(self) -> None:
-        """It will not run, or is told to stop; also while an orchestrator runs it."""
+        """Cancel it, or stop it if it runs; also while an orchestrator runs it."""
         with refusing():
             self.edit(CancelTask(self.task_id, "cancelled by hand"))
 

@@ -1,4 +1,4 @@
-"""What a task is to do, in the documented fields. Reading looks at the core's task, writing is an edit."""
+"""The documented fields of a TaskStar: reading reads the core's Task, writing is an edit."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class StarSpec:
             recorded_progress.reopen(self.plan)
         self.plan.edit([edit])
 
-    # -- what is to be done --------------------------------------------------------------------------------------------
+    # -- the work --------------------------------------------------------------------------------------------
 
     @property
     def task_id(self) -> str:

@@ -1,4 +1,4 @@
-"""A dependency with the documented names, and the conditions that are Python functions.
+"""The documented dependency (TaskStarLine), and conditions as Python functions.
 
 The core knows a condition as text. Each function is kept under a text of its own in the ``Conditions`` of its plan; a
 copy of the plan carries the same text, so the function is found again when the copy comes back, even by way of JSON.
@@ -235,7 +235,7 @@ class TaskStarLine:
     # -- copies --------------------------------------------------------------------------------------------------------
 
     def twin(self) -> TaskStarLine:
-        """The same line, belonging to nobody."""
+        """The same line, outside any plan."""
         twin = TaskStarLine(self.from_task_id, self.to_task_id, line_id=self.line_id)
         twin.imitate(self)
         return twin

@@ -1,4 +1,4 @@
-"""The words of the documented API: states, kinds and the result of one execution.
+"""Enumerations and small types of the documented API: states, kinds, execution results.
 
 The enumerations of text are text themselves, so a status compares equal to its name whether the other side is a member
 or a string.

@@ -1,4 +1,4 @@
-"""Durable plans: plans in a store that survive the process that runs them; each task is a run of a fleet.
+"""Durable plans: kept in a store, they survive the process that runs them; tasks are runs of a fleet.
 
 ::
 

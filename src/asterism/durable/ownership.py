@@ -1,4 +1,4 @@
-"""Ownership of a stored plan: take it over, run it, reload it when runs changed, and leave it to the next owner.
+"""Ownership of a stored plan: take it over, run it, reload it, and leave it to the next owner.
 
 One ``Ownership`` lasts from the moment at which this process takes a plan over until its end is durable, or until
 another process may continue it. Within it the plan may be reloaded, as often as necessary: if another process has

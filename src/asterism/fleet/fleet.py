@@ -150,7 +150,7 @@ class Fleet:
         _check_terms(key, series, device, priority, keep)
         what = f"the input of {flow.name!r}"
         if given is not None and not isinstance(given, Mapping):
-            raise NotJson(f"{what} is an object with names and values, not {safe_repr(given)}")
+            raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
         kept = await self.blobs.keep(plain_json(dict(given or {}), what), what)
         now = self.store.clock()
         run = transitions.create(
@@ -358,10 +358,12 @@ def time_to_answer(placer: Placer, owner: Owner, settings: Settings) -> float | 
 def _check_terms(key: str | None, series: str | None, device: str | None, priority: int | None, keep: str) -> None:
     for name, text in (("key", key), ("series", series), ("device", device)):
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
-            raise AsterismError(f"{name} is a text of 1 to 500 printable characters, not {safe_repr(text)}")
+            raise AsterismError(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):
-        raise AsterismError(f"keys that begin with {PREFIX!r} are those of constellations: choose another than {key!r}")
+        raise AsterismError(f"keys that begin with {PREFIX!r} are reserved for plans: choose another key than {key!r}")
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-        raise AsterismError(f"priority is a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}")
+        raise AsterismError(
+            f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"
+        )
     if keep not in KEEP_RULES:
-        raise AsterismError(f"keep is one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")
+        raise AsterismError(f"keep must be one of {', '.join(KEEP_RULES)}, not {safe_repr(keep)}")

@@ -12,7 +12,7 @@ takes away the runs of a dead coordinator as soon as their timeout has passed, a
 still there when the coordinator would have taken them. That is safe for the same reason as two monitors: a monitor that
 takes a run away has itself observed, by its own clock, that no heartbeat of the owner arrived for the whole timeout of
 the run; the store's clock says the same; and the commit fails if the owner was heard of since. An owner stops work a
-margin before that (device/lease.py). None of this depends on who is in office. A deputy that is elected is not new in
+margin before that (device/lease.py). None of this depends on the election. A deputy that is elected is not new in
 office, since it has observed the clocks.
 
 So the runs of a device that dies, be it the coordinator or not, are free after their timeout and one pass. If

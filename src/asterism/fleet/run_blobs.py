@@ -52,11 +52,11 @@ class RunBlobs:
             raise NotJson(f"{what} cannot be written as JSON: {error}") from None
         if len(text) <= inside:
             if blob_of(value) is not None:
-                raise NotJson(f"{what} looks like a reference to something kept apart; put it into another object")
+                raise NotJson(f"{what} looks like a reference to a blob; put it into another object")
             return value
         data = text.encode()
         if len(data) > settings.most:
-            raise TooLarge(f"{what} has {len(data):,} bytes, and this fleet keeps at most {settings.most:,}")
+            raise TooLarge(f"{what} has {len(data):,} bytes; the limit of this fleet is {settings.most:,}")
         return {"$blob": await self._store.put_blob(data), "size": len(data)}
 
     async def copy(self, value: Any) -> Any:
@@ -72,5 +72,5 @@ class RunBlobs:
     async def _read(self, name: str) -> bytes:
         data = await self._store.blob(name)
         if data is None:
-            raise StoreCorrupt(f"what was kept apart as {name} is not there any more")
+            raise StoreCorrupt(f"the blob {name} is missing")
         return data

@@ -106,7 +106,7 @@ class _Owned:
         run = self.run
         sessions = await self.fleet.store.sessions(ended=True)
         owner = next((one for one in sessions if one.id == run.session), None)
-        reasons = [await self._holding()]
+        reasons = [await self._ownership()]
         if run.status is CLAIMED:
             reasons += await self._behind()
         if run.stop_request is not None:
@@ -123,7 +123,7 @@ class _Owned:
             reasons += await self._silence(owner, sessions)
         return reasons
 
-    async def _holding(self) -> Reason:
+    async def _ownership(self) -> Reason:
         run, device = self.run, str(self.run.device)
         if run.status is ASSIGNED:
             since, left = _ago(self.now, run.assigned_at), _left(self.now, run.due_at)
@@ -163,9 +163,9 @@ class _Owned:
             age = format_age(self.now - owner.beat_at)
             text = f"{device} has not been heard of for {age}; the run may be taken away {then}"
             reasons = [Reason("silent", device, text, owner.beat_at)]
-        return [*reasons, *await self._nobody_acts(sessions)]
+        return [*reasons, *await self._why_not_taken(sessions)]
 
-    async def _nobody_acts(self, sessions: Sequence[Session]) -> list[Reason]:
+    async def _why_not_taken(self, sessions: Sequence[Session]) -> list[Reason]:
         """Why a run of a silent device is not taken away."""
         if await self.fleet.coordinator() is None:
             text = "no device is the coordinator, so nothing is taken away until one joins"
@@ -243,14 +243,14 @@ def _placement(placer: Placer, run: Run, flow: Workflow, sessions: Sequence[Sess
     waited_for += [_resting(placer, device) for device in choice.resting]
     if waited_for:
         return waited_for[:MOST_NAMED]
-    reasons = [_nobody(run, placer)]
+    reasons = [_no_device(run, placer)]
     asked = [(name, text) for name, text in choice.refused.items() if run.pinned in (None, name)]
     kinds = {name: "suspended" for name, session in placer.sessions.items() if session.suspended is not None}
     reasons += [Reason(kinds.get(name, "objection"), name, f"{name}: {text}") for name, text in asked[:MOST_NAMED]]
     return [*reasons, *list(_silent(placer, run, sessions))[:MOST_NAMED]]
 
 
-def _nobody(run: Run, placer: Placer) -> Reason:
+def _no_device(run: Run, placer: Placer) -> Reason:
     count = len(placer.sessions)
     if run.pinned is not None:
         how = "cannot" if run.pinned in placer.sessions else "is not joined"

@@ -57,14 +57,14 @@ class Settings:
         for name in ("keep", "large", "most", "hold", "lease", "peer_timeout", *counts):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise InvalidSettings(f"{name} is a number, 0 or more, not {value!r}")
+                raise InvalidSettings(f"{name} must be a number, 0 or more, not {value!r}")
         if isinstance(self.notify_command, list):
             object.__setattr__(self, "notify_command", tuple(self.notify_command))
         words = self.notify_command
         if words is not None and not (isinstance(words, tuple) and words and all(isinstance(w, str) for w in words)):
-            raise InvalidSettings(f"notify_command is a list of words, not {words!r}")
+            raise InvalidSettings(f"notify_command must be a list of words, not {words!r}")
         if self.notify_url is not None and not str(self.notify_url).startswith(("http://", "https://")):
-            raise InvalidSettings(f"notify_url is an http(s) address, not {masked_url(str(self.notify_url))!r}")
+            raise InvalidSettings(f"notify_url must be an http(s) address, not {masked_url(str(self.notify_url))!r}")
         if isinstance(self.weights, Mapping):
             object.__setattr__(self, "weights", _weights(self.weights))
 
@@ -83,7 +83,7 @@ def _weights(given: Mapping[str, Any]) -> Weights:
         if name not in known:
             raise InvalidSettings(f"there is no weight {name!r}; the weights are {', '.join(sorted(known))}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise InvalidSettings(f"weight {name} is a number, 0 or more, not {value!r}")
+            raise InvalidSettings(f"weight {name} must be a number, 0 or more, not {value!r}")
     return Weights(**given)
 
 

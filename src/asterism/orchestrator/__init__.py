@@ -41,7 +41,7 @@ Invariants:
 
 To add an option, add it to ``Options`` and ``Orchestrator``. To add a kind of event, add its type to ``events`` and the
 call where it happens. To add a reason why a task waits, add a ``Holder`` to ``commands``. The lock policies themselves
-are in ``asterism.core.plan.lock``, the strategies that choose a device in ``asterism.core.run.selection``.
+are in ``asterism.core.plan.lock``, the strategies that choose a device in ``asterism.core.run.placement``.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Commands of every orchestrator for plans that run in this process: pause, resume, explain, claim edit cycles."""
+"""Commands for plans that run in this process: pause, resume, explain, claim edit cycles."""
 
 from __future__ import annotations
 

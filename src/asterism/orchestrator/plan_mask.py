@@ -1,4 +1,4 @@
-"""Mask of a whole plan: hides every secret that the plan names in what is recorded or shown about its tasks.
+"""Mask of a whole plan: hides the secrets that it names in all that is recorded or shown about it.
 
 A task may print a secret that it does not refer to, because commands see the environment. A result that contains a
 secret may reach a condition or an expression, whose error message then contains it.

@@ -1,6 +1,7 @@
-"""Ready tasks that no joined device can run: each waits ``no_device_timeout`` seconds for a device, then fails.
+"""Ready tasks that no joined device can run: each waits for a device, and fails when its time is up.
 
-Nothing polls: a device that joins looks at them again, an edit may change or remove them, and each has a timer.
+The time is ``no_device_timeout``. Nothing polls: a device that joins looks at them again, an edit may change or remove
+them, and each has a timer.
 """
 
 from __future__ import annotations

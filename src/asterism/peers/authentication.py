@@ -1,4 +1,4 @@
-"""Authentication of peers: a bearer token identifies the peer, and an invitation can be exchanged for one.
+"""Authentication of peers by bearer tokens, and the exchange of invitations for tokens.
 
 Nothing in a message identifies a peer, only the token does. An invitation is good for the exchange and nothing else.
 An address that sends too many wrong tokens has to wait; a valid token from the same address is accepted all the same,

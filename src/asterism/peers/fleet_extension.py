@@ -1,4 +1,4 @@
-"""The extension of fleets by peers: a monitor pass, and an explanation of runs (fleet/extensions.py)."""
+"""The extension of fleets by peers: a monitor pass and an explanation (fleet/extensions.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invitations: one line with the address, the certificate fingerprint and a token of the inviting store.
+"""Invitations: one line with the address, certificate fingerprint and token of the inviting store.
 
 ::
 

@@ -85,7 +85,7 @@ class Message:
 
     ``wants`` are blobs that the sender lacks, with their sizes, ``lacks`` those it was asked for and does not have.
     ``refused`` is how many records of the message that this one answers were refused, ``reasons`` are the first
-    reasons. ``asks`` are runs of which the sender has copies that have not ended, None if it does not ask; ``unknown``
+    reasons. ``asks`` are runs with open copies at the sender, None if it does not ask; ``unknown``
     are runs that the receiver asked about and the sender does not know."""
 
     store: str

@@ -1,4 +1,4 @@
-"""Outgoing batches: the changes a peer has not received, the newest state of each run, and the workflows they need.
+"""Outgoing batches: changed runs that a peer has not received, and the workflows they need.
 
 A record that is too large for any message, or whose workflow is gone, is skipped with a notice; the others are sent.
 """

@@ -1,7 +1,7 @@
-"""Rollback detection: whether a peer's cursor refers to our feed as it is, or as it was before a rollback.
+"""Rollback detection: notice that a store file was restored from an older copy of itself.
 
-A store is rolled back when its file is restored from an older copy. The copy has the same ids, and its change numbers
-continue from where it was made: a peer whose cursor is at number 90 of the lost part would miss the next 90 changes. So
+The question is whether a peer's cursor refers to our feed as it is, or as it was before a rollback. A restored copy has
+the same ids, and its change numbers continue from where it was made: a peer whose cursor is at number 90 of the lost part would miss the next 90 changes. So
 every batch that is sent carries a **mark**, a random word that is stored here after the changes were read and before
 they are sent. The peer keeps the mark with its cursor. A copy made before that does not contain the mark; one made
 later contains all changes that went with it.

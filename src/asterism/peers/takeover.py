@@ -1,4 +1,4 @@
-"""Takeover: adopt the runs of a peer that has been silent for too long, as a pass of the coordinator's monitor.
+"""Takeover: a monitor pass that adopts the runs of a peer that has been silent for too long.
 
 While a peer is heard from, it decides about its own runs, and we keep copies. After ``peer_timeout`` seconds of silence
 the waiting ones are offered here, and the owned ones count as lost. If the peer was only disconnected and comes back,

@@ -1,7 +1,8 @@
-"""The TLS identity of a store: a private key and a self-signed certificate, in ``laptop.db-identity.pem``.
+"""The TLS identity of a store: a private key and a self-signed certificate in a file beside it.
 
-A peer recognises the certificate by its fingerprint, which is part of the invitation, and trusts no other. The
-certificate is valid for 20 years, but peers ignore its dates, since their clocks may be days apart.
+The file of ``laptop.db`` is ``laptop.db-identity.pem``. A peer recognises the certificate by its fingerprint, which is
+part of the invitation, and trusts no other. The certificate is valid for 20 years, but peers ignore its dates, since
+their clocks may be days apart.
 """
 
 from __future__ import annotations

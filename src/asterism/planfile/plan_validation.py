@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from asterism.base.durations import InvalidDuration
-from asterism.base.safe_text import describe_value
+from asterism.base.text import describe_value
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part, Shape
 

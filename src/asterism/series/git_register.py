@@ -267,7 +267,7 @@ class GitRegister:
         try:
             address = await self._rewritten_address(pushing) if self._may_be_rewritten else self._given
             words = tuple(address.plain if word is _REMOTE else word for word in words)
-            variables = address.variables(self._environment)
+            variables = address.variables(self._environment) if address.settings else None
             result = await self._repository.run(*words, environment=variables)
             sha1 = self._repository.hash_algorithm == "sha1"
             if result.code != 0 and sha1 and _OTHER_HASH_ALGORITHM.search(result.stderr):
@@ -275,7 +275,9 @@ class GitRegister:
                 if pushing:
                     raise _OtherHashes
                 result = await self._repository.run(*words, environment=variables)
-            return result._replace(stderr=address.without_secrets(result.stderr))
+            if address.settings:
+                result = result._replace(stderr=address.without_secrets(result.stderr))
+            return result
         except GitTimeout as error:
             if pushing:
                 raise

@@ -82,7 +82,8 @@ class PrivateRepository:
         """Create the repository unless it exists; it may have been removed while the register was idle for days."""
         if self._directory is not None and (self._directory / "HEAD").exists():
             return
-        self.remove()
+        if self._directory is not None:
+            self.remove()
         _remove_abandoned()
         directory = self._directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         # git init takes a process; these files are all it makes that matters

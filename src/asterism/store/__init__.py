@@ -21,7 +21,7 @@ writes, each with the revision it replaces, and writes all of them or none: ther
 ``url``                     from an address to an open store
 ``row_codec``               records as rows of a table, and back; on the way of every write
 ``dump_format``             a whole store as lines of JSON; backup and restore
-``watches``                 waking those who wait for a commit, within one process
+``watches``                 waking waiters after a commit, within one process
 ``predicates``              which runs a query, a take request or the search for orphans means, in plain Python
 ``file_ownership``          whether a file beside a store may have been planted by another user
 ``memory``                  the reference engine; ``memory_change_feed`` is its feed

@@ -113,7 +113,7 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         if series is not None:
             await _leave(store, run_id, series)
     if left_out:
-        words = f"{len(left_out)} open runs were left to peers when the backup was made, and are not restored"
+        words = f"open runs that were left to peers are not restored: {len(left_out)}"
         await store.commit([Notice(store.clock(), "refused", f"{words}. They come back from those peers")])
     return runs
 

@@ -68,7 +68,7 @@ async def retry_on_conflict(
 
     :param attempt: reads, decides, commits and returns the result. Other exceptions than Conflict and
         StoreUnavailable pass through.
-    :param tries: raise the Conflict of the last try after so many; None to go on until one succeeds. Each conflict
+    :param tries: raise the Conflict of the last try after so many; None to try until one succeeds. Each conflict
         means that another writer succeeded, so the store as a whole makes progress.
     :param patience: for how many seconds to try again while the store is unavailable. Whether the last commit happened
         is then unknown, so ``attempt`` has to recognise its own earlier writes. 0 raises StoreUnavailable at once.

@@ -1,4 +1,4 @@
-"""Predicates on runs: does a run match a query, suit a take request, or have a silent owner?
+"""Predicates on runs: whether one matches a query, suits a take request, or has a silent owner.
 
 Whether a run is a copy that is left to a peer depends on how an engine stores it, and is up to the engine.
 """

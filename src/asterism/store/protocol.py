@@ -96,7 +96,7 @@ class ExpectRegister:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for people that is no change of a record, such as a result that came too late."""
+    """A message for people that is not a change of a record, such as a result that came too late."""
 
     at: float
     kind: str
@@ -132,7 +132,7 @@ class Query:
     """Runs that satisfy every condition that is given, oldest first unless ``newest``.
 
     :param offered: whether a device may take it now. A copy that is left to a peer is not offered.
-    :param judged: whether this store decides about it, that is, whether it is no copy left to a peer.
+    :param judged: whether this store decides about it, that is, whether it is not a copy left to a peer.
     :param avoiding: whether some device is to be avoided.
     :param id_like: a part of the id.
     :param after: only runs that come after this id in the order of the result.
@@ -282,7 +282,7 @@ class Store(Protocol):
         """Show offered runs to ``step``, commit the successors it returns, and return these. Runs that others are
         taking at the same moment are passed over.
 
-        :param request: who asks, and for what.
+        :param request: the device, and which runs it accepts.
         :param step: returns the run as taken, or None to leave it. It may be called in another thread, and several
             times for one run, so it must have no side effects.
         """

@@ -21,8 +21,9 @@ They test Asterism itself, and programs and engines built on it.
 ``register_conformance``     ``RegisterConformance``: what every register of series promises
 ===========================  ===========================================================================================
 
-Each name is imported when it is first asked for. ``StoreConformance`` needs pytest and hypothesis
-(``pip install asterism[test]``); everything else needs neither.
+``check_invariants`` (of ``asterism.core.plan.invariants``) recomputes every counter of a plan, and raises
+AssertionError if one is wrong. Each name is imported when it is first asked for. ``StoreConformance`` needs pytest and
+hypothesis (``pip install asterism[test]``); everything else needs neither.
 
 No other room imports from this one. A fault is added in ``simulator/faults.py``, a kind of world beside
 ``simulator/fleet_world.py`` and in ``WORLDS`` of ``simulator/simulation.py``, a promise of stores in the suite.
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING
 from asterism.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from asterism.core.plan.invariants import check_invariants
     from asterism.testing.conformance import AsyncTests, ProcessOpener
     from asterism.testing.register_conformance import FaultyRegister, RegisterConformance
     from asterism.testing.simulator.fleet_world import FleetWorld
@@ -56,6 +58,7 @@ __all__ = [
     "SimLoop",
     "StoreConformance",
     "Violation",
+    "check_invariants",
     "run",
     "simulate",
 ]
@@ -63,6 +66,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "asterism.core.plan.invariants": ["check_invariants"],
         "asterism.testing.conformance": ["AsyncTests", "ProcessOpener"],
         "asterism.testing.register_conformance": ["FaultyRegister", "RegisterConformance"],
         "asterism.testing.simulator.fleet_world": ["FleetWorld"],

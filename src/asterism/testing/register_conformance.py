@@ -285,8 +285,8 @@ class RegisterConformance(AsyncTests):
         ]
         _same([await one.wait() for one in racing], [0] * self.processes, "the exit codes")
         series = Series.from_text((await register.read(NAME)).text, NAME)
-        everybody = sorted(item for item in (series.active, *series.queue) if isinstance(item, int))
-        _same(everybody, list(range(1, self.processes * each + 1)), "the claims")
+        claims = sorted(item for item in (series.active, *series.queue) if isinstance(item, int))
+        _same(claims, list(range(1, self.processes * each + 1)), "the claims")
         _same(series.revision, self.processes * each)
 
     # -- with the update loop ------------------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ class RegisterConformance(AsyncTests):
     async def test_a_writer_whose_reply_was_lost_and_that_failed_tries_again(self, register: SeriesRegister) -> None:
         faulty = FaultyRegister(register)
 
-        async def somebody_else() -> None:
+        async def another_writer() -> None:
             await claim(register, NAME, Claim(1), retry=EAGER)
 
-        faulty.swaps += ["before", somebody_else, None]
+        faulty.swaps += ["before", another_writer, None]
         outcome = await claim(faulty, NAME, Claim(7), retry=EAGER)
         _same((outcome.after.active, outcome.after.queue), (1, (7,)))
 

@@ -244,7 +244,7 @@ def test_a_task_with_a_function_of_the_script_that_runs_is_refused() -> None:
         (float("nan"), "value is nan, which JSON cannot hold"),
         ({1: "x"}, "value has the key 1, and JSON keys are strings"),
     ],
-    ids=str,
+    ids=["set", "object", "nan", "key"],
 )
 def test_a_result_that_is_not_json_is_refused_with_its_task_and_its_place(value: Any, words: str) -> None:
     plan = begin(chain("a"))

@@ -1,4 +1,4 @@
-"""What the tests of a device share: one execution from beginning to end, and processes that can be watched."""
+"""Shared by the tests of a device: one execution from begin to end, and processes to watch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from tests.process_scenes import PATIENCE, alive, soon, soon_async
 PYTHON = sys.executable
 
 
-# -- what it is told ---------------------------------------------------------------------------------------------------
+# -- variables and inputs ----------------------------------------------------------------------------------------------
 
 
 def test_a_command_gets_its_run_and_the_progress_of_the_attempt_before() -> None:
@@ -62,7 +62,7 @@ def test_inputs_fill_words_and_are_variables_and_are_in_a_file() -> None:
 def test_a_workflow_sets_variables_from_inputs() -> None:
     flow = shell('echo "$A|$B|$C"', env={"A": "x", "B": {"from": "n"}, "C": {"from": "deep", "select": "result.k"}})
     assert execute(flow, {"n": 5, "deep": {"k": "v"}}) == "x|5|v"
-    with pytest.raises(MissingInput, match="asks for the input 'n', and the run has none"):
+    with pytest.raises(MissingInput, match="refers to the input 'n', which the run does not have"):
         execute(flow, {"deep": {}})
 
 
@@ -74,7 +74,7 @@ async def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
     async def main() -> None:
         await executors().execute(work)
 
-    with pytest.raises(MissingInput, match="is an object of named values"):
+    with pytest.raises(MissingInput, match="must be an object of named values"):
         await main()
     assert executors().check(work) is None
 
@@ -96,7 +96,7 @@ def test_a_large_input_in_a_word_fails_with_advice() -> None:
     with pytest.raises(AsterismError, match=r"the variable BIG has more than .* \$ASTERISM_INPUT"):
         execute(shell("true", env={"BIG": {"from": "text"}}), {"text": "x" * (LONGEST_VARIABLE + 1)})
     many = {f"v{n}": "x" * (LONGEST_VARIABLE - 30) for n in range(100)}
-    with pytest.raises(AsterismError, match=r"too long together.*\$ASTERISM_INPUT"):
+    with pytest.raises(AsterismError, match=r"are too long.*\$ASTERISM_INPUT"):
         execute(shell("true"), many)
 
 
@@ -105,7 +105,7 @@ def test_a_nul_character_in_a_word_fails_and_says_where() -> None:
         execute(command("echo", "{x}"), {"x": "a\0b"})
 
 
-# -- what it tells -----------------------------------------------------------------------------------------------------
+# -- output and progress -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_secret_reaches_the_command_and_no_text_about_it(monkeypatch: pytest.M
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
     told, given = Told(), {"token": {"secret": "MY_TOKEN"}}
     assert execute(shell('test "$token" = s3cr3t-value && echo "got $token"'), given, told=told) == "got s3cr3t-value"
-    assert execute(command("echo", "{token}"), given, told=told) == "s3cr3t-value"  # what it returns is data
+    assert execute(command("echo", "{token}"), given, told=told) == "s3cr3t-value"  # a result is data
     assert execute(shell('cat "$ASTERISM_INPUT"'), given) == given
     assert execute(shell("echo $T", env={"T": {"secret": "MY_TOKEN"}}), told=told) == "s3cr3t-value"
     assert told.output[-1] == "[secret]\n"
@@ -390,7 +390,7 @@ async def test_a_stopped_command_has_reported_its_progress(tmp_path: Path) -> No
 def test_an_execution_that_outlives_its_limit_is_stopped_and_fails(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     flow = shell(f"echo $$ >> {noted}; exec sleep 1000", limit=0.3)
-    with pytest.raises(LimitReached, match=r"it took longer than its limit of 0\.3 s and was stopped") as caught:
+    with pytest.raises(LimitReached, match=r"it exceeded its limit of 0\.3 s and was stopped") as caught:
         execute(flow)
     assert isinstance(caught.value, TimeoutError)
     for number in map(int, lines(noted, 0)):
@@ -432,7 +432,7 @@ def test_ended_process_groups_are_removed_from_the_records(state: Path, monkeypa
     life.close()
 
 
-# -- what the device lacks ---------------------------------------------------------------------------------------------
+# -- missing commands --------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_command_is_found_before_the_claim() -> None:
@@ -474,6 +474,6 @@ def test_a_directory_that_became_another_after_it_was_judged_starts_nothing(
         return found
 
     monkeypatch.setattr(policy, "directory", swapped)
-    with pytest.raises(AsterismError, match="its directory has become another one"):
+    with pytest.raises(AsterismError, match="its directory was replaced"):
         execute(command("touch", "here", cwd=str(inside)), policy=policy)
     assert not list(outside.iterdir())

@@ -112,7 +112,7 @@ def test_an_answer_is_json_if_it_says_so_and_text_otherwise(server: Any) -> None
         execute(request(f"{server.url}/status?404"))
     with pytest.raises(NotJson, match="JSON cannot hold"):
         execute(request(f"{server.url}/json?NaN"))
-    with pytest.raises(AsterismError, match="answered with what is not JSON"):
+    with pytest.raises(AsterismError, match="answered with a body that is not JSON"):
         execute(request(f"{server.url}/json?nothing"))
     with pytest.raises(AsterismError, match="nested too deep"):
         execute(request(f"{server.url}/json?{'%5B' * 20_000}"))

@@ -1,5 +1,4 @@
-"""What goes wrong in the device's own part of an execution is a DeviceTrouble, whatever the system calls it. What is
-wrong with the work stays what it was."""
+"""An error in the device's own part of an execution is a DeviceTrouble; an error of the work stays as it is."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.process_scenes import PATIENCE
 
 
 def outcome(made: DeviceExecutor, workflow: Workflow) -> Any:
-    """The result of an execution, or what it raised."""
+    """The result of an execution, or its exception."""
 
     async def main() -> Any:
         try:
@@ -88,7 +87,7 @@ def test_without_any_descriptor_it_is_trouble_and_with_many_it_works() -> None:
 
 
 def test_a_child_that_cannot_note_its_start_is_the_devices_trouble() -> None:
-    """Its disk is full: what it writes before it becomes the command does not fit any more."""
+    """Its disk is full: the child cannot record itself before it becomes the command."""
     made = executors()
     made._records._open_records()
     full = os.open("/dev/full", os.O_RDWR)
@@ -145,7 +144,7 @@ async def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytes
 
 def test_a_request_without_descriptors_is_trouble() -> None:
     pytest.importorskip("httpx")
-    outcome(executors(), Workflow("warm", http={"url": "http://127.0.0.1:9/"}))  # what it imports needs descriptors
+    outcome(executors(), Workflow("warm", http={"url": "http://127.0.0.1:9/"}))  # its imports need descriptors
     found = within_limits(Workflow("ask", http={"url": "http://127.0.0.1:9/"}), 0)
     assert isinstance(found, DeviceTrouble), repr(found)
 
@@ -201,7 +200,7 @@ def test_an_exception_of_a_function_passes_through() -> None:
 
 
 def with_a_lease(line: str, lease: float, times: int = 1) -> list[Any]:
-    """What became of commands whose lease nobody renews."""
+    """The outcomes of commands whose lease is not renewed."""
 
     async def main() -> list[Any]:
         commands = Commands(1.0)

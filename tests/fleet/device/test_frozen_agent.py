@@ -107,7 +107,7 @@ def test_a_command_that_the_guard_ended_is_a_loss_of_its_device(tmp_path: Path) 
     run = run_of_a_frozen_agent(tmp_path)
     assert (run.status, run.failures, run.losses) == ("reassigning", 0, 1)
     assert run.previous[0].reason == "timeout"
-    assert "its command was ended when the lease ran out" in run.previous[0].detail
+    assert "the command was killed because the device did not renew the lease" in run.previous[0].detail
 
 
 def test_without_the_mark_of_the_guard_it_would_be_a_failure_of_the_work(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A device that is stopped in mid-air (SIGSTOP) cannot end what it has lost the right to. Its guard can."""
+"""A device that is stopped with SIGSTOP cannot end the runs it has lost. Its guard ends them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEASE = 4.0
 
 async def hold_a_run(url: str, fifo: Path) -> None:
     async with await Fleet.open(url) as fleet:
-        # the pipe is open for as long as the command lives, and nobody else has it
+        # only the command has the pipe open
         flow = Workflow("hold", shell=f"exec sleep 600 > {fifo}", heartbeat=0.5, timeout=LEASE)
         run = await fleet.create(flow)
         watch = fleet.store.watch(frozenset())
@@ -65,7 +65,7 @@ def command_ends(tmp_path: Path, device_program: str, patience: float) -> bool:
 
 
 def wait_for_writer(reading: int) -> None:
-    """A pipe that nobody has opened for writing, or that nobody has open any more, reads as ended."""
+    """A pipe without a writer reads as ended."""
 
     def written_to() -> bool:
         try:

@@ -52,7 +52,7 @@ def test_a_plain_function_runs_in_a_thread_and_a_coroutine_on_the_loop() -> None
 
 
 def test_a_parameter_that_nothing_fills_is_named() -> None:
-    with pytest.raises(TypeError, match="double needs 'n', and the input of the run has no such name"):
+    with pytest.raises(TypeError, match="double needs 'n', which the input of the run does not have"):
         execute(function("device_jobs:double"), {"m": 1})
 
 
@@ -121,7 +121,7 @@ def test_an_input_named_run_does_not_hide_the_run() -> None:
     assert execute(function(lambda run: run.id), {"run": "an input"}) == "r1"
 
 
-# -- what it may return ------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def deep(levels: int) -> Any:
@@ -156,7 +156,7 @@ def test_a_result_is_json_afterwards() -> None:
     assert execute(function(lambda: {"t": (1, 2), "d": deep(198)})) == {"t": [1, 2], "d": deep(198)}
 
 
-# -- what it may raise -------------------------------------------------------------------------------------------------
+# -- exceptions --------------------------------------------------------------------------------------------------------
 
 
 def exits() -> None:
@@ -182,10 +182,10 @@ def stops_iterating() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (exits, "wanted to end the process: SystemExit enough"),
-        (exits_on_the_loop, "wanted to end the process: SystemExit 3"),
-        (interrupts, "wanted to end the process: KeyboardInterrupt"),
-        (cancels_itself, "was cancelled by itself"),
+        (exits, "tried to end the process: SystemExit enough"),
+        (exits_on_the_loop, "tried to end the process: SystemExit 3"),
+        (interrupts, "tried to end the process: KeyboardInterrupt"),
+        (cancels_itself, "cancelled itself"),
         (stops_iterating, "raised StopIteration"),
     ],
 )

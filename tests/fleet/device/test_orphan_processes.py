@@ -1,5 +1,5 @@
-"""Sudden death: what a device started does not outlive it for longer than until its next start, and nothing else is
-touched. With real processes, killed in earnest."""
+"""Sudden death of a device: its processes are killed at its next start at the latest, and no others are touched. With
+real processes, killed in earnest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.fleet.device.device_scenes import lines
 from tests.process_scenes import alive, soon
 
 KITCHEN, LAPTOP = f"kitchen-{os.getpid()}", f"laptop-{os.getpid()}"
-"""The whole machine is searched for strays, and others may be running these tests too."""
+"""Unique names: the whole machine is searched for orphans, and others may be running these tests too."""
 STORE = "sqlite:///fleet.db"
 NOWHERE = Path("/no/such/proc")
 """A machine without /proc, as far as the tests can make it one."""
@@ -188,7 +188,7 @@ def test_nothing_is_left_of_a_dead_life(agent: Callable[..., Agent], state: Path
     assert not list((state / "lives").iterdir())
 
 
-# -- what is never touched ---------------------------------------------------------------------------------------------
+# -- processes that are never touched ----------------------------------------------------------------------------------
 
 
 @linux
@@ -221,7 +221,7 @@ def test_processes_of_another_user_are_left_alone(agent: Callable[..., Agent], s
 
 @linux
 def test_a_store_that_was_not_known_is_no_protection(agent: Callable[..., Agent]) -> None:
-    """Its agent is dead, so nobody can want it."""
+    """Its agent is dead."""
     one = agent("echo $$ >> $NOTED; exec sleep 1000", store="", setting=WITHOUT_DEATH_SIGNAL)
     (leader,) = one.numbers(1)
     assert kill_orphans(KITCHEN, STORE, "s2") == []
@@ -323,6 +323,7 @@ def test_records_of_a_possibly_living_agent_are_left_alone(state: Path, of_the_l
         f'"boot": "{boot_id()}", '
         '"agent": 0, "began": 1}\n+1 no number\n',
     ],
+    ids=["empty", "no json", "list", "only a device", "cut off", "no number"],
 )
 def test_a_file_that_is_not_whole_is_left_alone(state: Path, text: str) -> None:
     broken = state / "lives" / "s9"
@@ -349,7 +350,7 @@ def test_marks_that_are_not_whole_are_left_alone() -> None:
 
 @linux
 def test_an_orphan_in_the_group_of_another_is_killed_alone() -> None:
-    """The group is the stranger's; the stray has joined it."""
+    """The group belongs to another process; the orphan has joined it."""
     dead = subprocess.Popen(["true"])
     dead.wait()
     stranger = subprocess.Popen(["sleep", "1000"], process_group=0)

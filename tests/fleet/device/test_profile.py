@@ -1,4 +1,4 @@
-"""What a device says of itself."""
+"""The profile of a device."""
 
 from __future__ import annotations
 

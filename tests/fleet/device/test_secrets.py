@@ -93,7 +93,7 @@ def test_without_the_mask_the_secret_is_in_the_store(tmp_path: Path, monkeypatch
     assert b"s3cr3t" in stored(tmp_path)
 
 
-# -- what the work says, and what it returns ---------------------------------------------------------------------------
+# -- output and results ------------------------------------------------------------------------------------------------
 
 
 async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_the_policy_is_asked_before_anything_is_evaluated() -> None:
 
 def test_the_policy_file_has_a_key_for_secrets() -> None:
     assert parse("secrets: [API_TOKEN, DB_*]\n").secrets == ("API_TOKEN", "DB_*")
-    with pytest.raises(Exception, match=r"policy:1: secrets\[0\] is the name of a variable, with \* for any part"):
+    with pytest.raises(Exception, match=r"policy:1: secrets\[0\] must be the name of a variable, with \* for any part"):
         parse("secrets: ['not a name']\n")
 
 
@@ -216,7 +216,7 @@ async def test_a_short_secret_of_a_run_is_warned_of_once(
 
 
 def test_a_secret_that_is_not_named_by_text_fails_the_work() -> None:
-    with pytest.raises(MissingInput, match="a secret is named by text, not by 7"):
+    with pytest.raises(MissingInput, match="the name of a secret must be text, not 7"):
         execute(shell("true"), {"token": {"secret": 7}})
 
 
@@ -229,7 +229,7 @@ def test_output_of_a_notification_command_is_masked_in_the_log(
     listed = policy(commands=("sh",), environment=("MY_VALUE",), secrets=("MY_VALUE",))
     notifier = Notifier(None, listed)  # type: ignore[arg-type] # it is not asked
     told = Settings(notify_command=("sh", "-c", 'echo "bad $MY_VALUE" >&2; exit 1'))
-    assert not asyncio.run(notifier._tell(told, {"message": "x"}))
+    assert not asyncio.run(notifier._deliver(told, {"message": "x"}))
     notifier.close()
     assert "bad [secret]" in caplog.text
     assert VALUE not in caplog.text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.fleet.policy.matching import HostRule, NamePatterns, compile_pattern, parse_host
+from asterism.fleet.policy.name_patterns import HostRule, NamePatterns, compile_pattern, parse_host
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 
 
@@ -120,7 +120,7 @@ def test_an_address_is_judged_by_its_value_in_any_spelling(number: int, data: st
     except httpx.InvalidURL:
         return
     found = parse_host(url.raw_host.decode("ascii"))
-    try:  # what the system would connect to
+    try:  # the address that the system would connect to
         reached = socket.getaddrinfo(url.host.removesuffix("."), 80, flags=socket.AI_NUMERICHOST)[0][4][0]
     except OSError:
         return

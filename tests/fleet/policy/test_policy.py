@@ -1,4 +1,4 @@
-"""What a device refuses, and that nothing the other side sends gets round it."""
+"""The device policy: what it refuses, and that no run, workflow or input gets round it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_link_in_an_allowed_directory_does_not_lead_out_of_it(place: Path) -> 
     for name in ("link", "chain", "sub/evil"):
         with pytest.raises(PolicyForbids):
             execute(command(f"{place}/allowed/{name}"), policy=policy(commands=(f"{place}/allowed/*",)))
-    named = policy(commands=(f"{place}/allowed/link",))  # whoever names the link means what is behind it
+    named = policy(commands=(f"{place}/allowed/link",))  # an entry for the link allows its target
     assert execute(command(f"{place}/allowed/link"), policy=named) == "forbidden/evil"
 
 
@@ -113,7 +113,7 @@ def test_another_name_of_an_allowed_program_is_another_command(tmp_path: Path, m
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for entry in ("list", str(tmp_path / "list")):
         allowed = policy(commands=(entry,))
-        assert execute(command("list"), policy=allowed).endswith("box")  # what is executed is what was judged
+        assert execute(command("list"), policy=allowed).endswith("box")  # exactly what was judged is executed
         for word in ("remove", "box", str(tmp_path / "remove"), str(box)):
             with pytest.raises(PolicyForbids):
                 execute(command(word), policy=allowed)
@@ -332,7 +332,7 @@ def test_an_input_is_no_way_to_set_a_variable() -> None:
     given = {"LD_PRELOAD": "/tmp/evil.so", "PATH": "/evil", "BASH_ENV": "x", "MEDIA_X": "fine"}
     seen = execute(command("env"), given, allowed).splitlines()
     assert "MEDIA_X=fine" in seen
-    assert "ASTERISM_INPUT_LD_PRELOAD=/tmp/evil.so" in seen  # which means nothing to anybody
+    assert "ASTERISM_INPUT_LD_PRELOAD=/tmp/evil.so" in seen  # has no effect under this name
     assert not any(line.startswith(("LD_PRELOAD", "PATH=/evil", "BASH_ENV")) for line in seen)
     assert execute(shell('echo "$MEDIA_X"'), given, allowed) == "fine"
     forged = execute(command("env"), {"MEDIA_X": 1, "ASTERISM_RUN": "forged"}, allowed)

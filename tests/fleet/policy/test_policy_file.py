@@ -1,4 +1,4 @@
-"""The policy file: what it may say, and that every mistake is told with its line."""
+"""The file of a device policy: its keys, and every mistake with its line."""
 
 from __future__ import annotations
 

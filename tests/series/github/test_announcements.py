@@ -1,4 +1,4 @@
-"""Each promotion is announced once, by whoever finds it done, and counted once, wherever in a sync it was made."""
+"""Each promotion is announced once and counted once, wherever in a sync it happens."""
 
 from __future__ import annotations
 

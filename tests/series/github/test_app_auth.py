@@ -1,4 +1,4 @@
-"""An App as the credentials: its installation is found, and its tokens, which last an hour, are followed by others."""
+"""An App as the credentials: its installation is found, and its tokens are renewed."""
 
 from __future__ import annotations
 

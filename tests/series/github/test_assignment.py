@@ -1,4 +1,4 @@
-"""Whom a series assigns is assigned beside those who are there, and who comes in between is not lost."""
+"""Assignments keep the other assignees, also those that are added at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All assignments of a series are made in turn; without that, one that is late lands beside another's."""
+"""The assignment lock: without it, a delayed assignment would be a second one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asterism.series.compare_and_swap import RetryOptions, update
-from asterism.series.github import assignment_lock as turns_module
+from asterism.series.github import assignment_lock
 from asterism.series.github.assignment_lock import DURATION, AssignmentLock, HeldLock, LockExpired, LockHeld
 from asterism.series.github.sync import SyncService
 from asterism.series.github.sync_report import SyncReport
@@ -190,10 +190,10 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
 
 
 def test_the_margins_leave_time_to_work_and_time_to_arrive():
-    assert turns_module.TIMEOUT + turns_module.MARGIN < DURATION / 2
-    turn = HeldLock(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN - 1)
+    assert assignment_lock.TIMEOUT + assignment_lock.MARGIN < DURATION / 2
+    turn = HeldLock(SERIES, "", 100.0, lambda: 100.0 - assignment_lock.TIMEOUT - assignment_lock.MARGIN - 1)
     turn.check()
-    late = HeldLock(SERIES, "", 100.0, lambda: 100.0 - turns_module.TIMEOUT - turns_module.MARGIN + 1)
+    late = HeldLock(SERIES, "", 100.0, lambda: 100.0 - assignment_lock.TIMEOUT - assignment_lock.MARGIN + 1)
     with pytest.raises(LockExpired):
         late.check()
 
@@ -279,10 +279,10 @@ def test_a_turn_runs_out_while_the_machine_sleeps(monkeypatch):
     """The clock that stops meanwhile would let an assignment go out hours after the turn was another's."""
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", -7, raising=False)
     monkeypatch.setattr(time, "clock_gettime", lambda clock: {-7: 5000.0}[clock])
-    assert turns_module.suspend_aware_clock() == 5000.0
+    assert assignment_lock.suspend_aware_clock() == 5000.0
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
     monkeypatch.setattr(time, "monotonic", lambda: 7.0)
-    assert turns_module.suspend_aware_clock() == 7.0
+    assert assignment_lock.suspend_aware_clock() == 7.0
 
 
 async def test_an_active_issue_that_is_closed_while_one_waits_for_the_turn_is_not_assigned(server):

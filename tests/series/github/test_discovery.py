@@ -1,4 +1,4 @@
-"""Which series an issue belongs to, whom a login means, and what people see of a series."""
+"""Which series an issue belongs to, which logins are one account, and what the tracking issue shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A series is kept by the patterns and the label that find its issues: who comes with others leaves it alone."""
+"""A sync with other patterns or labels than those stored with a series leaves the series alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How GitHub is asked: limits, lost replies, conditions, credentials."""
+"""The GitHub client: rate limits, lost replies, conditional requests, credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The register on GitHub keeps what every register promises, and more: it looks when it did not hear."""
+"""The register on GitHub passes the conformance suite, and checks the ref after a lost reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim on GitHub looks at the issues: nobody waits behind one that is closed, and no such one is claimed."""
+"""A claim on GitHub reads the issues: it does not wait behind a closed issue, and never claims one."""
 
 from __future__ import annotations
 

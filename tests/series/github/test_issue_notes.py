@@ -1,4 +1,4 @@
-"""What stands on the issues themselves: labels for their places, and a line where a person was overruled or heard."""
+"""Labels for the places of issues, and comments after a person unassigned the active one."""
 
 from __future__ import annotations
 
@@ -176,12 +176,12 @@ def test_of_a_long_queue_a_part_is_labelled_at_a_time():
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ({"active_label": "series:RFC-093"}, "names a series itself"),
+        ({"active_label": "series:RFC-093"}, "names a series"),
         ({"queued_label": "asterism-series"}, "used to find issues"),
         ({"active_label": "Bot", "label": "bot"}, "used to find issues"),
-        ({"active_label": "x", "queued_label": "X"}, "cannot say both"),
-        ({"active_label": " "}, "not a usable name"),
-        ({"active_label": "a,b"}, "not a usable name"),
+        ({"active_label": "x", "queued_label": "X"}, "cannot be both"),
+        ({"active_label": " "}, "not a valid label"),
+        ({"active_label": "a,b"}, "not a valid label"),
     ],
 )
 def test_labels_that_say_something_else_are_refused(server, names, said):
@@ -284,7 +284,7 @@ def test_a_person_who_unassigns_pauses_the_series(server):
     assert state(server)["paused"] == "by ada: unassigned robot from #1"
     assert "  ada unassigned #1: the series is paused" in report.lines()
     [note] = comments(server)
-    assert "so the series RFC-093 is paused. To go on: `asterism series resume RFC-093`" in note
+    assert "so the series RFC-093 is paused. Resume it with `asterism series resume RFC-093`" in note
     for _ in range(3):
         sync(server, **RESPECT)
     assert (assigned(server), len(comments(server)), state(server)["revision"]) == ([], 1, 2)
@@ -329,7 +329,7 @@ def test_while_it_rests_the_one_that_people_assign_is_left_alone_and_a_second_is
 
 
 def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects_it(server, monkeypatch):
-    from asterism.series.github import sync as sync_module
+    from asterism.series.github import series_sync
     from asterism.series.register import RegisterUnavailable
 
     async def unknown(*words: Any) -> None:
@@ -337,7 +337,7 @@ def test_if_it_cannot_be_told_who_unassigned_nothing_is_assigned_by_who_respects
 
     sync(server)
     server.call(lambda world: world.unassign(1, "robot", by="ada"))
-    monkeypatch.setattr(sync_module, "find_unassignment", unknown)
+    monkeypatch.setattr(series_sync, "find_unassignment", unknown)
     report = sync(server, **RESPECT)
     assert (report.status, assigned(server)) == ("unavailable", [])
     sync(server)

@@ -1,4 +1,4 @@
-"""In a repository with many open issues, or one in which somebody always says something, series go on."""
+"""Syncs in a repository with many open issues and constant comments."""
 
 from __future__ import annotations
 

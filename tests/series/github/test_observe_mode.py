@@ -1,4 +1,4 @@
-"""Who only observes gives nobody anything, says so, and writes nothing twice."""
+"""A sync that only observes claims nothing, says so, and writes nothing twice."""
 
 from __future__ import annotations
 

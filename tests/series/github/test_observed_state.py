@@ -1,4 +1,4 @@
-"""A list is read to its end, whatever was known of it before; and whose issues are in it is for the label to say."""
+"""Lists of issues are read to their end, whatever is cached, and narrowed by the required label."""
 
 from __future__ import annotations
 

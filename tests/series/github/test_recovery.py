@@ -1,4 +1,4 @@
-"""What is broken is found and made good: states, views and tracking issues, whoever broke them."""
+"""Broken states, views and tracking issues are found and repaired."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_tracking_issue_whose_creation_got_no_answer_is_not_created_twice(serv
 
 
 def test_if_it_cannot_be_looked_for_either_only_the_view_is_missing(server, monkeypatch):
-    pages = GitHubClient.pages
+    pages = GitHubClient.get_all
     server.faults.lose, server.faults.only = 1.0, lambda method, path: method == "POST" and path.endswith("/issues")
 
     async def refused(client, path, params):

@@ -1,4 +1,4 @@
-"""How many requests a sync takes: few, stated here, and free where nothing has changed."""
+"""How many requests a sync makes, and that they are free if nothing has changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GitHub answers from several copies, and one may lag behind: what is not there yet is neither free nor broken."""
+"""A stale replica of GitHub: a state that is not there yet is neither free nor broken."""
 
 from __future__ import annotations
 

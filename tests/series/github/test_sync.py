@@ -1,4 +1,4 @@
-"""Syncs on a local GitHub: who is assigned, who is next, and what is done about what should not be."""
+"""Syncs against a local GitHub: which issue is assigned, which is next, and what is repaired."""
 
 from __future__ import annotations
 

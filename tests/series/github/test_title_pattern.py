@@ -1,4 +1,4 @@
-"""Which titles name a series without a pattern of the user's, which only look like it, and which almost do."""
+"""The default title pattern: which titles name a series, which do not, and which are near misses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Small things about how GitHub is asked: TLS in capitals, odd owners, queries whose replies get lost, what a cache
-leaves behind."""
+"""The transport: TLS, odd owners, queries with lost replies, and the files of a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The webhook endpoint: what is signed and new leads to a sync at once, and nothing else does."""
+"""The webhook endpoint: only a signed and new delivery requests a sync."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def test_what_is_not_signed_not_new_or_not_ours_leads_to_nothing(server):
         assert deliver(url, payload(), sign="sha256=" + "0" * 64).status_code == 401
         assert deliver(url, payload(), sign="").status_code == 401
         assert deliver(url, {}, "ping").text == "pong\n"
-        assert deliver(url, payload(), "star").text == "ignored: star changes no series\n"
+        assert deliver(url, payload(), "star").text == "ignored: the event star changes no series\n"
         assert deliver(url, {**payload(), "repository": {"full_name": "a/b"}}).text == "ignored: another repository\n"
         assert deliver(url, b"not json").status_code == 400
         assert httpx.get(f"{url}/webhook", timeout=PATIENCE).status_code == 405
@@ -387,7 +387,7 @@ def test_a_github_that_is_away_for_a_while_is_asked_again(server):
         ([], "short", "at least 16 characters"),
         (["--listen", "0.0.0.0:0"], SECRET, "--behind-proxy"),
         (["--listen", "nowhere"], SECRET, "not a valid address"),
-        (["--every", "0s"], SECRET, "longer than nothing"),
+        (["--every", "0s"], SECRET, "above zero"),
     ],
 )
 def test_what_would_be_unsafe_or_makes_no_sense_is_refused(server, words, secret, said):

@@ -187,7 +187,7 @@ class DeviceAgent:
                     task.result()
             if beating.done():
                 raise DeviceReplaced(
-                    f"another device has taken the name {self.name!r}: what was being done here was stopped"
+                    f"another device has taken the name {self.name!r}: the work of this device was stopped"
                 )
         finally:
             self.fleet.local = None
@@ -289,15 +289,17 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 def _check(name: str, slots: int, backlog: int, heartbeat: float, timeout: float) -> None:
     if not name or not name.isprintable() or "|" in name or len(name) > 200:
-        raise AsterismError(f"the name of a device is 1 to 200 printable characters without '|', not {name!r}")
+        raise AsterismError(f"the name of a device must be 1 to 200 printable characters without '|', not {name!r}")
     if slots < 0 or backlog < 0:
-        raise AsterismError(f"device {name!r}: slots and backlog are whole numbers, 0 or more")
+        raise AsterismError(f"device {name!r}: slots and backlog must be whole numbers, 0 or more")
     if heartbeat < SHORTEST_HEARTBEAT:
-        raise AsterismError(f"device {name!r}: its heartbeat is {SHORTEST_HEARTBEAT:g} s at least, not {heartbeat:g} s")
+        raise AsterismError(
+            f"device {name!r}: heartbeat must be at least {SHORTEST_HEARTBEAT:g} s, not {heartbeat:g} s"
+        )
     if not 2 * heartbeat <= timeout < float("inf"):
         raise AsterismError(
-            f"device {name!r}: its timeout ({timeout:g} s) must be at least twice its heartbeat ({heartbeat:g} s), "
-            "or one late heartbeat would cost it its work"
+            f"device {name!r}: timeout ({timeout:g} s) must be at least twice the heartbeat ({heartbeat:g} s), "
+            "or the device loses its work with one late heartbeat"
         )
 
 

@@ -40,7 +40,7 @@ ROUNDS = 4
 """How often one look asks the store again because it met workflows that it did not know."""
 
 SAME_TIME = 0.01
-"""Takes within this many seconds share one timestamp, so that most of what is written of them is equal."""
+"""Takes within this many seconds share one timestamp, so that most of their record is equal."""
 
 JUDGED_AHEAD = 16
 """How many runs are judged at a time, at least, if each run has to be judged by itself."""
@@ -175,7 +175,7 @@ class Claimer:
 
     async def _judge(self, run: Run, flow: Workflow) -> None:
         """Whether a run would be executed here. If not, the refusal is written into the run, without a grant: the store
-        does not offer it to this device again in this round, and everybody can see why."""
+        does not offer it to this device again in this round, and the record shows why."""
         why = self._objection(run, flow)
         if why is None:
             self._cleared.add(run.id)

@@ -164,7 +164,7 @@ class CompletionBatch:
             error = task.exception()
             if error is None:
                 return
-            log.error("a mistake in Asterism itself", exc_info=error)
+            log.error("a bug in Asterism", exc_info=error)
         for end in ends:
             if end.held.task is task:
                 self._on_dropped(end)

@@ -231,7 +231,7 @@ class DeviceExecutor:
                 return await self._begin(work, resolved, limit.expired)
         except TimeoutError:
             if limit.expired():
-                raise LimitReached(f"it took longer than its limit of {seconds:g} s and was stopped") from None
+                raise LimitReached(f"it exceeded its limit of {seconds:g} s and was stopped") from None
             raise
 
     async def _begin(self, work: RunWork, resolved: ResolvedInputs, expired: Callable[[], bool] | None = None) -> Any:
@@ -255,7 +255,7 @@ class DeviceExecutor:
             try:
                 await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE_TIMEOUT)
             except (CommandFailed, OSError, subprocess.SubprocessError) as error:
-                raise DeviceTrouble(f"not even an empty command ends well: {error}") from error
+                raise DeviceTrouble(f"an empty command fails: {error}") from error
 
     def allow(self, run_id: str, seconds: float) -> None:
         self._commands.allow(run_id, seconds)
@@ -323,7 +323,7 @@ class DeviceExecutor:
                 self.policy.counts_on(name)
                 if name in os.environ and self.policy.passes(name):
                     raise DeviceUnavailable(
-                        f"this device has a variable {name!r} of its own, and an input does not replace it; "
+                        f"this device has a variable {name!r} of its own, which an input does not replace; "
                         f"{task_inputs.variable_advice(name)}"
                     )
 
@@ -348,12 +348,10 @@ class DeviceExecutor:
                 failed = CommandFailed(error.code, said[-TAIL:])
             except OSError as error:
                 if error.errno == errno.E2BIG:
-                    raise AsterismError(
-                        f"the words and variables of the command are too long together; {_INSTEAD}"
-                    ) from None
+                    raise AsterismError(f"the words and variables of the command are too long; {_INSTEAD}") from None
                 raise
             except subprocess.SubprocessError:  # the child checked its directory before it became the command
-                raise AsterismError("the command was not started: its directory has become another one") from None
+                raise AsterismError("the command was not started: its directory was replaced") from None
             finally:
                 watcher.close()
         raise failed  # outside the handler: the first error, with all of the output, would stay its context
@@ -384,7 +382,7 @@ def _check_words(argv: list[str], environment: Mapping[str, str]) -> None:
     named = {f"word {index} of the command": word for index, word in enumerate(argv, 1)}
     for what, text in {**named, **{f"the variable {name}": value for name, value in environment.items()}}.items():
         if "\0" in text:
-            raise AsterismError(f"{what} has a NUL character in it, which no command can be given")
+            raise AsterismError(f"{what} has a NUL character, which no command can get")
         if len(text) * 4 > LONGEST_VARIABLE and len(text.encode(errors="replace")) > LONGEST_VARIABLE:
             raise AsterismError(f"{what} has more than {LONGEST_VARIABLE:,} bytes; {_INSTEAD}")
 

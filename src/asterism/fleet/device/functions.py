@@ -63,9 +63,7 @@ class CurrentRun:
         """Report progress, from any thread. Raises RunStopped if the function should end."""
         for value in (step, total):
             if value is not None and (type(value) is not int or not 0 <= value <= MOST_STEPS):
-                raise ValueError(
-                    f"progress is counted in whole numbers from 0 to {MOST_STEPS:,}, not {safe_repr(value)}"
-                )
+                raise ValueError(f"progress must be whole numbers from 0 to {MOST_STEPS:,}, not {safe_repr(value)}")
         if self._stopped:
             raise RunStopped(f"run {self.id} was taken away")
         if threading.get_ident() == self._home:
@@ -132,7 +130,7 @@ class FunctionRunner:
         except asyncio.CancelledError:
             asking = asyncio.current_task()
             if asking is None or not asking.cancelling():
-                raise RuntimeError("the function was cancelled by itself") from None
+                raise RuntimeError("the function cancelled itself") from None
             raise
         finally:
             current.over()
@@ -145,7 +143,7 @@ class FunctionRunner:
         except asyncio.CancelledError:
             asking = asyncio.current_task()
             if job.cancelled() and (asking is None or not asking.cancelling()):
-                raise RuntimeError("the function was cancelled by itself") from None
+                raise RuntimeError("the function cancelled itself") from None
             current.stop()
             job.cancel()
             try:
@@ -192,7 +190,7 @@ async def _call(function: Callable[..., Any], arguments: Mapping[str, Any], asyn
 
 def _process_exit(error: BaseException) -> Exception:
     """The error of a function that raised SystemExit or KeyboardInterrupt, which would end the whole device."""
-    return RuntimeError(f"the function wanted to end the process: {type(error).__name__} {error}".rstrip())
+    return RuntimeError(f"the function tried to end the process: {type(error).__name__} {error}".rstrip())
 
 
 def arguments_of(
@@ -208,7 +206,7 @@ def arguments_of(
     absent = [name for name in signature.names if name not in arguments and name not in signature.optional]
     if absent:
         called = getattr(function, "__qualname__", repr(function))
-        raise TypeError(f"{called} needs {', '.join(map(repr, absent))}, and the input of the run has no such name")
+        raise TypeError(f"{called} needs {', '.join(map(repr, absent))}, which the input of the run does not have")
     return arguments
 
 

@@ -127,7 +127,7 @@ class DeviceHealth:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            log.error("a mistake in Asterism itself", exc_info=error)
+            log.error("a bug in Asterism", exc_info=error)
         elif self._follow_up_due:  # since its last look
             self._start_follow_up()
 

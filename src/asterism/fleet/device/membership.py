@@ -83,8 +83,8 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
     for old in await store.sessions():
         if old.device == session.device and old.state == ABROAD and old.reachable(now) and not replace:
             raise DeviceNameTaken(
-                f"a peer has a device {session.device!r} ({old.host}): choose another name, or each is taken for an "
-                "impostor by the other's store"
+                f"a peer has a device {session.device!r} ({old.host}): choose another name, or each store takes the "
+                "other's device for an impostor"
             )
         if old.device != session.device or old.state != OPEN:
             continue
@@ -97,7 +97,7 @@ async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
         elif old.reachable(now) and not replace:
             raise DeviceNameTaken(
                 f"a device {session.device!r} is joined from {old.host} and was heard of {now - old.beat_at:.0f} s "
-                "ago; choose another name, or say that it is to be replaced"
+                "ago; choose another name, or replace it with --replace"
             )
         else:
             writes.append(PutSession(old.changed(state=REPLACED), old.revision))

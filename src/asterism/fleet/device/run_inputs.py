@@ -45,7 +45,7 @@ def _secret_names(workflow: Workflow, given: Any) -> Iterator[str]:
     for value in given.values() if isinstance(given, Mapping) else ():
         if is_secret(value):
             if not isinstance(value["secret"], str):
-                raise MissingInput(f"a secret is named by text, not by {safe_repr(value['secret'])}")
+                raise MissingInput(f"the name of a secret must be text, not {safe_repr(value['secret'])}")
             yield value["secret"]
 
 
@@ -55,7 +55,7 @@ def fill(workflow: Workflow, given: Any, mask: Mask) -> ResolvedInputs:
     if stands_for_itself(workflow, given):
         return ResolvedInputs(dict(given), {}, mask)  # the usual case, on the hot path of every run
     if not isinstance(given, Mapping):
-        raise MissingInput(f"the input of a run is an object of named values, not {safe_repr(given)}")
+        raise MissingInput(f"the input of a run must be an object of named values, not {safe_repr(given)}")
     values = {
         name: _secret(value["secret"], mask) if is_secret(value) else _bare(value) for name, value in given.items()
     }
@@ -96,7 +96,7 @@ def _filled(value: Any, given: Mapping[str, Any], mask: Mask, select: Selections
         return _secret(value["secret"], mask)
     name, expression = value["from"], value.get("select")
     if not isinstance(name, str) or name not in given:
-        raise MissingInput(f"the workflow asks for the input {safe_repr(name)}, and the run has none of that name")
+        raise MissingInput(f"the workflow refers to the input {safe_repr(name)}, which the run does not have")
     return given[name] if expression is None else select(expression, {"result": given[name]})
 
 
@@ -126,5 +126,5 @@ def _is_literal(value: Any) -> bool:
 
 def _secret(name: Any, mask: Mask) -> str:
     if not isinstance(name, str) or name not in mask.values:
-        raise MissingInput(f"a secret is named by text, not by {safe_repr(name)}")
+        raise MissingInput(f"the name of a secret must be text, not {safe_repr(name)}")
     return mask.values[name]

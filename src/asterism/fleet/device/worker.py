@@ -49,7 +49,7 @@ LOST = "lost"
 FENCED = "fenced"
 PREEMPTED = "preempted"
 NO_SLOT = "no slot became free in time"
-"""Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and the store is told nothing;
+"""Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and nothing is written;
 after any other reason the run is handed back."""
 
 NO_LIMIT = float("inf")
@@ -402,7 +402,7 @@ class Worker:
     def _task_done(self, held: HeldRun, task: asyncio.Task[None]) -> None:
         """A task that is cancelled before its first step takes no step at all, so its run is still held."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a mistake in Asterism itself", exc_info=error, extra={"run": held.run.id})
+            log.error("a bug in Asterism", exc_info=error, extra={"run": held.run.id})
         if self._held.get(held.run.id) is not held or held.task is not task:
             return
         if held.stopping in (None, LOST, FENCED) or held.ending or self._closed:
@@ -433,8 +433,8 @@ class Worker:
             await self.fleet.ledger.change(run_id, step, patience=0.0)  # the next heartbeat tries again
 
     async def abandon(self) -> bool:
-        """Stop everything and take nothing more. Ends that are known may still be written; of the rest the store is
-        told nothing. Returns whether all of it has stopped: a thread cannot be stopped."""
+        """Stop everything and take nothing more. Ends that are known may still be written; of the rest nothing is
+        written. Returns whether all of it has stopped: a thread cannot be stopped."""
         self._closed = True
         for held in self:
             if held.task is None:
@@ -455,7 +455,7 @@ class Worker:
 
 
 def _ignore() -> None:
-    """Until somebody wants to know."""
+    """The default of ``on_free`` and ``on_report``."""
 
 
 def _no_longer_cancelled() -> None:

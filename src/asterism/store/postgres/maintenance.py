@@ -117,6 +117,6 @@ _READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
     "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
 }
 _CONTRADICTIONS = {
-    "runs_of_nobody": "run {0} belongs to session {1}, which does not exist",
+    "runs_of_missing_sessions": "run {0} belongs to session {1}, which does not exist",
     "missing_blobs": "run {0} refers to blob {1}, which does not exist",
 }

@@ -160,7 +160,7 @@ SELECT data FROM blobs ORDER BY name
 -- name: careless_settings
 SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name
 
--- name: runs_of_nobody
+-- name: runs_of_missing_sessions
 SELECT runs.id, runs.session FROM runs LEFT JOIN sessions ON sessions.id = runs.session
 WHERE runs.session IS NOT NULL AND sessions.id IS NULL ORDER BY runs.id
 

@@ -1,4 +1,4 @@
-"""WAL check, before SQLite opens a file: does the log still hold every acknowledged commit?
+"""WAL check: whether the log still holds every acknowledged commit, before SQLite opens it.
 
 A process that dies leaves two files beside the store: the log (``-wal``) and its index (``-shm``). The next process
 that opens the store makes SQLite read the log from its beginning up to the first frame with a wrong checksum. SQLite

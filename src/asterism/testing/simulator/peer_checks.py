@@ -39,9 +39,9 @@ async def check(world: PeerWorld) -> None:
             broken(f"run {acknowledged.id} was acknowledged as {acknowledged.status}, and that is lost")
     _check_results(world, everything["m0"])
     if world.splits is not None and not any(world.splits):
-        _check_that_nothing_was_contested(world)
+        _check_nothing_was_contested(world)
     if not world.witness.violations:
-        await _check_that_nothing_is_left_to_say(world)
+        await _check_exchanges_are_complete(world)
     for name, store in world.stores.items():
         for problem in await store.check():
             broken(f"{name}: {problem}")
@@ -67,24 +67,24 @@ def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:
             world.witness.broken(f"run {run.id} was completed as {sorted(recorded)}, and says {sorted(results)}")
 
 
-def _check_that_nothing_was_contested(world: PeerWorld) -> None:
+def _check_nothing_was_contested(world: PeerWorld) -> None:
     """No link was ever cut: each run had one owner at a time."""
     if world.witness.lost:
-        world.witness.broken("somebody lost a run, and no link was cut")
+        world.witness.broken("a device lost a run, and no link was cut")
     begun = [(one.run, one.epoch) for one in world.witness.executions]
     for run, epoch in sorted(set(begun)):
         if begun.count((run, epoch)) > 1:
             world.witness.broken(f"run {run} was begun twice in epoch {epoch}, and no link was cut")
 
 
-async def _check_that_nothing_is_left_to_say(world: PeerWorld) -> None:
+async def _check_exchanges_are_complete(world: PeerWorld) -> None:
     for name, life in world.lives.items():
         for other in tuple(world.stores):
             if other != name:
                 for _ in range(2):
                     met = await life.exchange.sync(other, Link(world, name, other))
                 if met.sent or met.taken or met.refused:
-                    world.witness.broken(f"{name} and {other} go on telling each other the same: {met}")
+                    world.witness.broken(f"{name} and {other} keep sending each other the same records: {met}")
 
 
 def text_of(run: Run) -> str:

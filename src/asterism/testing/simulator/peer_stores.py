@@ -63,9 +63,9 @@ class PeerWitness(Witness):
         if went_on and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
             self._completed(store, after)
         if is_forgotten(after) and not is_forgotten(before):
-            self._nobody_has_it(store, after)
+            self._check_forgotten(store, after)
         if not went_on:
-            self._loser_is_told(store, before, after, writes)
+            self._check_loser_is_notified(store, before, after, writes)
 
     def forget(self, store: str) -> None:
         """A store was rolled back: what its device completed since may be done again, perhaps in the same epoch."""
@@ -81,7 +81,7 @@ class PeerWitness(Witness):
             self.broken(f"{store}: run {run.id} was completed twice in epoch {result.epoch} by {result.device}")
         known.add((result.device, result.epoch, result.ended_at))
 
-    def _nobody_has_it(self, store: str, run: Run) -> None:
+    def _check_forgotten(self, store: str, run: Run) -> None:
         """A run that is closed as forgotten must not continue in another store."""
         for name, other in self.stores.items():
             found = other._runs.get(run.id)
@@ -89,7 +89,7 @@ class PeerWitness(Witness):
             if is_open and (self.remembered or run.id not in other._feed.left):
                 self.broken(f"{store}: run {run.id} was closed as forgotten, and it is open in {name}")
 
-    def _loser_is_told(self, store: str, before: Run, after: Run, writes: Sequence[Write]) -> None:
+    def _check_loser_is_notified(self, store: str, before: Run, after: Run, writes: Sequence[Write]) -> None:
         if before.device != store:
             return
         owner = before.status in (CLAIMED, PROCESSING) and before.grant != after.grant
@@ -99,7 +99,7 @@ class PeerWitness(Witness):
         self.lost += 1
         told = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
         if not told or told[0].device != before.device:
-            self.broken(f"{store}: {before.device} lost run {before.id} (it was {before.status}), and nobody was told")
+            self.broken(f"{store}: {before.device} lost run {before.id} (it was {before.status}), and was not notified")
 
 
 class PeerStore(MemoryStore):

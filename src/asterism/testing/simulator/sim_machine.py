@@ -132,7 +132,7 @@ class SimExecutor:
             self._witness.ends(execution, how)
 
     async def _stop(self) -> None:
-        """Stopping takes a while, or until somebody loses patience."""
+        """Take a while to stop, unless cancelled again."""
         await self._machine.sleep(self._chance.uniform(0.0, STOPPING))
 
     def allow(self, run_id: str, seconds: float) -> None:

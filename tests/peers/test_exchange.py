@@ -1,0 +1,369 @@
+"""Syncs of two stores: what is sent, ingested and refused."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import AsterismError
+from asterism.core.run import transitions
+from asterism.core.run.run import ASSIGNED, PROCESSING, Progress
+from asterism.core.run.session import ABROAD, ENDED, Session
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.membership import DeviceNameTaken, join
+from asterism.peers.exchange import PeerUnreachable
+from asterism.peers.registry import PeerExists, PeerRefused, PeerRegistry, UnknownPeer
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import ProgressReport, PutSession, Query, feed_of
+from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_arrives_as_a_copy_that_is_left_to_its_store() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    result = await laptop.sync_with(kitchen)
+    assert (result.sent, result.taken, result.refused, result.lost) == (1, 0, 0, ())
+    assert await kitchen.run(run.id) == run
+    assert await kitchen.left_to(run.id) == await laptop.id()
+    assert await kitchen.store.find(Query(offered=True)) == []
+    assert await laptop.left_to(run.id) is None
+
+
+async def test_only_changes_are_sent() -> None:
+    laptop, kitchen = await two()
+    runs = [await laptop.create() for _ in range(5)]
+    assert (await laptop.sync_with(kitchen)).sent == 5
+    kitchen.sent = 0
+    result = await laptop.sync_with(kitchen)
+    assert (result.sent, result.taken, kitchen.sent) == (0, 0, 0)
+    await laptop.take(runs[2].id)
+    result = await kitchen.sync_with(laptop)
+    assert (result.sent, result.taken) == (0, 1)
+    assert (await kitchen.run(runs[2].id)).status is PROCESSING
+
+
+async def test_either_side_can_be_the_client() -> None:
+    laptop, kitchen = await two()
+    ours, theirs = await laptop.create(), await kitchen.create()
+    result = await kitchen.sync_with(laptop)
+    assert (result.sent, result.taken) == (1, 1)
+    assert await laptop.run(theirs.id) == theirs
+    assert await kitchen.run(ours.id) == ours
+
+
+async def test_an_interrupted_sync_continues_where_it_was() -> None:
+    laptop, kitchen = await two()
+    for _ in range(1200):
+        await laptop.create()
+    with contextlib.suppress(PeerUnreachable):
+        await laptop.sync_with(kitchen, breaks=2)
+    arrived = len(await kitchen.store.find(Query()))
+    assert arrived == 500
+    result = await laptop.sync_with(kitchen)
+    assert result.sent == 700
+    assert len(await kitchen.store.find(Query())) == 1200
+
+
+async def test_a_repeated_message_changes_nothing() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.sync_with(kitchen)
+    await laptop.take(run.id)
+    await laptop.sync_with(kitchen, twice=True)
+    newest = await feed_of(kitchen.store).newest()
+    found = await kitchen.run(run.id)
+    await laptop.sync_with(kitchen, twice=True)
+    assert await feed_of(kitchen.store).newest() == newest
+    assert (await kitchen.run(run.id)) == found
+
+
+async def test_a_message_after_a_lost_one_is_ignored() -> None:
+    laptop, kitchen = await two()
+    await laptop.sync_with(kitchen)
+    await laptop.create()
+    await laptop.create()
+    transport = Direct(laptop, kitchen)
+    await laptop.exchange.sync("kitchen", transport)
+    late = {**transport.said[0], "after": 10, "upto": 11, "devices": None}
+    answer = await kitchen.exchange.answer("laptop", late)
+    assert answer["cursor"]["number"] < 10
+
+
+async def test_a_restored_store_receives_everything_again() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.sync_with(kitchen)
+    answer = await laptop.exchange.answer(
+        "kitchen",
+        {
+            "protocol": 1,
+            "store": await kitchen.id(),
+            "clock": kitchen.store.clock(),
+            "feed": "f",
+            "after": 0,
+            "upto": 0,
+            "cursor": {"feed": "another feed", "number": 7},
+            "more": False,
+            "newest": 0,
+            "records": [],
+            "workflows": [],
+            "devices": None,
+            "wants": {},
+            "lacks": [],
+        },
+    )
+    assert len(answer["records"]) == 1
+
+
+async def test_reported_progress_is_sent() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create()
+    await laptop.take(run.id)
+    await laptop.store.heartbeat("laptop-1", {}, [ProgressReport(run.id, 1, Progress(3, 10), "")])
+    await laptop.sync_with(kitchen)
+    assert (await kitchen.run(run.id)).progress == Progress(3, 10)
+    assert (await laptop.run(run.id)).progress is None
+
+
+async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(large=10)
+    await kitchen.fleet.workflows.add(FLOW)
+    one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="nobody") for text in "xy"]
+    private = await kitchen.store.put_blob(b"of no run, such as the snapshot of a plan")
+    await laptop.sync_with(kitchen)
+    blob = one.input["$blob"]
+    assert await kitchen.exchange.read_blob("laptop", blob, one.id) is not None
+    for name, run in ((blob, other.id), (blob, "unknown"), (blob, ""), (private, one.id), ("../x", one.id)):
+        assert await kitchen.exchange.read_blob("laptop", name, run) is None
+
+
+async def test_blobs_arrive_before_their_record_in_both_directions() -> None:
+    laptop, kitchen = await two()
+    await laptop.fleet.configure(large=10)
+    await kitchen.fleet.configure(large=10)
+    ours = await laptop.create(given=await laptop.fleet.blobs.keep({"text": "x" * 100}, "it"))
+    theirs = await kitchen.create(given=await kitchen.fleet.blobs.keep({"text": "y" * 100}, "it"))
+    await laptop.sync_with(kitchen)
+    assert await kitchen.fleet.blobs.fetch((await kitchen.run(ours.id)).input) == {"text": "x" * 100}
+    assert await laptop.fleet.blobs.fetch((await laptop.run(theirs.id)).input) == {"text": "y" * 100}
+
+
+async def test_only_the_record_with_an_unavailable_blob_is_refused() -> None:
+    laptop, kitchen = await two()
+    gone = await laptop.create(given={"$blob": "0" * 64, "size": 3})
+    there = await laptop.create()
+    result = await laptop.sync_with(kitchen)
+    assert await kitchen.store.run(gone.id) is None
+    assert await kitchen.run(there.id) == there
+    assert len(await kitchen.notices("refused")) == 1
+    assert result.sent == 2
+    await laptop.sync_with(kitchen)
+    assert len(await kitchen.notices("refused")) == 1
+
+
+# -- workflows, keys, devices ------------------------------------------------------------------------------------------
+
+
+async def test_an_imported_workflow_never_becomes_the_latest_version() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await kitchen.fleet.workflows.add(Workflow("other", argv=("true",)))
+    await laptop.sync_with(kitchen)
+    with pytest.raises(AsterismError, match="there is no workflow 'transcode'"):
+        await kitchen.fleet.workflows.latest("transcode")
+    assert (await kitchen.fleet.workflows.get("transcode", 1)).argv == ("true",)
+    assert [one.name for one in await kitchen.fleet.workflows.all()] == ["other"]
+    mine = await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
+    assert mine.version == 2
+    assert (await kitchen.fleet.workflows.latest("transcode")).argv == ("false",)
+
+
+async def test_the_same_workflow_added_here_is_the_imported_one() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+    await laptop.sync_with(kitchen)
+    assert (await kitchen.fleet.workflows.add(FLOW)).version == 1
+    assert (await kitchen.fleet.workflows.latest("transcode")).version == 1
+
+
+async def test_runs_of_a_workflow_that_differs_here_are_refused() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.workflows.add(Workflow("transcode", argv=("false",)))
+    run = await laptop.create()
+    result = await kitchen.sync_with(laptop)
+    assert result.refused == 1
+    assert await kitchen.store.run(run.id) is None
+    [told] = await kitchen.notices("refused")
+    assert "transcode@1 is one workflow here and another one there: they differ in argv, retries" in told
+    await laptop.take(run.id)
+    await kitchen.sync_with(laptop)
+    assert len(await kitchen.notices("refused")) == 1
+
+
+async def test_remote_devices_are_assigned_work_and_take_it() -> None:
+    laptop, kitchen = await two()
+    await laptop.sync_with(kitchen)
+    devices = {one.device: one for one in await laptop.fleet.devices()}
+    assert (devices["kitchen"].state, devices["kitchen"].host) == (ABROAD, "via kitchen")
+    outlook = await laptop.fleet.placer(fresh=True)
+    assert set(outlook.sessions) == {"laptop", "kitchen"}
+    assert outlook.ranks["kitchen"] == 0.0
+    run = await laptop.create(device="kitchen")
+    choice = outlook.choose(run, FLOW)
+    assert choice.owner == kitchen.owner
+    await laptop.step(run.id, lambda one: transitions.assign(one, kitchen.owner, FLOW, by="laptop", now=1.0))
+    await laptop.sync_with(kitchen)
+    assert (await kitchen.run(run.id)).status is ASSIGNED
+    await kitchen.step(run.id, lambda one: transitions.claim(one, one.grant, FLOW, kitchen.store.clock()))
+    assert await kitchen.left_to(run.id) is None
+    await laptop.sync_with(kitchen)
+    assert (await laptop.run(run.id)).status == "claimed"
+    assert await laptop.left_to(run.id) == await kitchen.id()
+
+
+async def test_a_device_that_is_no_longer_announced_is_ended() -> None:
+    laptop, kitchen = await two()
+    await laptop.sync_with(kitchen)
+    [session] = [one for one in await kitchen.store.sessions() if one.device == "kitchen"]
+    await kitchen.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
+    await laptop.sync_with(kitchen)
+    known = {one.id: one.state for one in await laptop.store.sessions(ended=True)}
+    assert known == {"laptop-1": "open", "kitchen-1": ENDED}
+
+
+async def test_devices_of_third_stores_are_not_announced() -> None:
+    laptop, kitchen, garage = await three()
+    await kitchen.sync_with(garage)
+    await laptop.sync_with(kitchen)
+    assert {one.device for one in await laptop.fleet.devices()} == {"laptop", "kitchen"}
+
+
+async def test_a_remote_device_cannot_be_drained_here() -> None:
+    laptop, kitchen = await two()
+    await laptop.sync_with(kitchen)
+    with pytest.raises(AsterismError, match=r"is one of a peer \(via kitchen\): drain it there"):
+        await laptop.fleet.drain("kitchen")
+
+
+async def test_a_clock_difference_gives_one_notice() -> None:
+    laptop, kitchen = await two(skew=86_400.0)
+    result = await laptop.sync_with(kitchen)
+    await laptop.sync_with(kitchen)
+    assert result.skew == pytest.approx(86_400.0, abs=2.0)
+    assert await laptop.notices("clock") == ["the clock of peer kitchen is 86400 s ahead of ours"]
+    [peer] = await laptop.exchange.peers.all()
+    assert peer.skew == pytest.approx(86_400.0, abs=2.0)
+
+
+# -- who is who --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_store_is_bound_at_the_first_contact() -> None:
+    laptop, kitchen = await two()
+    await laptop.sync_with(kitchen)
+    assert (await laptop.exchange.peers.get("kitchen")).store == await kitchen.id()
+    other = await Side("other").joined()
+    await other.exchange.peers.add("laptop")
+    with pytest.raises(PeerRefused, match="if the store was created again, remove the peer"):
+        await laptop.exchange.sync("kitchen", Direct(laptop, other))
+    await laptop.exchange.peers.add("den")
+    with pytest.raises(PeerRefused, match="is already peer kitchen"):
+        await laptop.exchange.peers.bind("den", await kitchen.id())
+
+
+async def test_two_copies_of_one_store_do_not_sync() -> None:
+    laptop = await Side("laptop").joined()
+    copy = Side("copy", laptop.store)
+    await laptop.knows(copy)
+    await copy.exchange.peers.add("laptop")
+    with pytest.raises(PeerRefused, match="is a copy of this store"):
+        await laptop.sync_with(copy)
+
+
+async def test_peers_are_known_by_name_and_token() -> None:
+    peers = PeerRegistry(MemoryStore())
+    await peers.add("kitchen", url="https://kitchen:7420", pin="ab", token_sha256="cd" * 32, invited_at=5.0)
+    await peers.add("den")
+    with pytest.raises(PeerExists, match="there is already a peer"):
+        await peers.add("kitchen")
+    with pytest.raises(AsterismError, match="is not a valid peer name"):
+        await peers.add("a/b")
+    assert [one.name for one in await peers.all()] == ["den", "kitchen"]
+    found = await peers.find_by_token_hash("cd" * 32)
+    assert found is not None
+    assert (found.name, found.url, found.invited_at) == ("kitchen", "https://kitchen:7420", 5.0)
+    assert await peers.find_by_token_hash("") is None
+    await peers.remove("kitchen")
+    assert [one.name for one in await peers.all()] == ["den"]
+    with pytest.raises(UnknownPeer, match="there is no peer 'kitchen'; known peers: den"):
+        await peers.get("kitchen")
+    assert (await peers.add("kitchen")).store is None
+
+
+async def test_a_removed_peer_leaves_no_devices() -> None:
+    laptop, kitchen = await two()
+    run = await kitchen.create()
+    await laptop.sync_with(kitchen)
+    await laptop.exchange.peers.remove("kitchen")
+    assert [one.device for one in await laptop.store.sessions()] == ["laptop"]
+    with pytest.raises(UnknownPeer):
+        await laptop.sync_with(kitchen)
+    assert await laptop.run(run.id) == run
+
+
+async def test_the_name_of_a_remote_device_is_taken() -> None:
+    laptop, kitchen = await two()
+    await laptop.sync_with(kitchen)
+    new = Session("kitchen-9", "kitchen", 0.0, host="laptop.local")
+    with pytest.raises(DeviceNameTaken, match=r"a peer has a device 'kitchen' \(via kitchen\)"):
+        await join(laptop.store, laptop.clock, new, Present())
+    laptop.clock.now += 1000.0  # longer than the timeout of the device
+    await join(laptop.store, laptop.clock, new, Present())
+
+
+class Present:
+    """The presence of a device that is alone on its machine."""
+
+    host = "laptop.local"
+
+    def acquire(self) -> bool:
+        return True
+
+    def kill_orphans(self, session: str) -> None:
+        """There are none."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+async def test_a_sync_ends_despite_constant_changes_on_both_sides() -> None:
+    laptop, kitchen = await two()
+    await laptop.create()
+
+    class Busy(Direct):
+        async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+            assert len(self.said) < 20, "it does not end"
+            await laptop.create()
+            await kitchen.create()
+            return await super().send(message)
+
+    result = await laptop.exchange.sync("kitchen", Busy(laptop, kitchen))
+    assert result.sent
+    assert result.taken
+
+
+async def test_the_server_logs_its_losses(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "asterism.peers"):
+        laptop, kitchen = await two()
+        run = await laptop.create()
+        await laptop.sync_with(kitchen)
+        await laptop.take(run.id)
+        await kitchen.take(run.id)
+        assert (await kitchen.sync_with(laptop)).lost == ()  # its clock is behind
+    assert "no longer owns run" in caplog.text

@@ -1,0 +1,131 @@
+"""Limits for a peer that always sends new records to refuse, or always announces new devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import Owner, Run
+from asterism.core.run.session import ENDED
+from asterism.peers import peer_notices, remote_devices
+from asterism.store import row_codec
+from asterism.store.memory import MemoryStore
+from asterism.store.protocol import Notice
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device
+
+DAY = 86_400.0
+
+
+class Counted(MemoryStore):
+    """A store that counts how often its notices are read."""
+
+    looked = 0
+
+    async def notices(self, **terms: Any) -> list[tuple[int, Notice]]:
+        self.looked += 1
+        return await super().notices(**terms)
+
+
+async def victim(store: MemoryStore | None = None) -> tuple[Side, Liar]:
+    laptop = Side("laptop", store)
+    laptop.store.clock = lambda: 1_000_000.0 + laptop.clock.now
+    await laptop.joined()
+    await laptop.exchange.peers.add("kitchen")
+    return laptop, Liar(laptop)
+
+
+def broken(run: Run, number: int) -> list[Any]:
+    """A record with a priority that is out of range."""
+    lie = run.changed(priority=2_000_000 + number)
+    return [*row_codec.fixed(lie), *row_codec.moving(lie)]
+
+
+async def test_refusal_notices_of_one_run_are_limited() -> None:
+    laptop, liar = await victim()
+    run = await laptop.create()
+    lies = [broken(run, number) for number in range(2 * peer_notices.MAX_NOTICES_PER_RUN)]
+    for _ in range(2):
+        answer = await liar.says(*lies)
+        assert answer["refused"] == len(lies)
+        assert len(await laptop.notices("refused")) == peer_notices.MAX_NOTICES_PER_RUN
+
+
+async def test_refusal_notices_of_one_peer_are_limited_per_day() -> None:
+    laptop, liar = await victim()
+    run = await laptop.create()
+    for first in (0, 500, 0):
+        await liar.says(*(broken(run.changed(id=f"run-{first + one}"), 1) for one in range(500)))
+    told = await laptop.notices("refused")
+    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
+    assert "further ones are not reported today" in told[-1]
+    laptop.clock.now += DAY
+    await liar.says(broken(run.changed(id="run-9999"), 1))
+    assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2
+    laptop.clock.now -= 30 * DAY  # the store's clock is set back
+    await liar.says(broken(run.changed(id="run-9998"), 1))
+    assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 3
+
+
+async def test_the_memory_of_refusals_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setattr(peer_notices, "MAX_RUNS", 10)
+    laptop, liar = await victim()
+    run = await laptop.create()
+    await liar.says(*(broken(run.changed(id=f"run-{one}"), 1) for one in range(50)))
+    found = await laptop.store.register("peer/kitchen/refused")
+    assert list(found.value["runs"]) == [f"run-{one}" for one in range(40, 50)]
+
+
+async def test_the_search_for_refusal_reasons_is_limited() -> None:
+    store = Counted()
+    laptop, liar = await victim(store)
+    run = await laptop.create()
+    lies = [run.changed(id=f"run-{one}", workflow="no such") for one in range(500)]
+    answer = await liar.says(*lies)
+    assert answer["refused"] == 500
+    assert len(answer["reasons"]) == 5
+    assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
+    store.looked = 0
+    await liar.says(*(run.changed(id=f"other-{one}", workflow="no such") for one in range(500)))  # most give no notice
+    assert store.looked <= peer_notices.MAX_RECORDS_SEARCHED
+
+
+async def test_notices_about_invalid_devices_are_limited_per_day() -> None:
+    laptop, liar = await victim()
+    for first in (0, 300):
+        await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
+    told = await laptop.notices("refused")
+    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
+    await liar.says(clock=laptop.store.clock() - 600.0)  # other topics still give notices
+    assert len(await laptop.notices("clock")) == 1
+    await liar.says()
+    laptop.clock.now += DAY
+    await liar.says(devices=[a_device(id="late", slots=-1)])
+    assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_memory_of_ended_remote_devices_is_limited() -> None:
+    laptop, liar = await victim()
+    for number in range(4):
+        await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
+    ended = [one for one in await laptop.store.sessions(ended=True) if one.state == ENDED]
+    assert len(ended) == remote_devices.MAX_ENDED_SESSIONS
+    assert len(await laptop.store.sessions()) == 701
+
+
+async def test_an_unannounced_device_with_an_own_run_is_not_forgotten() -> None:
+    laptop, liar = await victim()
+    run = await laptop.create()
+    await liar.says(devices=[a_device(id="busy-1", device="busy")])
+    await laptop.step(
+        run.id, lambda one: transitions.take(one, Owner("busy", "busy-1"), FLOW, laptop.store.clock(), starts=True)
+    )
+    for number in range(4):
+        laptop.clock.now += 1.0
+        await liar.says(devices=[a_device(id=f"d{number}-{one}", device=f"d{number}-{one}") for one in range(700)])
+    assert "busy-1" in {one.id for one in await laptop.store.sessions()}
