@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -180,8 +181,10 @@ def test_why_of_a_dispatched_task_names_what_holds_its_run(scene: Scene) -> None
     with scene.process("run", path, "--store", scene.url, "--no-local", "--plain") as process:
         lines_until(process.stdout, "build")
         told = scene.json("plan", "why", "nightly", "build")
-        while told["run"] is None:  # the event is printed before the run is stored
+        limit = time.monotonic() + 60
+        while told["run"] is None and time.monotonic() < limit:  # the event is printed before the run is stored
             told = scene.json("plan", "why", "nightly", "build")
+        assert told["run"] is not None, f"the task has no run after 60 s: {told}"
         assert told["reasons"][0]["kind"] == "no_device"
         assert f"as run {told['run']}:" in scene.ok("plan", "why", "nightly", "build")
         assert "asterism device join moon" in scene.ok("plan", "why", "nightly", "build")

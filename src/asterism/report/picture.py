@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from asterism.base.text import shorten
 from asterism.base.url_text import masked_url
-from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import Dependency, Task
 
 if TYPE_CHECKING:
+    from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.node import Node
+    from asterism.core.plan.task import Dependency, Task
     from asterism.orchestrator.plan_mask import PlanMask
 
 STATUSES = ("pending", "waiting", "running", "completed", "failed", "cancelled", "removed")
