@@ -179,8 +179,8 @@ def show(run: str, store: str | None, as_json: bool) -> None:
 def why(run: str, store: str | None, as_json: bool) -> None:
     """Explain why a run is not running.
 
-    The answer names what holds the run: another run of its series, a person who paused it, the delay before the next try,
-    no device that can do it, or devices that are busy, resting, silent or about to answer."""
+    The answer names what holds the run: another run of its series, a person who paused it, the delay before its next
+    try, no device that can do it, or devices that are busy, resting, silent or about to answer."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
