@@ -92,7 +92,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "and the statistics of such a graph are counted once, for the event of its end",
     ),
     Allowed(
-        "tests/(series|series/github|cli|bench)/test_(github|series|webhook)",
+        "tests/(series|cli|bench)/",
         r"(GitHubCore\.(arequest|__aenter__)|the task \w+\.<locals>\.main|the task test_)",
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),
