@@ -1,4 +1,4 @@
-"""Invariants of a plan: recompute every derived fact and compare. For tests and simulation; visits all nodes."""
+"""Invariants of a plan: recompute every derived fact and compare; for tests and simulation."""
 
 from __future__ import annotations
 
