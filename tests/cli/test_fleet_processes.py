@@ -57,7 +57,9 @@ def test_a_fleet_works_from_the_first_command_to_the_last(scene: Scene) -> None:
     given = json.dumps({"file": "a.mp4", "out": "a.webm"})
     with scene.process("device", "join", "kitchen-pc", "--can", "gpu", "--slots", "2") as kitchen:
         joining = heard(kitchen, "joined as kitchen-pc")
-        assert any("no policy file: it executes whatever the store says" in line for line in joining)
+        assert any(
+            "no device policy file: this device executes every workflow in the store" in line for line in joining
+        )
         with scene.process("device", "join", "laptop") as laptop:
             heard(laptop, "joined as laptop")
             result = scene.run("runs", "create", "transcode", "--input", given, "--wait")

@@ -235,7 +235,7 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
 @click.option(
     "--policy",
     metavar="FILE",
-    help="Device policy file: which commands and URLs may be notified; default: ~/.config/asterism/policy.yaml.",
+    help="Device policy file: which commands and URLs may receive notices; default: ~/.config/asterism/policy.yaml.",
 )
 @fleet_options
 def monitor(name: str | None, every: float, store: str | None, as_json: bool, **terms: Any) -> int:
