@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_scenes import read_until
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import heard, read_until
+from tests.cli.command_scenes import Scene, pids_in
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "60")  # quick to hear of things, and slow to be given up
