@@ -11,7 +11,7 @@ from tests.cli.command_scenes import Scene
 from tests.process_scenes import ended
 
 VALUE = "s3cr3t-value/1"
-WITHHELD = "[withheld: it may show a secret that is not known here: MY_VALUE]"
+WITHHELD = "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
 
 PLAN = """\
 asterism: 1

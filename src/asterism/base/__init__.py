@@ -8,6 +8,7 @@
   a device. ``process_guard`` kills the commands of a process that dies or is frozen; ``http_client`` loads httpx
   outside the event loop.
 - ``http_server``, ``http_limits``: a server with limits on connections, time and bodies.
+- ``lazy_names``: public names of a package that are imported on first use.
 - ``clock``, ``ids``, ``gc_tuning``, ``error_log``, ``extras``: the clock of a machine, ids of runs, the garbage
   collector, repeated errors in a log, how to install an extra.
 

@@ -1,4 +1,4 @@
-"""``asterism series sync`` and ``serve``: sync the series of a repository on GitHub, once or on webhook deliveries."""
+"""``asterism series sync`` and ``serve``: sync series on GitHub, once or on webhook deliveries."""
 
 from __future__ import annotations
 

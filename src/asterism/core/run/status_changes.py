@@ -1,4 +1,4 @@
-"""Status changes of a run: the steps that transitions.py is made of, and the fields that change with them.
+"""Status changes of a run: the steps that transitions.py is made of, and the fields they change.
 
 transitions.py decides who may do a step. This module computes the next record.
 """
