@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,10 @@ from asterism.durable.journal_store import head_key, insert_plan, record_key
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Register
 from asterism.store.store_errors import StoreBusy
-from tests.cli.cli_scenes import lines_until, write
+from tests.cli.cli_scenes import read_until, write
 from tests.cli.command_scenes import Scene
 from tests.cli.stored_plan_scenes import keeping, owned
+from tests.process_scenes import soon
 
 PLAN = "tasks:\n  build: {shell: echo 1}\n  test: {shell: echo 2, after: build}\n"
 
@@ -179,12 +179,9 @@ def test_why_names_what_holds_a_task(scene: Scene) -> None:
 def test_why_of_a_dispatched_task_names_what_holds_its_run(scene: Scene) -> None:
     path = write(scene.folder, "tasks:\n  build: {shell: echo 1, device: moon}\n", "nightly.yaml")
     with scene.process("run", path, "--store", scene.url, "--no-local", "--plain") as process:
-        lines_until(process.stdout, "build")
+        read_until(process, "build")
+        soon(lambda: scene.json("plan", "why", "nightly", "build")["run"])  # stored after the event is printed
         told = scene.json("plan", "why", "nightly", "build")
-        limit = time.monotonic() + 60
-        while told["run"] is None and time.monotonic() < limit:  # the event is printed before the run is stored
-            told = scene.json("plan", "why", "nightly", "build")
-        assert told["run"] is not None, f"the task has no run after 60 s: {told}"
         assert told["reasons"][0]["kind"] == "no_device"
         assert f"as run {told['run']}:" in scene.ok("plan", "why", "nightly", "build")
         assert "asterism device join moon" in scene.ok("plan", "why", "nightly", "build")

@@ -224,4 +224,6 @@ def test_a_missing_workflow_file_is_one_sentence(tmp_path: Path) -> None:
 def test_in_a_file_a_capability_with_a_comma_is_a_mistake() -> None:
     with pytest.raises(BadWorkflowFile) as bad:
         parse_workflows('name: a\nshell: x\nneeds: [big, "gpu, ffmpeg"]\n', "flows.yaml")
-    assert str(bad.value) == "flows.yaml:3: needs: a capability has no comma in it, so 'gpu, ffmpeg' is [gpu, ffmpeg]"
+    assert str(bad.value) == (
+        "flows.yaml:3: needs: a capability contains no comma; write [gpu, ffmpeg] instead of 'gpu, ffmpeg'"
+    )
