@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.http_client import http_client
+from asterism.base.httpx_loader import http_client
 from asterism.base.secret_mask import Mask
 from asterism.base.url_text import masked_url, masked_urls
 from asterism.core.errors import AsterismError

@@ -19,7 +19,7 @@ from asterism.base.text import describe_value
 from asterism.base.url_text import request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.plan_validation import format_path, suggestion
+from asterism.planfile.validation_messages import format_path, suggestion
 
 ACTIONS = ("argv", "shell", "call", "http")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.base import http_requests
-from asterism.base.http_client import http_client, load_httpx
+from asterism.base.httpx_loader import http_client, load_httpx
 from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
 from asterism.base.url_text import masked_url

@@ -1,4 +1,4 @@
-"""The machine of a device: its identity, the lock on the device's name, and its devices."""
+"""The machine that devices run on: its identity, its devices, and a lock per device name."""
 
 from __future__ import annotations
 
