@@ -12,8 +12,8 @@
 - ``clock``, ``ids``, ``gc_tuning``, ``error_log``, ``extras``: the clock of a machine, ids of runs, the garbage
   collector, repeated errors in a log, how to install an extra.
 
-``base`` imports only ``core``, and no package above it. Modules that need an extra (httpx, uvicorn, rich) import it when
-it is first used, or are imported only by code that has checked for it.
+``base`` imports only ``core``, and no package above it. Modules that need an extra (httpx, uvicorn, rich) import it
+when it is first used, or are imported only by code that has checked for it.
 
 Add a module here if two packages need it and it knows nothing about plans in stores, fleets, peers or series.
 """
