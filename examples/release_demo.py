@@ -31,12 +31,8 @@ from asterism import (
     TaskEvent,
     edits,
 )
-from asterism.cli.interrupts import run_until_interrupted
-from asterism.cli.live_view import watched
-from asterism.cli.screen import Screen
-from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.result_report import Recording, write_report
-from asterism.report.result_summary import lines, reasons
+from asterism.cli import Screen, run_until_interrupted, watched
+from asterism.report import Recording, failure_reasons, summary_lines, write_report
 
 REPORT = Path("asterism-report.html")
 
@@ -168,9 +164,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="asterism-demo-") as home:
         result = asyncio.run(demonstrate(Workshop(Path(home)), screen))
     screen.say()
-    for reason in reasons(result, PlanMask(result.plan)):
+    for reason in failure_reasons(result):
         screen.say(reason)
-    for figure in lines(result):
+    for figure in summary_lines(result):
         screen.say(figure)
     screen.say(f"\nReport: {REPORT.resolve()}")
     if not reached(result):

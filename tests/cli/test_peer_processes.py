@@ -23,7 +23,8 @@ import pytest
 from asterism.fleet.fleet import Fleet
 from asterism.peers.invitations import new_token, parse_invitation, token_hash
 from asterism.peers.private_files import write_private
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import heard
+from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 from tests.process_scenes import PATIENCE, ended, gone
 

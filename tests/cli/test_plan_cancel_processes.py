@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_scenes import read_until
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import heard, read_until
+from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
 from tests.process_scenes import PATIENCE, ended, gone
 

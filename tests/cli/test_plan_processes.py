@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_scenes import ASTERISM, read_until, write
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import ASTERISM, heard, read_until, write
+from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
 from tests.process_scenes import PATIENCE, ended, gone
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command_scenes import Scene, heard
+from tests.cli.cli_scenes import heard
+from tests.cli.command_scenes import Scene
 from tests.process_scenes import ended
 
 VALUE = "s3cr3t-value/1"

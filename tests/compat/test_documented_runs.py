@@ -128,7 +128,7 @@ def test_an_empty_plan(dialect: Dialect) -> None:
     [
         ({"nothing": "one"}, None, "no task 'nothing'"),
         ({"A": "ghost"}, None, "'ghost', which the device manager does not know"),
-        (None, "astrology", "strategy is one of"),
+        (None, "astrology", "strategy must be one of"),
     ],
 )
 def test_what_cannot_run_is_refused(dialect: Dialect, assignments: Any, strategy: Any, said: str) -> None:

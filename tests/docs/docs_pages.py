@@ -278,7 +278,7 @@ def main(path: Path) -> None:
     if DATABASE not in path.read_text("utf-8"):
         Page(path).run()
         return
-    sys.path.insert(0, str(ROOT / "tests" / "store"))
+    sys.path.insert(0, str(ROOT))
     from tests.store.postgres_server import running_server
 
     with running_server() as address:

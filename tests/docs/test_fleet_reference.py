@@ -100,7 +100,7 @@ def test_every_member_of_what_a_function_is_told_with_is_told() -> None:
 def test_every_variable_of_a_command_is_told() -> None:
     files = [SOURCE / "fleet" / "device" / name for name in ("executor.py", "process_records.py")]
     there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
-    told = section(page("docs/how-to/runs.md"), "## What a command is told")
+    told = section(page("docs/how-to/runs.md"), "## The environment of a command")
     assert there
     assert {name for name in first_names(told) if name.startswith("ASTERISM_")} == {*there, f"{VARIABLE_PREFIX}<name>"}
 

@@ -90,6 +90,6 @@ def test_what_follows_from_the_fields_is_told() -> None:
 
 def test_the_limits_are_told() -> None:
     told = section(RUNS, "## Workflow")
-    assert f"above 0 and {MAX_NUMBER:,} at most" in told
+    assert f"greater than 0 and at most {MAX_NUMBER:,}" in told
     assert f"from 0 to {MAX_NUMBER:,}" in told
     assert not [name for name in STRATEGIES if f"`{name}`" not in told]

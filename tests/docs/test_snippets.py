@@ -106,7 +106,9 @@ def unknown_command(words: list[str]) -> str | None:
 
 
 def test_every_command_exists() -> None:
-    named = [(name_of(page), words) for page in PAGES for words in commands_named(page)]
+    """Except in the changelog, which names the commands that were renamed."""
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    named = [(name_of(page), words) for page in pages for words in commands_named(page)]
     assert {"run", "check", "show", "runs", "device"} <= {words[0] for _, words in named}
     assert not [(page, words) for page, words in named if unknown_command(words)]
 
@@ -228,7 +230,7 @@ def test_what_is_left_running_ends_also_if_the_page_fails(tmp_path: Path, monkey
     assert [process.poll() is not None for process in started] == [True, True]
 
 
-@pytest.mark.parametrize("words", [["runs", "fly"], ["fly"], ["store", "check", "--store"], ["why", "RUN"], ["runs"]])
+@pytest.mark.parametrize("words", [["runs", "fly"], ["fly"], ["store", "check", "--store"], ["check", "plan"], ["runs"]])
 def test_a_command_that_is_not_there_is_noticed(words: list[str]) -> None:
     assert unknown_command(words) == ("fly" if "fly" in words else None)
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from asterism import Constellation, ConstellationView, EditBatch, Event, LocalDevice, Orchestrator, Result, Task, edits
 from asterism.core.history import Entry
-from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report import Report
 from asterism.report.result_report import Recording, execution_bars, report_of, write_report
-from asterism.report.result_summary import figures, lines, reasons, result_json
+from asterism.report.result_summary import failure_reasons, figures, result_json, summary_lines
 from asterism.testing.virtual_time import SimLoop
 
 
@@ -180,8 +179,8 @@ def test_figures_are_those_of_the_summary() -> None:
     assert told["Time under hold"] == "1.0 s"
     assert (told["Edits accepted"], told["Edits rejected"], told["Edit cycles"]) == ("1", "1", "4")
     assert dict(report.figures).items() <= told.items()
-    assert [re.split(r"  +", line.plain)[0] for line in lines(result)] == list(told)
-    assert reasons(result, PlanMask(result.plan)) == ["build failed: RuntimeError: no luck"]
+    assert [re.split(r"  +", line.plain)[0] for line in summary_lines(result)] == list(told)
+    assert failure_reasons(result) == ["build failed: RuntimeError: no luck"]
 
 
 def test_json_has_the_same_facts() -> None:
@@ -309,6 +308,6 @@ def test_a_hundred_reasons_are_cut() -> None:
     for number in range(100):
         plan.add(Task(f"t{number}", call=fail))
     result, _ = simulated(plan, [LocalDevice("laptop")])
-    told = reasons(result, PlanMask(result.plan))
+    told = failure_reasons(result)
     assert len(told) == 21
     assert told[-1] == "and 80 more"

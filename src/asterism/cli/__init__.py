@@ -31,4 +31,26 @@ output, notes to standard error; the fields of JSON output and the exit codes (`
 
 To add a command, add a function to the module of its group. To add a group, write ``<noun>_commands.py`` and add a line
 to ``COMMANDS`` in ``main``. Document both in ``docs/reference/command-line.md``; a test compares them.
+
+For scripts that run a plan in a terminal, the package offers ``Screen``, ``watched`` and ``run_until_interrupted``.
 """
+
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.cli.interrupts import run_until_interrupted
+    from asterism.cli.live_view import watched
+    from asterism.cli.screen import Screen
+
+__all__ = ["Screen", "run_until_interrupted", "watched"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.cli.interrupts": ["run_until_interrupted"],
+        "asterism.cli.live_view": ["watched"],
+        "asterism.cli.screen": ["Screen"],
+    },
+)

@@ -64,7 +64,7 @@ class UnusablePlanFile(click.ClickException):
     help="How long a task waits for a device that can execute it.",
 )
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
-@click.option("--id", "name", metavar="NAME", help="With --store: the plan's name there; default: the plan's id.")
+@click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
 @local_options
 @report_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")

@@ -40,15 +40,13 @@ def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
 def print_result(result: Result, recording: Recording | None, output: OutputOptions, screen: Screen) -> None:
     """Print the result of a plan for people, and write the report and the JSON that the options ask for."""
     from asterism.cli.screen import forget_output
-    from asterism.orchestrator.plan_mask import PlanMask
     from asterism.report.result_report import write_report
-    from asterism.report.result_summary import lines, reasons, result_json
+    from asterism.report.result_summary import failure_reasons, result_json, summary_lines
 
-    secrets = PlanMask(result.plan)
     screen.say()
-    for reason in reasons(result, secrets):
+    for reason in failure_reasons(result):
         screen.say(reason)
-    for figure in lines(result):
+    for figure in summary_lines(result):
         screen.say(figure)
     if output.report is not None:
         try:

@@ -106,7 +106,7 @@ class _Inbox:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # it is this task that was cancelled, not something that the observer waited for
-            logger.exception("%r failed on %s; it continues with the next event", self.observer, event.event_type)
+            logger.exception("%r failed on %s; it receives the next event", self.observer, event.event_type)
 
     def _set_timer(self) -> None:
         """If something waits behind a busy handler, it waits until its patience is over."""

@@ -1,8 +1,8 @@
 """The documented plan (TaskConstellation, TaskOrion), over a Constellation of the core.
 
-The object that is passed to an orchestrator is the live one: reading it shows progress, and changing it while it runs is
-an edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and knows its original, so
-that its changes can be merged.
+The object that is passed to an orchestrator is the live one: reading it shows progress, and changing it while it runs
+is an edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and knows its
+original, so that its changes can be merged.
 """
 
 from __future__ import annotations

@@ -44,3 +44,54 @@ Where to add things: a setting in ``settings.Settings``; a reason in ``run_expla
 step of ``Monitor.run_pass``; a way to execute work in ``device/executor``; a rule about what may be executed in
 ``policy/``.
 """
+
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.core.run import transitions
+    from asterism.core.run.run import Grant, Owner, Progress, Run, RunStatus
+    from asterism.core.run.session import Session
+    from asterism.core.run.workflow import Workflow
+    from asterism.fleet.device.agent import DeviceAgent
+    from asterism.fleet.device.functions import CurrentRun
+    from asterism.fleet.fleet import Fleet
+    from asterism.fleet.policy.policy import DevicePolicy
+    from asterism.fleet.run_explanation import Reason, RunExplanation, explain_run
+    from asterism.fleet.settings import Settings
+
+__all__ = [
+    "CurrentRun",
+    "DeviceAgent",
+    "DevicePolicy",
+    "Fleet",
+    "Grant",
+    "Owner",
+    "Progress",
+    "Reason",
+    "Run",
+    "RunExplanation",
+    "RunStatus",
+    "Session",
+    "Settings",
+    "Workflow",
+    "explain_run",
+    "transitions",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.core.run": ["transitions"],
+        "asterism.core.run.run": ["Grant", "Owner", "Progress", "Run", "RunStatus"],
+        "asterism.core.run.session": ["Session"],
+        "asterism.core.run.workflow": ["Workflow"],
+        "asterism.fleet.device.agent": ["DeviceAgent"],
+        "asterism.fleet.device.functions": ["CurrentRun"],
+        "asterism.fleet.fleet": ["Fleet"],
+        "asterism.fleet.policy.policy": ["DevicePolicy"],
+        "asterism.fleet.run_explanation": ["Reason", "RunExplanation", "explain_run"],
+        "asterism.fleet.settings": ["Settings"],
+    },
+)

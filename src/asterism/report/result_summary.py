@@ -52,7 +52,7 @@ def counts(result: Result) -> str:
     return ", ".join(told) or plural(0, "task")
 
 
-def lines(result: Result) -> list[Text]:
+def summary_lines(result: Result) -> list[Text]:
     """The figures for a terminal, one per line."""
     told = figures(result)
     wide = max(len(name) for name, _ in told)
@@ -62,8 +62,9 @@ def lines(result: Result) -> list[Text]:
     ]
 
 
-def reasons(result: Result, secrets: PlanMask) -> list[str]:
+def failure_reasons(result: Result) -> list[str]:
     """The tasks that did not complete, each with the reason; at most ``MOST_REASONS``."""
+    secrets = PlanMask(result.plan)
     told = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     ends = [node for node in result.plan.nodes.values() if node.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)]
     shown = [

@@ -44,8 +44,9 @@ change, write a step (a pure function of a series and the time), and apply it wi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from asterism.core.series.machine import Series, UnreadableSeries
@@ -103,30 +104,33 @@ __all__ = [
     "update",
 ]
 
-_MODULES = {
-    "asterism.core.series.machine": ("Series", "UnreadableSeries"),
-    "asterism.series.claims": ("Claim", "Release", "claim", "release"),
-    "asterism.series.compare_and_swap": ("Contended", "Outcome", "RetryOptions", "UpdateCounts", "update"),
-    "asterism.series.git_register": ("GitRegister",),
-    "asterism.series.github.github_register": ("open_github",),
-    "asterism.series.github.sync": ("SyncService",),
-    "asterism.series.github.sync_settings": ("SyncSettings",),
-    "asterism.series.register": (
-        "BadSeriesName",
-        "Change",
-        "NotClaimable",
-        "OutcomeUnknown",
-        "RateLimited",
-        "RegisterBusy",
-        "RegisterUnavailable",
-        "RevisionConflict",
-        "SeriesError",
-        "SeriesRegister",
-        "Snapshot",
-        "read_all",
-    ),
-    "asterism.series.store_register": ("StoreRegister",),
-}
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.core.series.machine": ("Series", "UnreadableSeries"),
+        "asterism.series.claims": ("Claim", "Release", "claim", "release"),
+        "asterism.series.compare_and_swap": ("Contended", "Outcome", "RetryOptions", "UpdateCounts", "update"),
+        "asterism.series.git_register": ("GitRegister",),
+        "asterism.series.github.github_register": ("open_github",),
+        "asterism.series.github.sync": ("SyncService",),
+        "asterism.series.github.sync_settings": ("SyncSettings",),
+        "asterism.series.register": (
+            "BadSeriesName",
+            "Change",
+            "NotClaimable",
+            "OutcomeUnknown",
+            "RateLimited",
+            "RegisterBusy",
+            "RegisterUnavailable",
+            "RevisionConflict",
+            "SeriesError",
+            "SeriesRegister",
+            "Snapshot",
+            "read_all",
+        ),
+        "asterism.series.store_register": ("StoreRegister",),
+    },
+)
 
 
 async def open_register(place: str, *, create: bool = True) -> SeriesRegister:
@@ -150,15 +154,3 @@ async def open_register(place: str, *, create: bool = True) -> SeriesRegister:
     from asterism.series.git_register import GitRegister
 
     return GitRegister(place)
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(module), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

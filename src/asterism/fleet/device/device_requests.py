@@ -1,4 +1,4 @@
-"""HTTP requests of a device: judged by the device policy, without secrets to other origins, and with a size limit.
+"""HTTP requests of a device: judged by the device policy, and with a limit on the response.
 
 The device policy judges every address before a request is sent to it, also the target of a redirect. No secret goes to
 an origin that the work did not name.

@@ -1,4 +1,4 @@
-"""The machine of a device: which one it is, the lock on the device's name, and the devices that live on it."""
+"""The machine of a device: its identity, the lock on the device's name, and its devices."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.matching import (
+from asterism.fleet.policy.patterns import (
     DEFAULT_PORTS,
     HostRule,
     NamePatterns,
