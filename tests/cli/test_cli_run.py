@@ -229,8 +229,9 @@ def test_a_task_that_no_device_can_take_is_named_at_once_and_fails_in_the_end(tm
     path = write(tmp_path, "devices: {laptop: {}}\ntasks:\n  a: {shell: x, device: {needs: [gpu]}}\n")
     result = asterism("run", path, "--no-device-timeout", "0")
     assert result.exit_code == 1
-    assert "warning: task 'a': needs a device with gpu" in result.stderr
-    assert "no device with 'gpu' has joined" in result.stdout
+    assert "warning: task 'a': needs a device with gpu, but no listed device has it" in result.stderr
+    assert "a: no device with 'gpu' has joined" in result.stdout
+    assert "a failed: no device with 'gpu' became available within 0 s" in result.stdout
 
 
 def test_a_missing_secret_is_a_warning_and_then_a_failure(tmp_path: Path) -> None:
