@@ -1,4 +1,4 @@
-"""What a newcomer met: mistakes that were told too late, in the wrong words, or with advice that does not help."""
+"""Mistakes of newcomers: each is reported early, in clear words, with advice that helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`asterism run`: exit codes, what is printed, options."""
+"""`asterism run`: exit codes, output, options."""
 
 from __future__ import annotations
 

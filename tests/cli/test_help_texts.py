@@ -1,4 +1,4 @@
-"""The commands on a fleet as a whole: what they import, what they all take, what the list of them says."""
+"""Help texts and imports of all commands on a fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constellations of a store that are cancelled from the command line while real processes run them."""
+"""Plans in a store that are cancelled from the command line while processes run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constellations of a store on the command line: looked at, edited, paused and resumed while nobody runs them."""
+"""Plans in a store on the command line, while no process runs them: list, show, edit, pause, resume, cancel."""
 
 from __future__ import annotations
 

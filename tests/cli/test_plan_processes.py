@@ -1,4 +1,4 @@
-"""Constellations of a store run by real processes: left, killed, resumed, taken over and edited meanwhile."""
+"""Plans in a store that processes run: stopped, killed, resumed, taken over, and edited meanwhile."""
 
 from __future__ import annotations
 

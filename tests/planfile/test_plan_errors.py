@@ -1,4 +1,4 @@
-"""Every mistake in a plan file is told, with its line, in words that say what to do."""
+"""Every mistake in a plan file is reported with its line and with advice."""
 
 from __future__ import annotations
 
