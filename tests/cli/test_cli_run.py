@@ -184,7 +184,7 @@ def test_an_editor_that_answers_nonsense_or_fails_does_not_stop_the_plan(tmp_pat
     clumsy = asterism("run", path, "--editor", "editor_beside:clumsy")
     assert clumsy.exit_code == 0
     assert "edit by clumsy rejected: there is no task 'no-such-task' in the plan" in clumsy.stdout
-    assert "too many edits were rejected" in clumsy.stdout
+    assert "cycle 1: too many edits of clumsy were rejected; the cycle closes without one" in clumsy.stdout
     broken = asterism("run", path, "--editor", "editor_beside:broken")
     assert broken.exit_code == 0
     assert "the editor failed: RuntimeError: no ideas" in broken.stdout
