@@ -1,4 +1,4 @@
-"""Running the command line: in this process, and as a real one."""
+"""Running the command line in the test process and in processes of its own."""
 
 from __future__ import annotations
 

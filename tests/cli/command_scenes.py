@@ -1,4 +1,4 @@
-"""A fleet in a file, with the command line in front of it: in this process, and as real ones."""
+"""A fleet in a SQLite file, and commands on it, in the test process and in processes of their own."""
 
 from __future__ import annotations
 

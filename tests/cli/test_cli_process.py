@@ -1,4 +1,4 @@
-"""The command as a real process: signals, pipes, and what becomes of its children."""
+"""`asterism run` as a process: signals, pipes, and its child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret of the environment reaches the task that asks for it, and nothing that is shown or written."""
+"""A secret reaches the task that needs it, and no output or file."""
 
 from __future__ import annotations
 

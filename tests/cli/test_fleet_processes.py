@@ -1,4 +1,4 @@
-"""Devices as real processes: the first ten minutes, signals, sudden death, and everything that is refused."""
+"""Devices as processes: first steps, signals, sudden death, refusals."""
 
 from __future__ import annotations
 

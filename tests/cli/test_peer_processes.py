@@ -274,7 +274,7 @@ def test_a_server_with_another_certificate_is_refused(house: House) -> None:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     (kitchen.folder / "fleet.db-identity.pem").unlink()
     with serving(kitchen, url.removeprefix("https://")):
-        refused(laptop.run("peer", "sync", "kitchen"), "is not the one in the invitation")
+        refused(laptop.run("peer", "sync", "kitchen"), f"the certificate of {url} is not the one in the invitation")
 
 
 def test_an_expired_invitation_is_refused_and_leaves_nothing(house: House) -> None:

@@ -1,8 +1,9 @@
-"""Constellations of a store that are cancelled from the command line while real processes run them."""
+"""Plans in a store that are cancelled from the command line while processes run them."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_
     with scene.process(*trace.words, *QUICK) as first:
         pids = pids_in(trace.pids)
         with scene.process("plan", "standby", "nightly", *QUICK) as second:
-            heard(second, "Standing by: nightly@")
+            standing_by = heard(second, "Standing by: ")[-1]
+            assert re.search(r"Standing by: nightly@.+ runs 'nightly'\.", standing_by)
             with scene.process("plan", "cancel", "nightly") as asking:
                 read_until(first, "nightly is being cancelled")
                 first.kill()

@@ -1,4 +1,4 @@
-"""`asterism runs`: one run, and what is asked of runs."""
+"""`asterism runs` on existing runs: show, cancel, pause, resume, retry, output, wait, prune."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret that only a device knows, and commands in other processes that run and show what it returned."""
+"""A secret that only the device knows is masked in the output of commands in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`asterism workflow`: what runs execute, from options and from files."""
+"""`asterism workflow`: workflows from options and from files."""
 
 from __future__ import annotations
 
