@@ -230,7 +230,9 @@ def test_what_is_left_running_ends_also_if_the_page_fails(tmp_path: Path, monkey
     assert [process.poll() is not None for process in started] == [True, True]
 
 
-@pytest.mark.parametrize("words", [["runs", "fly"], ["fly"], ["store", "check", "--store"], ["check", "plan"], ["runs"]])
+@pytest.mark.parametrize(
+    "words", [["runs", "fly"], ["fly"], ["store", "check", "--store"], ["check", "plan"], ["runs"]]
+)
 def test_a_command_that_is_not_there_is_noticed(words: list[str]) -> None:
     assert unknown_command(words) == ("fly" if "fly" in words else None)
 
