@@ -29,16 +29,25 @@ from asterism.base.lazy_names import lazy_names
 from asterism.fleet.extensions import register as _register_fleet_extension
 
 if TYPE_CHECKING:
+    from asterism.base.http_requests import NoAnswer, RequestFailed
+    from asterism.base.processes import CommandFailed
+    from asterism.base.task_inputs import MissingInput
     from asterism.core.errors import (
+        AlreadyRunning,
         AsterismError,
+        CycleFound,
         DeviceLost,
         DeviceUnavailable,
+        DuplicateTask,
         EditRejected,
         Fenced,
+        InvalidTask,
         InvalidWorkflow,
+        NoDevice,
         NotJson,
         PlanError,
         RunRefused,
+        UnknownTask,
         Violation,
     )
     from asterism.core.plan import edits
@@ -74,8 +83,10 @@ _register_fleet_extension("asterism.peers.fleet_extension")
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlreadyRunning",
     "Applied",
     "AsterismError",
+    "CommandFailed",
     "Constellation",
     "ConstellationEvent",
     "ConstellationExists",
@@ -83,6 +94,7 @@ __all__ = [
     "ConstellationView",
     "CurrentRun",
     "CycleClaimed",
+    "CycleFound",
     "CycleGone",
     "Dependency",
     "Device",
@@ -93,6 +105,7 @@ __all__ = [
     "DevicePolicy",
     "DeviceReplaced",
     "DeviceUnavailable",
+    "DuplicateTask",
     "DurableOrchestrator",
     "EditBatch",
     "EditCycle",
@@ -104,8 +117,12 @@ __all__ = [
     "Fleet",
     "InvalidDevicePolicy",
     "InvalidSettings",
+    "InvalidTask",
     "InvalidWorkflow",
     "LocalDevice",
+    "MissingInput",
+    "NoAnswer",
+    "NoDevice",
     "NotJson",
     "Orchestrator",
     "OwnershipLost",
@@ -113,6 +130,7 @@ __all__ = [
     "Priority",
     "Progress",
     "Query",
+    "RequestFailed",
     "Result",
     "Run",
     "RunRefused",
@@ -128,6 +146,7 @@ __all__ = [
     "UnknownConstellation",
     "UnknownDevice",
     "UnknownRun",
+    "UnknownTask",
     "UnknownWorkflow",
     "Violation",
     "Work",
@@ -140,16 +159,25 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "asterism.base.http_requests": ["NoAnswer", "RequestFailed"],
+        "asterism.base.processes": ["CommandFailed"],
+        "asterism.base.task_inputs": ["MissingInput"],
         "asterism.core.errors": [
+            "AlreadyRunning",
             "AsterismError",
+            "CycleFound",
             "DeviceLost",
             "DeviceUnavailable",
+            "DuplicateTask",
             "EditRejected",
             "Fenced",
+            "InvalidTask",
             "InvalidWorkflow",
+            "NoDevice",
             "NotJson",
             "PlanError",
             "RunRefused",
+            "UnknownTask",
             "Violation",
         ],
         "asterism.core.plan": ["edits"],

@@ -120,3 +120,15 @@ def test_every_method_of_a_store_is_told() -> None:
 def test_what_shows_a_fault_is_there(name: str) -> None:
     places = [ROOT / "tests", SOURCE / "testing"]
     assert any(f"def {name}(" in path.read_text("utf-8") for place in places for path in place.rglob("*.py"))
+
+
+def test_the_track_record_names_tests_and_files_that_exist_and_no_bug_twice() -> None:
+    told = page("docs/track-record.md")
+    files = [path for place in (ROOT / "tests", SOURCE / "testing") for path in place.rglob("*.py")]
+    there = {path.stem for path in files}
+    for path in files:
+        there.update(re.findall(r"def (test_\w+)", path.read_text("utf-8")))
+    assert not [name for name in re.findall(r"`(test_\w+)", told) if name not in there]
+    assert not [name for name in re.findall(r"\btests/[\w/.]+\w", told) if not (ROOT / name).exists()]
+    bugs = [row[0] for row in rows(told)]
+    assert not {bug for bug in bugs if bugs.count(bug) > 1}

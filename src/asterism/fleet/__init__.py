@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from asterism.fleet.device.functions import CurrentRun
     from asterism.fleet.fleet import Fleet
     from asterism.fleet.policy.policy import DevicePolicy
+    from asterism.fleet.run_blobs import TooLarge
     from asterism.fleet.run_explanation import Reason, RunExplanation, explain_run
     from asterism.fleet.settings import Settings
 
@@ -76,6 +77,7 @@ __all__ = [
     "RunStatus",
     "Session",
     "Settings",
+    "TooLarge",
     "Workflow",
     "explain_run",
     "transitions",
@@ -92,6 +94,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.fleet.device.functions": ["CurrentRun"],
         "asterism.fleet.fleet": ["Fleet"],
         "asterism.fleet.policy.policy": ["DevicePolicy"],
+        "asterism.fleet.run_blobs": ["TooLarge"],
         "asterism.fleet.run_explanation": ["Reason", "RunExplanation", "explain_run"],
         "asterism.fleet.settings": ["Settings"],
     },
