@@ -9,7 +9,7 @@ from bench.runs.page import rate, reached
 HEAD = """# Benchmarks of durable constellations
 
 Written by `make bench ARGS=durable`; every figure on this page was measured in one run, side by side. Times vary from
-machine to machine and from hour to hour: read the ratios. All tasks do nothing, so what is measured is everything else.
+machine to machine and from hour to hour: read the ratios. All tasks do nothing, so the figures show the overhead only.
 """
 
 
@@ -80,7 +80,7 @@ def _bars(found: speed.Comparison) -> list[tuple[str, str, str]]:
 def taken_up(found: resume.Resumed) -> str:
     before, after, short = found.weight, found.compaction.weight, found.compaction
     due = max(compaction.LONG_JOURNAL, compaction.STEPS_PER_TASK * found.tasks)
-    text = f"""## Going on after a crash
+    text = f"""## Recovery after a crash
 
 A layered plan of {found.tasks:,} tasks whose process was killed (`SIGKILL`) when half of them had ended. Its journal
 says that {found.done:,} have: a snapshot of the plan as it was at first, and {found.steps:,} steps since. No task
@@ -91,13 +91,13 @@ that had ended was executed again.
         ("what", "takes"),
         (
             ("reading the plan as it was", time_text(found.read)),
-            ("from the call until it is this process's and goes on", time_text(found.owned)),
+            ("from the call until this process owns the plan and continues it", time_text(found.owned)),
             ("from the call until the first task begins", time_text(found.begun)),
             ("from the call until all the rest has been done", time_text(found.rest)),
         ),
     )
     text += """
-What it weighs in the database, and what is left when the journal is shortened there and then:
+The size of the journal in the database, before and after compaction:
 
 """
     text += table(
@@ -117,7 +117,7 @@ What it weighs in the database, and what is left when the journal is shortened t
     return (
         text
         + f"""
-Shortening it takes **{time_text(short.whole)}**. All the while the constellation goes on: the longest time for which
+Shortening it takes **{time_text(short.whole)}**. The plan continues meanwhile: the longest time for which
 nothing else happened in the process is **{time_text(short.still)}**. It is due when there are {due:,} steps since
 the last snapshot ({compaction.STEPS_PER_TASK} for each task), so that is {time_text(short.whole / due)} for a step.
 """

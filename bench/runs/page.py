@@ -8,7 +8,7 @@ from bench.runs import latency, queues, scale, sqlite
 HEAD = """# Benchmarks of runs
 
 Written by `make bench ARGS=runs`; every figure on this page was measured in one run, side by side. Times vary from
-machine to machine and from hour to hour: read the ratios. All jobs do nothing, so what is measured is everything else.
+machine to machine and from hour to hour: read the ratios. All jobs do nothing, so the figures show the overhead only.
 """
 
 

@@ -19,11 +19,11 @@ def claims(found: list[contending.Measured]) -> str:
     number = found[0].contenders
     text = f"""## Claims at the same moment
 
-*Alone* is one client that claims one issue after the other on one connection, with nobody else about. The other columns
+*Alone* is one client that claims one issue after the other on one connection, without other clients. The other columns
 are {number} processes that claim different issues of one series at the same moment (tasks of one loop, where the
 register is memory): when the last of them has its answer, how many claims per second that makes, and how often each of
-them tried. They go on until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
-queued, or there would be no figure here. A try that came too late is followed by a pause of {RETRY_PAUSE[0]:g} to
+them tried. They try until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
+queued, or there would be no figure here. A late try is followed by a pause of {RETRY_PAUSE[0]:g} to
 {RETRY_PAUSE[1]:g} s, whose upper end doubles with every try, up to
 {RETRY_PAUSE[1] * MAX_PAUSE_FACTOR:g} s: most of the time is spent waiting.
 
