@@ -49,7 +49,7 @@ class Allowed(NamedTuple):
 ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "tests/(cli|docs|report|planfile)/",
-        r"the task run_command\.<locals>\.main",
+        r"the task (_use_fleet|_use_register|_sync)\b",
         "a command that asks and prints is alone on its loop, and imports what it needs there; what works on beside it "
         "(devices, executions, servers) runs in tasks of its own, which are watched",
     ),
@@ -65,8 +65,8 @@ ALLOWED: tuple[Allowed, ...] = (
         "the same: each lie is a coroutine over stores in memory",
     ),
     Allowed(
-        "tests/(store/test_(conformance|sqlite_taking|postgres)|testing/)",
-        r"the task (test_|as_a_test|\w+\.<locals>\.)",
+        "tests/(store/test_(conformance|sqlite_queue|postgres)|testing/)",
+        r"the task (test_|\w+\.<locals>\.)",
         "the test itself makes megabytes of text or thousands of records, and commits them at once",
     ),
     Allowed(
@@ -92,7 +92,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "and the statistics of such a graph are counted once, for the event of its end",
     ),
     Allowed(
-        "tests/(series|series/github|cli|bench)/test_(github|series|webhook)",
+        "tests/(series|cli|bench)/",
         r"(GitHubCore\.(arequest|__aenter__)|the task \w+\.<locals>\.main|the task test_)",
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),

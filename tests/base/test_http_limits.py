@@ -133,7 +133,7 @@ def test_when_all_reserved_places_are_busy_a_client_is_told_to_come_again() -> N
     scene.enter("10.0.1.1").admit("another")  # the idle one gives way
     assert scene.closed == [1]
     scene.connections.admitted[5].busy = True
-    with pytest.raises(RequestRefused, match="come again"):
+    with pytest.raises(RequestRefused, match="try again later"):
         scene.enter("10.0.1.2").admit("one more")
 
 
@@ -177,7 +177,7 @@ def test_bodies_come_out_of_a_budget_of_which_each_client_has_a_part() -> None:
         with pytest.raises(RequestRefused, match="other large requests of laptop") as refused:
             bodies.reserved("laptop", 60, each=150).__enter__()
         assert refused.value.status == 429
-        with pytest.raises(RequestRefused, match="too much is being read") as refused:
+        with pytest.raises(RequestRefused, match="too many large requests are being read") as refused:
             bodies.reserved("cellar", 101, each=150).__enter__()
         assert refused.value.status == 503
         with bodies.reserved("laptop", 10, each=150):  # what is small always finds room
@@ -235,10 +235,10 @@ async def test_silent_connections_keep_nobody_out(tmp_path: Path, tls: bool) -> 
             for number in range(120):
                 opened.append(await connected(scene.url, trusting() if tls else None))
                 if number % 30 == 0:
-                    await caller.say({})
-            await caller.say({})
+                    await caller.send({})
+            await caller.send({})
             async with scene.caller(await scene.token("attic")) as another:  # one that was never here before
-                await another.say({})
+                await another.send({})
         for reader, _ in opened[:90]:
             await hung_up(reader)
         for _, writer in opened:
@@ -250,7 +250,7 @@ async def test_without_limits_for_strangers_they_all_stay(tmp_path: Path) -> Non
     async with serving_peer(tmp_path, Limits(per_address=None, connections=1000, descriptors=1.0)) as scene:
         opened = [await connected(scene.url, trusting()) for _ in range(60)]
         async with scene.caller(await scene.token()) as caller:
-            await caller.say({})
+            await caller.send({})
         assert not any(reader.at_eof() for reader, _ in opened)
         for _, writer in opened:
             await close(writer)
@@ -266,7 +266,7 @@ async def test_slow_uploads_of_one_peer_do_not_keep_others_out(tmp_path: Path) -
             writer.write(head.encode())
             slow.append((reader, writer))
         async with scene.caller(await scene.token("attic")) as other:
-            await other.say({})
+            await other.send({})
         reader, writer = await connected(scene.url, trusting())
         writer.write(head.encode())
         assert b" 429 " in await reader.readline()  # its fifth
@@ -336,7 +336,7 @@ async def test_large_uploads_of_one_peer_do_not_take_the_room_of_others(tmp_path
             assert status in await again[0].readline()
             await close(again[1])
         async with scene.caller(other) as caller:
-            await caller.say({"text": "x" * 1000})  # what is small is heard
+            await caller.send({"text": "x" * 1000})  # what is small is heard
         await close(first[1])
 
 

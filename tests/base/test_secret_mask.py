@@ -146,7 +146,7 @@ def test_a_short_value_is_masked_as_a_whole_word_only() -> None:
     assert mask.text('pin=8675, (8675) 86751 x8675 "8675"') == 'pin=[secret], ([secret]) 86751 x8675 "[secret]"'
     assert [*Mask({"A": "123", "B": "1234567", "C": "12345678"}).warnings()] == [
         "the secret 'A' has only 3 characters and is not masked in text; use one of 8 or more",
-        "the secret 'B' has only 7 characters and is masked only where it stands as a whole word; use one of 8 or more",
+        "the secret 'B' has only 7 characters and is masked only where it is a whole word; use one of 8 or more",
     ]
 
 
@@ -361,9 +361,9 @@ def test_without_the_mask_an_error_tells_the_secret(monkeypatch: pytest.MonkeyPa
 def test_without_a_shortest_length_versions_are_spoilt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "SHORTEST_MASKED", 1)
     monkeypatch.setattr(masks, "MASKED_ANYWHERE", 1)
-    masks._written.cache_clear()
+    masks._pattern_of.cache_clear()
     assert Mask({"PIN": "1"}).text("v1.1") == "v[secret].[secret]"
-    masks._written.cache_clear()
+    masks._pattern_of.cache_clear()
 
 
 def test_the_signs_that_are_tried_are_those_of_every_encoding() -> None:

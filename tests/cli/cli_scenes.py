@@ -1,4 +1,4 @@
-"""Running the command line: in this process, and as a real one."""
+"""Running the command line in the test process and in processes of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import IO
 
 from click.testing import CliRunner, Result
 
 from asterism.cli.main import commands
+from tests.process_scenes import PATIENCE
 
 ASTERISM = [sys.executable, "-c", "from asterism.cli.main import main; main()"]
 
@@ -49,15 +51,26 @@ def started(*words: str, command: Sequence[str] = ASTERISM) -> Iterator[subproce
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
-    """The lines of a process up to the one that contains ``words``."""
-    return lines_until(process.stdout, words)
+    """The lines on the standard output of a process, up to the one that contains ``words``."""
+    return _lines_until(process, process.stdout, words)
 
 
-def lines_until(stream: IO[str] | None, words: str) -> list[str]:
+def heard(process: subprocess.Popen[str], words: str) -> list[str]:
+    """The lines on the standard error of a process, up to the one that contains ``words``."""
+    return _lines_until(process, process.stderr, words)
+
+
+def _lines_until(process: subprocess.Popen[str], stream: IO[str] | None, words: str) -> list[str]:
+    """Kills the process if the words do not come: its streams end then, and the test fails instead of hanging."""
     assert stream is not None
     lines = []
-    for line in stream:
-        lines.append(line)
-        if words in line:
-            return lines
+    limit = Timer(PATIENCE, process.kill)
+    limit.start()
+    try:
+        for line in stream:
+            lines.append(line)
+            if words in line:
+                return lines
+    finally:
+        limit.cancel()
     raise AssertionError(f"{words!r} never came; all that came: {lines}")

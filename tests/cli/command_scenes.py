@@ -1,4 +1,4 @@
-"""A fleet in a file, with the command line in front of it: in this process, and as real ones."""
+"""A fleet in a SQLite file, and commands on it, in the test process and in processes of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRun, PutSession
-from tests.cli.cli_scenes import ASTERISM, lines_until
+from tests.cli.cli_scenes import ASTERISM
 from tests.process_scenes import alive
 
 Value = TypeVar("Value")
@@ -191,11 +191,6 @@ def a_few(scene: Scene) -> list[Run]:
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
-
-
-def heard(process: subprocess.Popen[str], words: str) -> list[str]:
-    """What a process says on its standard error stream, up to the line that contains ``words``."""
-    return lines_until(process.stderr, words)
 
 
 def pids_in(path: Path) -> list[int]:

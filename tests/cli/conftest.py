@@ -1,4 +1,4 @@
-"""What the commands change in a process of their own must not outlive a test in this one."""
+"""Undo what a command changes in the test process."""
 
 from __future__ import annotations
 

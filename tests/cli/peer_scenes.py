@@ -15,7 +15,8 @@ from typing import Any
 
 from click.testing import Result
 
-from tests.cli.command_scenes import Scene, heard
+from tests.cli.cli_scenes import heard
+from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE
 
 LISTENING = "listening for peers on "

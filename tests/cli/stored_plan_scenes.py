@@ -1,4 +1,4 @@
-"""Constellations in a store, for the command line in front of it: at rest, owned elsewhere, and a plan with a gate."""
+"""Plans in a store for tests of commands: not running, owned elsewhere, and with a gate."""
 
 from __future__ import annotations
 

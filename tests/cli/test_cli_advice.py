@@ -1,4 +1,4 @@
-"""What a newcomer met: mistakes that were told too late, in the wrong words, or with advice that does not help."""
+"""Mistakes of newcomers: each is reported early, in clear words, with advice that helps."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def test_show_finds_the_modules_that_check_finds(tmp_path: Path, monkeypatch: py
         assert (result.exit_code, result.stderr) == (0, ""), command
     missing = write(tmp_path, "tasks: {a: {call: 'module_nowhere:f'}}", "missing.yaml")
     for command in ("show", "check"):
-        assert "but there is no module" in asterism(command, missing).stderr, command
+        warned = asterism(command, missing).stderr
+        assert "call is 'module_nowhere:f', but no module 'module_nowhere' can be found" in warned, command
 
 
 @pytest.mark.parametrize(

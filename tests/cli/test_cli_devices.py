@@ -1,4 +1,4 @@
-"""`asterism device` and `asterism monitor`, as far as they need no process: lists, scores, refusals."""
+"""`asterism device` and `asterism monitor` without processes: lists, scores, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions that cost too much, as the command line meets them."""
+"""Expressions that cost too much, on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a real process: signals, pipes, and what becomes of its children."""
+"""`asterism run` as a process: signals, pipes, and its child processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.cli_scenes import ASTERISM, lines_until, read_until, started, write
+from tests.cli.cli_scenes import ASTERISM, heard, read_until, started, write
 from tests.process_scenes import PATIENCE, alive, ended, gone
 
 OBEDIENT = "shell: 'sleep 1000 & echo $$ $! > {pids}; wait'"
@@ -85,7 +85,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_task_that_will_not_stop(tmp_path: P
     with started("run", path, "--json", command=[sys.executable, "-c", PATIENT + ASTERISM[-1]]) as process:
         pids = pids_in(child)
         process.send_signal(signal.SIGINT)
-        lines_until(process.stderr, "is being cancelled")
+        heard(process, "is being cancelled")
         process.send_signal(signal.SIGINT)
         code, output, errors = ended(process)
     assert code == 130

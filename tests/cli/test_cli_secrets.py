@@ -1,4 +1,4 @@
-"""A secret of the environment reaches the task that asks for it, and nothing that is shown or written."""
+"""A secret reaches the task that needs it, and no output or file."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ tasks:
     for command in ("check", "run"):
         said = asterism(command, path).output
         assert "the secret 'PIN' has only 1 characters and is not masked in text" in said
-        assert "the secret 'WORD' has only 7 characters and is masked only where it stands as a whole word" in said
+        assert "the secret 'WORD' has only 7 characters and is masked only where it is a whole word" in said
     value = json.loads(asterism("run", "--json", path).stdout)["tasks"]["a"]["value"]
     assert value == "v1.1 [secret] hunter22"
 

@@ -1,4 +1,4 @@
-"""What a device says of a run while it works on it, and which attempt that is."""
+"""The log of a device: what it says about a run and its attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples run, as anybody would run them, and end as they say."""
+"""The examples run as documented and end as they say."""
 
 from __future__ import annotations
 

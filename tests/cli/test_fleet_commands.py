@@ -1,4 +1,4 @@
-"""`asterism fleet`: what holds for the whole fleet."""
+"""`asterism fleet`: the settings of a fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices as real processes: the first ten minutes, signals, sudden death, and everything that is refused."""
+"""Devices as processes: first steps, signals, sudden death, refusals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_scenes import read_until
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import heard, read_until
+from tests.cli.command_scenes import Scene, pids_in
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "60")  # quick to hear of things, and slow to be given up
@@ -57,7 +57,9 @@ def test_a_fleet_works_from_the_first_command_to_the_last(scene: Scene) -> None:
     given = json.dumps({"file": "a.mp4", "out": "a.webm"})
     with scene.process("device", "join", "kitchen-pc", "--can", "gpu", "--slots", "2") as kitchen:
         joining = heard(kitchen, "joined as kitchen-pc")
-        assert any("no policy file: it executes whatever the store says" in line for line in joining)
+        assert any(
+            "no device policy file: this device executes every workflow in the store" in line for line in joining
+        )
         with scene.process("device", "join", "laptop") as laptop:
             heard(laptop, "joined as laptop")
             result = scene.run("runs", "create", "transcode", "--input", given, "--wait")
@@ -393,7 +395,7 @@ def test_a_monitor_goes_by_the_policy_of_its_machine_when_it_tells_people(scene:
     other = scene.folder / "other.yaml"
     other.write_text("commands: [touch]\n")
     with scene.process("monitor", "watcher", "--every", "0.2", "--policy", str(other), *QUICK) as monitor:
-        heard(monitor, f"the policy is {other}")
+        heard(monitor, f"the device policy is {other}")
         deadline = time.monotonic() + PATIENCE
         while not mark.exists():  # the first notice is still to be told
             assert time.monotonic() < deadline, "nobody was told"
@@ -436,7 +438,7 @@ def test_the_policy_of_a_device_is_what_it_goes_by(scene: Scene) -> None:
     scene.ok("workflow", "add", "shout", "--shell", "echo hello", "--rounds", "0")
     with scene.process("device", "join", "laptop", *WATCHFUL) as laptop:
         joining = heard(laptop, "joined as laptop")
-        assert any(f"the policy is {policy}" in line for line in joining)
+        assert any(f"the device policy is {policy}" in line for line in joining)
         told = scene.json("runs", "create", "say", "--input", '{"word": "hi"}', "--wait")
         assert told["output"] == "hi"
         told = scene.json("runs", "create", "shout", "--wait", code=1)

@@ -1,4 +1,4 @@
-"""`asterism runs watch`: the picture of a fleet, and its lines where there is no terminal."""
+"""`asterism runs watch`: the live picture of a fleet, and lines without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on a fleet as a whole: what they import, what they all take, what the list of them says."""
+"""Help texts and imports of all commands on a fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE
 
-HEAVY = ("asyncpg", "httpx", "cel", "asterism.store.sqlite", "asterism.store.postgres", "pydantic", "yaml", "rich")
+HEAVY = (
+    *("asyncio", "asyncpg", "html.entities", "httpx", "cel", "pydantic", "yaml", "rich"),
+    *("asterism.store.sqlite", "asterism.store.postgres"),
+)
 FLEET = ("runs", "workflow", "device", "fleet", "monitor", "peer", "store")
 
 

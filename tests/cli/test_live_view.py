@@ -1,4 +1,4 @@
-"""The live view: what it shows, how much of it, and what it costs."""
+"""The live view of a plan: its content, its size, its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written on the command line of a fleet: durations, sizes, pairs, JSON, ages."""
+"""Types of options: durations, sizes, pairs, JSON, ages."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ import pytest
 from asterism.fleet.fleet import Fleet
 from asterism.peers.invitations import new_token, parse_invitation, token_hash
 from asterism.peers.private_files import write_private
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import heard
+from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
 from tests.process_scenes import PATIENCE, ended, gone
 
@@ -273,7 +274,7 @@ def test_a_server_with_another_certificate_is_refused(house: House) -> None:
         befriend(kitchen, "laptop", laptop, url, "kitchen")
     (kitchen.folder / "fleet.db-identity.pem").unlink()
     with serving(kitchen, url.removeprefix("https://")):
-        refused(laptop.run("peer", "sync", "kitchen"), "is not the one in the invitation")
+        refused(laptop.run("peer", "sync", "kitchen"), f"the certificate of {url} is not the one in the invitation")
 
 
 def test_an_expired_invitation_is_refused_and_leaves_nothing(house: House) -> None:

@@ -1,15 +1,16 @@
-"""Constellations of a store that are cancelled from the command line while real processes run them."""
+"""Plans in a store that are cancelled from the command line while processes run them."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_scenes import read_until
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import heard, read_until
+from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
 from tests.process_scenes import PATIENCE, ended, gone
 
@@ -76,7 +77,8 @@ def test_an_owner_that_is_killed_while_it_cancels_is_followed_by_a_standby_that_
     with scene.process(*trace.words, *QUICK) as first:
         pids = pids_in(trace.pids)
         with scene.process("plan", "standby", "nightly", *QUICK) as second:
-            heard(second, "Standing by: nightly@")
+            standing_by = heard(second, "Standing by: ")[-1]
+            assert re.search(r"Standing by: nightly@.+ runs 'nightly'\.", standing_by)
             with scene.process("plan", "cancel", "nightly") as asking:
                 read_until(first, "nightly is being cancelled")
                 first.kill()

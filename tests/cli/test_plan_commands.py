@@ -1,8 +1,9 @@
-"""Constellations of a store on the command line: looked at, edited, paused and resumed while nobody runs them."""
+"""Plans in a store on the command line, while no process runs them: list, show, edit, pause, resume, cancel."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from asterism.durable.journal_store import head_key, insert_plan, record_key
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, Register
 from asterism.store.store_errors import StoreBusy
-from tests.cli.cli_scenes import lines_until, write
+from tests.cli.cli_scenes import read_until, write
 from tests.cli.command_scenes import Scene
 from tests.cli.stored_plan_scenes import keeping, owned
+from tests.process_scenes import soon
 
 PLAN = "tasks:\n  build: {shell: echo 1}\n  test: {shell: echo 2, after: build}\n"
 
@@ -63,11 +65,12 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(scene: Scene) -> None:
     scene.ask(spoil)
     lines = scene.ok("plan", "list").splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["nightly", "ready"], ["broken", "unreadable"]]
-    assert scene.json("plan", "list")[1]["error"].startswith("the journal of 'broken' begins with record")
+    assert scene.json("plan", "list")[1]["error"].endswith(", the first of the journal of plan 'broken', is missing")
     assert scene.run("plan", "show", "broken", "--store", scene.url).exit_code == 64
     result = scene.run("store", "check")
     assert result.exit_code == 64
-    assert result.stdout.startswith("constellation broken cannot be read: the journal of 'broken' begins with record ")
+    missing = r"record \d+, the first of the journal of plan 'broken', is missing"
+    assert re.match(f"plan broken cannot be read: {missing}\n", result.stdout), result.stdout
     assert len(scene.json("store", "check", code=64)["problems"]) == 1
 
 
@@ -81,7 +84,7 @@ def test_one_whose_snapshot_is_no_snapshot_is_a_finding_and_no_accident(scene: S
 
     scene.ask(spoil)
     [problem] = scene.json("store", "check", code=64)["problems"]
-    assert problem.startswith("constellation broken cannot be read: the journal of 'broken' is damaged: ")
+    assert problem.startswith("plan broken cannot be read: the journal of plan 'broken' is damaged: ")
     assert [one["name"] for one in scene.json("plan", "list")] == ["nightly", "broken"]
 
 
@@ -178,10 +181,9 @@ def test_why_names_what_holds_a_task(scene: Scene) -> None:
 def test_why_of_a_dispatched_task_names_what_holds_its_run(scene: Scene) -> None:
     path = write(scene.folder, "tasks:\n  build: {shell: echo 1, device: moon}\n", "nightly.yaml")
     with scene.process("run", path, "--store", scene.url, "--no-local", "--plain") as process:
-        lines_until(process.stdout, "build")
+        read_until(process, "build")
+        soon(lambda: scene.json("plan", "why", "nightly", "build")["run"])  # stored after the event is printed
         told = scene.json("plan", "why", "nightly", "build")
-        while told["run"] is None:  # the event is printed before the run is stored
-            told = scene.json("plan", "why", "nightly", "build")
         assert told["reasons"][0]["kind"] == "no_device"
         assert f"as run {told['run']}:" in scene.ok("plan", "why", "nightly", "build")
         assert "asterism device join moon" in scene.ok("plan", "why", "nightly", "build")
@@ -438,7 +440,7 @@ def test_a_plan_at_rest_is_cancelled_at_once_and_stays_cancelled(scene: Scene) -
     assert "Plan 'nightly' has already ended." in resumed.stderr
     again = scene.run("run", write(scene.folder, PLAN, "nightly.yaml"), "--store", scene.url)
     assert again.exit_code == 64
-    assert "(cancelled)." in again.stderr
+    assert f"plan 'nightly' exists in {scene.url} (cancelled)." in again.stderr
 
 
 def test_one_that_has_ended_otherwise_cannot_be_cancelled(scene: Scene) -> None:

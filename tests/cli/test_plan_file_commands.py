@@ -1,4 +1,4 @@
-"""`asterism check`, `show`, `schema` and what all commands share."""
+"""`asterism check`, `show` and `schema`, and what all commands share."""
 
 from __future__ import annotations
 

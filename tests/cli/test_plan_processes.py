@@ -1,9 +1,10 @@
-"""Constellations of a store run by real processes: left, killed, resumed, taken over and edited meanwhile."""
+"""Plans in a store that processes run: stopped, killed, resumed, taken over, and edited meanwhile."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.cli_scenes import ASTERISM, read_until, write
-from tests.cli.command_scenes import Scene, heard, pids_in
+from tests.cli.cli_scenes import ASTERISM, heard, read_until, write
+from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
 from tests.process_scenes import PATIENCE, ended, gone
 
@@ -92,7 +93,8 @@ def test_a_standby_takes_over_when_the_first_is_killed(scene: Scene) -> None:
     with scene.process(*trace.words, *QUICK) as first:
         pids = pids_in(trace.pids)
         with scene.process("plan", "standby", "nightly", *QUICK) as second:
-            heard(second, "Standing by: nightly@")
+            standing_by = heard(second, "Standing by: ")[-1]
+            assert re.search(r"Standing by: nightly@.+ runs 'nightly'\.", standing_by)
             first.kill()
             first.wait(PATIENCE)
             assert gone(pids)

@@ -1,15 +1,19 @@
-"""`asterism runs`: one run, and what is asked of runs."""
+"""`asterism runs` on existing runs: show, cancel, pause, resume, retry, output, wait, prune."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from asterism.cli import run_list
+from asterism.cli.run_actions import describe_outcome
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
+from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import ProgressReport
 from tests.cli.command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, failed, started, taken_by
@@ -267,3 +271,54 @@ def test_what_a_terminal_would_act_upon_never_reaches_it(tmp_path: Path) -> None
     for words in (["list"], ["show", run.id], ["wait", run.id]):
         assert "\x1b" not in scene.run("runs", *words).output
     assert "\x1b" not in scene.run("runs", "why", run.id).output
+
+
+# -- resuming ----------------------------------------------------------------------------------------------------------
+
+
+def handed_back(run: Run, flow: Workflow, now: float) -> Run:
+    assert run.grant is not None
+    return transitions.release(run, run.grant, "released", "pause", now)
+
+
+def test_to_resume_a_run_whose_device_still_stops_says_what_becomes_of_it(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.workflow()
+    run = scene.step(scene.create(), taken_by("laptop"), started)
+    scene.ok("runs", "pause", run.id)
+    assert scene.ok("runs", "resume", run.id) == (
+        f"{run.id[-8:]} is resumed: laptop continues it, or hands it back to be offered again if it was stopping\n"
+    )
+    told = scene.json("runs", "show", run.id)
+    assert (told["status"], told["device"], told["wish"]) == ("processing", "laptop", None)
+    back = scene.step(run.id, handed_back)  # a device that has begun to stop does not turn back
+    assert (back.status, back.paused, back.offered) == ("reassigning", None, True)
+
+
+def test_to_resume_a_run_whose_device_has_stopped_says_that_it_is_offered_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.workflow()
+    run = scene.step(scene.create(), taken_by("laptop"), started)
+    scene.ok("runs", "pause", run.id)
+    scene.step(run.id, handed_back)
+    assert scene.ok("runs", "resume", run.id) == f"{run.id[-8:]} is resumed and offered to any capable device\n"
+    assert scene.ask(lambda fleet: fleet.run(run.id)).offered
+
+
+def resumed(change: Callable[[Run], Run]) -> str:
+    paused = transitions.pause(
+        change(transitions.create("r" * 20, Workflow("work", shell="true", version=1), {}, by="ann", now=1000.0)),
+        1001.0,
+        "ann",
+    )
+    return describe_outcome(paused, transitions.resume(paused, 1002.0, "ann"))
+
+
+def test_what_holds_a_resumed_run_is_named() -> None:
+    assert resumed(lambda run: replace(run, series="s", held=True)) == (
+        "rrrrrrrr is resumed; it waits for its turn in series s"
+    )
+    assert resumed(lambda run: replace(run, not_before=1032.0)) == (
+        "rrrrrrrr is resumed and offered in 30 s to any capable device"
+    )
+    assert resumed(lambda run: replace(run, pinned="desktop")) == "rrrrrrrr is resumed and offered to desktop"

@@ -1,4 +1,4 @@
-"""`asterism runs`: creating and listing them."""
+"""`asterism runs create` and `asterism runs list`."""
 
 from __future__ import annotations
 

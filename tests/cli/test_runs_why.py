@@ -1,4 +1,4 @@
-"""Why a run is not running: every holder there is, in words and as data."""
+"""`asterism runs why`: every reason why a run is not running, as text and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret that only a device knows, and commands in other processes that run and show what it returned."""
+"""A secret that only the device knows is masked in the output of commands in other processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command_scenes import Scene, heard
+from tests.cli.cli_scenes import heard
+from tests.cli.command_scenes import Scene
 from tests.process_scenes import ended
 
 VALUE = "s3cr3t-value/1"
-WITHHELD = "[withheld: it may show a secret that is not known here: MY_VALUE]"
+WITHHELD = "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
 
 PLAN = """\
 asterism: 1

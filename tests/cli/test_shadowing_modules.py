@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_scenes import lines_until
+from tests.cli.cli_scenes import read_until
 from tests.process_scenes import PATIENCE
 
 COMMAND = ("-P", "-c", "from asterism.cli.main import main; main()")
@@ -116,7 +116,7 @@ def test_a_plan_in_a_store_and_its_device_import_no_shadow(folder: Path) -> None
         command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as device:
         try:
-            lines_until(device.stdout, "joined as here")
+            read_until(device, "joined as here")
             assert "completed" in asterism(folder, "runs", "create", "greet", "--wait")
             device.send_signal(signal.SIGTERM)
             device.communicate(timeout=PATIENCE)

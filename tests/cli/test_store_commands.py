@@ -1,4 +1,4 @@
-"""`asterism store`, and what every command says of a store that cannot be used."""
+"""`asterism store`, and errors of commands on a store that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`asterism workflow`: what runs execute, from options and from files."""
+"""`asterism workflow`: workflows from options and from files."""
 
 from __future__ import annotations
 
@@ -219,3 +219,11 @@ def test_a_fleet_without_workflows_says_what_to_do(tmp_path: Path) -> None:
 def test_a_missing_workflow_file_is_one_sentence(tmp_path: Path) -> None:
     result = Scene(tmp_path).run("workflow", "add", "--file", "none.yaml")
     assert (result.exit_code, result.stderr) == (64, "Error: none.yaml cannot be read: No such file or directory.\n")
+
+
+def test_in_a_file_a_capability_with_a_comma_is_a_mistake() -> None:
+    with pytest.raises(BadWorkflowFile) as bad:
+        parse_workflows('name: a\nshell: x\nneeds: [big, "gpu, ffmpeg"]\n', "flows.yaml")
+    assert str(bad.value) == (
+        "flows.yaml:3: needs: a capability contains no comma; write [gpu, ffmpeg] instead of 'gpu, ffmpeg'"
+    )

@@ -84,7 +84,7 @@ def test_an_orchestrator_without_the_secret_withholds_the_data(
     mask = PlanMask(plan)
     plan.evaluate = mask.over(expressions.evaluate)
     said = plan.evaluate(f"{EXPRESSIONS[0]} == 1", plan.nodes["says"].status, VALUE)
-    assert said == "[withheld: what was wrong may show a secret that is not known here: MY_VALUE]"
+    assert said == "[withheld: what was wrong may show a secret whose value is unknown here: MY_VALUE]"
     monkeypatch.setenv("MY_VALUE", VALUE)
     told = PlanMask(plan).over(expressions.evaluate)(f"{EXPRESSIONS[0]} == 1", plan.nodes["says"].status, VALUE)
     assert "could not be evaluated" in str(told)
@@ -112,7 +112,7 @@ async def test_results_reach_tasks_unmasked_and_are_withheld_from_views(
             return plan_json((await load(fleet.store, "nightly", expressions)).plan)
 
     monkeypatch.delenv("MY_VALUE")
-    withheld = "[withheld: it may show a secret that is not known here: MY_VALUE]"
+    withheld = "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
     values = {name: task["value"] for name, task in (await elsewhere())["tasks"].items()}
     assert values == {"says": withheld, "takes": withheld, "apart": "nothing"}
 

@@ -93,7 +93,7 @@ async def test_a_result_that_comes_after_the_run_was_given_away_is_refused_and_n
     await stage.until(lambda: stage.store._notices)
     [notice] = await stage.notices("late")
     assert (notice.run, notice.device) == (run.id, "kitchen")
-    assert f"a late result of kitchen for run {run.id} was refused: epoch 1 cannot complete" in notice.message
+    assert f"a late result of kitchen for run {run.id} was refused: epoch 1 can no longer complete it" in notice.message
     attic.hands.finish(run, "right")
     assert (await stage.end_of(run)).output == "right"
 

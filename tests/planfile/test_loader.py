@@ -1,4 +1,4 @@
-"""A plan file becomes the constellation, the devices and the policy that it describes."""
+"""A plan file becomes a constellation, devices and a lock policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every mistake in a plan file is told, with its line, in words that say what to do."""
+"""Every mistake in a plan file is reported with its line and with advice."""
 
 from __future__ import annotations
 
@@ -169,10 +169,14 @@ def test_a_long_cycle_is_cut_in_the_middle() -> None:
     ("body", "devices", "text"),
     [
         ("shell: x\ndevice: moon", "devices: {earth: {}}", "needs the device 'moon', which is not listed"),
-        ("shell: x\ndevice: {needs: [gpu]}", "devices: {a: {can: [x]}}", "with gpu, but no listed device has that"),
-        ("shell: x\ndevice: {id: a, needs: [y]}", "devices: {a: {can: [x]}, b: {can: [y]}}", "the device 'a' does not"),
-        ("shell: x\ndevice: {needs: [gpu]}", "", "no listed device has that"),
-        ("call: no_such_module_here:f", "", "but there is no module"),
+        ("shell: x\ndevice: {needs: [gpu]}", "devices: {a: {can: [x]}}", "with gpu, but no listed device has it"),
+        (
+            "shell: x\ndevice: {id: a, needs: [y]}",
+            "devices: {a: {can: [x]}, b: {can: [y]}}",
+            "needs a device with y, but the device 'a' does not have it",
+        ),
+        ("shell: x\ndevice: {needs: [gpu]}", "", "needs a device with gpu, but no listed device has it"),
+        ("call: nowhere:f", "", "call is 'nowhere:f', but no module 'nowhere' can be found"),
         ("shell: x\nenv: {A: {secret: NO_SUCH_SECRET}}", "", "needs 'NO_SUCH_SECRET', which is not in the environment"),
         ("shell: x\nafter: other\ninputs: {a: {from: other, selct: x}}", "", "inputs.a is a constant, not a reference"),
     ],

@@ -1,4 +1,4 @@
-"""The published JSON Schema is the one that the models make, and it judges like them."""
+"""The published JSON Schema equals the schema of the models and accepts the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of event that the runtime publishes is told in words of its own."""
+"""Every kind of event has its own sentence."""
 
 from __future__ import annotations
 

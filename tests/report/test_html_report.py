@@ -1,4 +1,4 @@
-"""The report page: whole, balanced, self-contained, and safe for any text."""
+"""The report page is complete, well-formed, self-contained, and safe for any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: no error, no request, and the page does what it shows."""
+"""The report in a browser: no error, no request, and working controls."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ WRONG = {
     "UPDATE notices SET said = '[1]'": "a notice cannot be read",
     "UPDATE reports SET said = '1'": "the report on run run-00001 cannot be read",
     IN_SERIES.format("'{'"): "series RFC-093: register series/RFC-093 cannot be read",
-    IN_SERIES.format("'{}'"): "series RFC-093: this is version None of a series",
+    IN_SERIES.format("'{}'"): "series RFC-093: the state has version None",
     IN_SERIES.format("replace(value, 'RFC-093', 'X')"): "series RFC-093: its register holds the state of series X",
     IN_SERIES.format("""replace(value, '["run-00003"]', '[]')"""): "run-00003 is neither active nor queued, but held",
     "DELETE FROM registers WHERE key = 'series/RFC-093'": "run run-00002 belongs to it, but the series has no state",

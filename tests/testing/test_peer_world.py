@@ -19,17 +19,14 @@ from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
 
-BEYOND = 11
-"""Every so many of the schedules that are longer by one are played."""
-
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int) -> None:
-    """Play every schedule of ``depth`` splits."""
-    schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::BEYOND]]
+@pytest.mark.parametrize(("depth", "every"), [(1, 4), pytest.param(2, 11, marks=pytest.mark.long)])
+def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int, every: int) -> None:
+    """Play every schedule of ``depth`` splits, and one in ``every`` of those that are longer by one."""
+    schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::every]]
     assert len(peer_world.schedules(depth)) == 8**depth
     lost = sum(
         simulate(number, world=peer_world.PeerWorld, splits=splits).witness.lost
@@ -88,11 +85,11 @@ def is_noticed(ablation: pytest.MonkeyPatch, match: str, first: int = 0, **terms
             else {"splits": peer_world.schedules(3)[(seed * 7) % 512]}
         )
         try:
-            simulate(seed, world=peer_world.PeerWorld, **chosen, **terms)
+            simulate(seed, **{"world": peer_world.PeerWorld, **chosen, **terms})
         except Violation as violation:
             if re.search(match, str(violation)):
                 ablation.undo()
-                simulate(seed, world=peer_world.PeerWorld, **chosen, **terms)
+                simulate(seed, **{"world": peer_world.PeerWorld, **chosen, **terms})
                 return
     pytest.fail(f"no world breaks a promise in the words {match!r}")
 
@@ -149,7 +146,7 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
-    monkeypatch.setattr(ingest, "taken_over", always_new)
+    monkeypatch.setattr(ingest, "next_revision", always_new)
     monkeypatch.setattr(ingest._Batch, "_authority", lambda *_: None)
     monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 

@@ -177,7 +177,7 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--world", "moon"], "there is no world 'moon'"),
+        (["--world", "moon"], "unknown world 'moon'"),
         (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
         (["--world", "no.such.module:FleetWorld"], "use fleet, batteries, wall-clocks, plans"),
         (["--terms", "[]"], "--terms must be a JSON object"),

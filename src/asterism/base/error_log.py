@@ -1,4 +1,4 @@
-"""Log lines for an error that recurs: one when it begins, one a minute while it lasts, one when it is over.
+"""Log lines of a recurring error: when it begins, once a minute while it lasts, when it is over.
 
 An error that is not an AsterismError is a bug in Asterism: each type is logged once, with its traceback."""
 

@@ -4,7 +4,7 @@ A connection counts from the moment it is accepted, before anything is read from
 request on it has authenticated its client. Strangers have places of their own, and a new one always gets a place: if an
 address has too many, its oldest connection is closed; if all places are taken, the oldest connection of the address
 with the most. So no client locks out others by opening idle connections. An authenticated client moves to the places
-for admitted clients, of which each may have only a few; if they are full, idle connections are closed first. Addresses
+for admitted clients (a few for each client); if they are full, idle connections are closed first. Addresses
 from which a client was recently admitted are the last from which strangers are closed, unless they have too many.
 
 Among strangers of one address only the age decides: if a request gave a longer stay, slow requests would keep places
@@ -14,7 +14,7 @@ client that shares an address with a flood can authenticate.
 All places together use only a share of the file descriptors of the process. The rest is for its own work.
 
 A body has a declared length and must arrive at a minimum rate. Before any of it is read, its length is taken from a
-budget, of which each client has a part. A small body is always read.
+budget. Each client has a part of it. A small body is always read.
 """
 
 from __future__ import annotations

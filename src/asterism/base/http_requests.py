@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.http_client import http_client
+from asterism.base.httpx_loader import http_client
 from asterism.base.secret_mask import Mask
 from asterism.base.url_text import masked_url, masked_urls
 from asterism.core.errors import AsterismError
@@ -135,14 +135,13 @@ def follow_redirect(answer: httpx.Response, mask: Mask) -> httpx.Request:
     for name, value in following.headers.items():
         if name in _CREDENTIALS or (name not in _FRAMING and mask.contains_secret(value)):
             del following.headers[name]
-    body = (
-        b"".join(following.stream) if isinstance(following.stream, httpx.ByteStream) else b""
-    )  # empty if it has become a GET
+    # empty if the redirect has made it a GET
+    body = b"".join(following.stream) if isinstance(following.stream, httpx.ByteStream) else b""
     if body and mask.contains_secret(body.decode(errors="replace")):
         raise UnsafeRedirect(
             f"{masked_url(str(answer.request.url))} redirects ({answer.status_code}) to another origin, "
-            f"{_origin_text(following.url)}, and the body of the request contains a secret, so it was not sent there; to send "
-            "it, use that address as 'url'"
+            f"{_origin_text(following.url)}, and the body of the request contains a secret, so it was not sent there; "
+            "to send it, use that address as 'url'"
         )
     return following
 

@@ -1,6 +1,6 @@
-"""An HTTP server with the limits of http_limits.py: uvicorn (the extra ``serve``) in the running event loop.
+"""HTTP server with the limits of http_limits.py: uvicorn in the running event loop.
 
-Its listener counts connections as it accepts them."""
+It needs the extra ``serve``. Its listener counts connections as it accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported from its modules when they are first asked for (PEP 562)."""
+"""Public names of a package, imported from its modules when they are first used (PEP 562)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _PROGRAM = """
 import os, select, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-os.set_blocking(1, False)  # nobody may be there to read it
+os.set_blocking(1, False)  # the parent may not read it
 clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 groups, ends, rest = {}, {}, b""
 def end(ticket, mark=b""):

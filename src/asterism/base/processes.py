@@ -1,4 +1,4 @@
-"""Commands as child processes: output, exit codes, cancellation, leases; they never outlive their parent."""
+"""Commands as child processes: output, exit codes, cancellation, leases; none outlives its parent."""
 
 from __future__ import annotations
 

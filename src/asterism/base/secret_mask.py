@@ -1,17 +1,17 @@
-"""The mask: it replaces the values of secrets in text that people read.
+"""Masks: they replace the values of secrets in text that people read.
 
-Text and data are different things. *Text* is written for people: errors, the tail of a command's output, stories,
-notices, log lines, tables, reports. It is masked. *Data* flows between tasks: inputs and results. It is never altered,
-since the next task needs it as it is; a view that shows data masks a copy (``Mask.data``).
+*Text* is written for people: errors, the end of a command's output, stories, notices, log lines, tables, reports. It is
+masked. *Data* flows between tasks: inputs and results. It is never changed, since the next task needs it; a view that
+shows data masks a copy (``Mask.data``).
 
-A mask is made before anything of the work is evaluated, from the names of secrets: those that the work refers to, those
-that a device policy lists, and variables of the environment whose name says what they hold (``named_like_a_secret``).
-From then on whatever goes wrong is masked on its way out (``with mask:``).
+A mask is made before any of the work is evaluated, from the names of secrets: those that the work refers to, those that
+a device policy lists, and environment variables with a name such as ``API_TOKEN`` (``named_like_a_secret``). From then
+on every error is masked on its way out (``with mask:``).
 
-A value is found however it is written: each of its characters may be plain, percent-encoded, escaped for JSON, Python
-or a shell, or an HTML entity, in any mixture; the whole of it may be in base64. A value shorter than ``SHORTEST`` is
-not masked, since that would spoil every text and tell the value by where the mask stands; one that is shorter than
-``ANYWHERE`` is masked only where it is a whole word. ``too_short`` says so, for a warning at the start.
+A value is found in many forms: each of its characters may be plain, percent-encoded, escaped for JSON, Python or a
+shell, or an HTML entity, in any mixture; the whole value may be in base64. A value shorter than ``SHORTEST_MASKED`` is
+not masked, since that would spoil every text and reveal the value by the positions of the mask. A value shorter than
+``MASKED_ANYWHERE`` is masked only where it is a whole word. ``short_secret_warning`` warns about these.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from asterism.core.plan.task import Task
 HIDDEN = "[secret]"
 
 SHORTEST_MASKED = 4
-"""A value with fewer characters is not masked."""
+"""Values with fewer characters are not masked."""
 
 MASKED_ANYWHERE = 8
-"""A value with fewer characters is masked only where it stands as a word of its own."""
+"""Values with fewer characters are masked only where they are a whole word."""
 
 _CONVENTIONAL = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)$", re.I
 )
 _BASE64 = frozenset(string.ascii_letters + string.digits + "+/-_=")
 _BESIDE_VARS = ("code", "filename", "filename2", "strerror")
-"""Attributes of errors that are not in their dictionary: of SystemExit and of OSError."""
+"""Attributes of SystemExit and OSError that are not in their dictionary."""
 
 
 @lru_cache(maxsize=4096)
 def named_like_a_secret(name: str) -> bool:
-    """Whether the name of a variable says that it holds a secret: ``GITHUB_TOKEN``, ``DB_PASSWORD``, ``API_KEY``."""
+    """Whether the name of a variable suggests a secret: ``GITHUB_TOKEN``, ``DB_PASSWORD``, ``API_KEY``."""
     return _CONVENTIONAL.search(name) is not None
 
 
@@ -60,7 +60,7 @@ def short_secret_warning(name: str, value: str) -> str | None:
     """The warning for a secret that is not masked everywhere; None if it is."""
     if not 0 < len(value) < MASKED_ANYWHERE:
         return None
-    what = "is not masked in text" if len(value) < SHORTEST_MASKED else "is masked only where it stands as a whole word"
+    what = "is not masked in text" if len(value) < SHORTEST_MASKED else "is masked only where it is a whole word"
     return f"the secret {name!r} has only {len(value)} characters and {what}; use one of {MASKED_ANYWHERE} or more"
 
 
@@ -79,18 +79,18 @@ def secret_names(value: Any) -> Iterator[str]:
 
 
 def secrets_of_task(task: Task) -> set[str]:
-    """The names of the secrets that a task refers to: as a whole input or variable, or anywhere in a request."""
+    """The names of the secrets to which a task refers: as a whole input or variable, or anywhere in a request."""
     values = [value for value in (*task.inputs.values(), *task.env.values()) if isinstance(value, Mapping)]
     whole = [value for value in values if "secret" in value and len(value) == 1]
     return {*secret_names(whole), *secret_names(task.http)}
 
 
 class Mask:
-    """``values`` are the secrets that the work refers to, by name; ``more`` gives other values when there is the first
-    text to mask: most work says nothing. ``absent`` names secrets whose values are not known here. As a context
-    manager, it masks the error that leaves the block."""
+    """``values`` are the secrets to which the work refers, by name. ``more`` returns other values when the first text
+    has to be masked: most work has none. ``absent`` names secrets whose values are unknown in this process. As a
+    context manager, a mask masks the error that leaves the block."""
 
-    __slots__ = ("_made", "_more", "absent", "values")
+    __slots__ = ("_cached", "_more", "absent", "values")
 
     def __init__(
         self,
@@ -101,17 +101,17 @@ class Mask:
         self.values = dict(values)
         self.absent = tuple(sorted(absent))
         self._more = more
-        self._made: tuple[_Written, ...] | None = None
+        self._cached: tuple[_SecretPattern, ...] | None = None
 
     @property
-    def _written(self) -> tuple[_Written, ...]:
-        if self._made is None:
+    def _patterns(self) -> tuple[_SecretPattern, ...]:
+        if self._cached is None:
             parts = {part for value in (*self.values.values(), *self._more()) for part in _parts(value)}
-            self._made = tuple(_written(part) for part in sorted(parts, key=len, reverse=True))
-        return self._made
+            self._cached = tuple(_pattern_of(part) for part in sorted(parts, key=len, reverse=True))
+        return self._cached
 
     def __bool__(self) -> bool:
-        return bool(self._written)
+        return bool(self._patterns)
 
     def warnings(self) -> list[str]:
         """A sentence for each secret that is too short to be masked everywhere."""
@@ -119,12 +119,12 @@ class Mask:
 
     @property
     def longest(self) -> int:
-        """How many bytes a value takes at most, in any of the usual ways of writing it."""
-        return max((one.longest for one in self._written), default=0)
+        """The greatest length of a value in any of its usual forms, in bytes."""
+        return max((one.longest for one in self._patterns), default=0)
 
     def text(self, text: str) -> str:
         """The text, with ``[secret]`` in place of every value."""
-        spans = sorted(span for one in self._written for span in one.spans(text))
+        spans = sorted(span for one in self._patterns for span in one.spans(text))
         if not spans:
             return text
         parts: list[str] = []
@@ -136,12 +136,12 @@ class Mask:
         return "".join([*parts, text[done:]])
 
     def tail(self, text: str, *, cut: bool = False, growing: bool = False) -> str:
-        """``text``, for a text that may begin or end in the middle of a value. ``cut``: something is missing before it.
-        ``growing``: something is to come after it. What may be a part of a value is left out."""
-        if not self._written:
+        """As ``text``, for a text that may begin or end in the middle of a value. ``cut``: its beginning is missing.
+        ``growing``: more follows. A possible part of a value is left out."""
+        if not self._patterns:
             return text
         text = self.text(text)
-        forms = [form for one in self._written for form in one.forms]
+        forms = [form for one in self._patterns for form in one.forms]
         if cut and growing and any(text in form for form in forms):
             return ""
         first = max(_overlap(form, text) for form in forms) if cut else 0
@@ -149,9 +149,9 @@ class Mask:
         return text[first:last]
 
     def data(self, value: Any) -> Any:
-        """A copy of data for a view: every text in it masked, and numbers that are a value. If there is nothing to
-        mask, it is the data itself."""
-        if not self._written:
+        """A copy of data for a view, with every text masked, and every number that is a value. The data itself if there
+        is nothing to mask."""
+        if not self._patterns:
             return value
         if isinstance(value, str):
             return self.text(value)
@@ -166,30 +166,32 @@ class Mask:
         return value
 
     def result(self, value: Any) -> Any:
-        """A copy of a result for a view. It is withheld if it may hold a secret that cannot be found here: in a store
-        it may come from a device that knows more."""
+        """A copy of a result for a view. It is withheld if it may contain a secret whose value is unknown here: a
+        result in a store may come from a device that knows more."""
         return self._withheld("it") if self.absent and value is not None else self.data(value)
 
     def about_data(self, text: str) -> str:
-        """What an expression said about the data it was given. The same holds for it."""
+        """The message of an expression about its data, masked or withheld like a result."""
         return self._withheld("what was wrong") if self.absent else self.text(text)
 
     def _withheld(self, what: str) -> str:
-        return f"[withheld: {what} may show a secret that is not known here: {', '.join(self.absent)}]"
+        return f"[withheld: {what} may show a secret whose value is unknown here: {', '.join(self.absent)}]"
 
     def contains_secret(self, text: str) -> bool:
-        """Whether a value stands in a text; for what the work refers to, however short that is."""
-        return self.text(text) != text or any(_written(value).within(text) for value in self.values.values() if value)
+        """Whether a text contains a value; also a short one, of the secrets to which the work refers."""
+        return self.text(text) != text or any(
+            _pattern_of(value).within(text) for value in self.values.values() if value
+        )
 
     def error(self, error: BaseException) -> BaseException:
-        """The error without any value in it: the same one with its texts masked, or a record of it if that is not
-        enough, as with a class that makes its own message."""
-        if not self._written:
+        """The error without any value in it: the same error with its texts masked, or a RecordedError if that is not
+        enough, as for a class that composes its message."""
+        if not self._patterns:
             return error
         try:
             self._mask_in_place(error, set())
             clean = not self._leaks(error)
-        except Exception:  # it cannot be printed, or it holds itself
+        except Exception:  # it cannot be printed, or contains itself
             clean = False
         if clean:
             return error
@@ -234,8 +236,8 @@ class Mask:
 
 
 def environment_mask(names: Iterable[str], listed: Callable[[str], bool] | None = None) -> Mask:
-    """The mask of this process for work that refers to the secrets ``names``. ``listed`` says which other variables are
-    secrets; those that are named like one are so in any case, if they are long enough to be no ordinary word."""
+    """The mask of this process for work that refers to the secrets ``names``. ``listed`` decides which other variables
+    are secrets. Variables with a name like a secret always are, if they are longer than an ordinary word."""
 
     def others() -> list[str]:
         return [
@@ -249,11 +251,11 @@ def environment_mask(names: Iterable[str], listed: Callable[[str], bool] | None 
     return Mask(known, others, names - known.keys())
 
 
-# -- how a value may be written ----------------------------------------------------------------------------------------
+# -- forms of a value --------------------------------------------------------------------------------------------------
 
 
-class _Written:
-    """One value that is masked: what finds it, and the usual ways of writing the whole of it."""
+class _SecretPattern:
+    """A value to be masked: the pattern that finds it, and its usual forms."""
 
     __slots__ = ("_anywhere", "_cores", "_pattern", "forms", "longest")
 
@@ -270,7 +272,7 @@ class _Written:
         return self._anywhere.search(text) is not None
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where the value stands, also where two of them overlap."""
+        """The positions of the value, also overlapping ones."""
         found = self._pattern.search(text)
         while found is not None:
             yield found.span()
@@ -284,19 +286,19 @@ class _Written:
 
 
 @lru_cache(maxsize=256)
-def _written(value: str) -> _Written:
-    return _Written(value)
+def _pattern_of(value: str) -> _SecretPattern:
+    return _SecretPattern(value)
 
 
 def _parts(value: str) -> Iterator[str]:
-    """What is masked of a value: all of it, and each line of one that has several, since output is cut into lines."""
+    """The parts of a value that are masked: all of it, and each of its lines, since output is cut into lines."""
     for part in {value, value.strip(), *value.splitlines()}:
         if len(part) >= (SHORTEST_MASKED if part in (value, value.strip()) else MASKED_ANYWHERE):
             yield part
 
 
 def _tokens(value: str) -> Iterator[str]:
-    """A pattern for each character; letters and digits, which nobody escapes, stand for themselves."""
+    """A pattern for each character. Letters and digits, which are never escaped, stand for themselves."""
     for found in re.finditer(r"[A-Za-z0-9]+|\\+|.", value, re.DOTALL):
         text = found[0]
         if text[0] == "\\":
@@ -306,13 +308,14 @@ def _tokens(value: str) -> Iterator[str]:
 
 
 def _backslashes(count: int) -> str:
-    """Some in a row, as one pattern: escaped ones double, and patterns one after the other would try every split."""
+    """One pattern for a row of backslashes: separate patterns would try every split of the doubled ones."""
     one = r"(?:%5[cC]|&(?:bsol|#0*92|#[xX]0*5[cC]);|\\x5[cC]|\\u005[cC])"
     return rf"(?:\\{{{count},{8 * count}}}|{one}{{{count}}})"
 
 
 def _character(sign: str, *, first: bool) -> str:
-    """One that may be escaped. The pattern of the first one begins with plain letters only: so it is found quickly."""
+    """The pattern of a character that may be escaped. That of the first one begins with plain letters, which is
+    fast."""
     slash, again = (r"\\" if first else r"\\{1,7}"), r"\\{1,7}"
     point, octets = ord(sign), sign.encode(errors="surrogatepass")
     units = sign.encode("utf-16-be", errors="surrogatepass")
@@ -349,7 +352,7 @@ def _hex(number: int, width: int) -> str:
 
 
 def _base64_cores(value: str) -> tuple[str, ...]:
-    """What every base64 text with the value inside has in common, for each of the three places where it may begin."""
+    """The base64 text of the value without its ends, for each of the three possible alignments."""
     octets = value.encode(errors="surrogatepass")
     cores = set()
     for before in range(3):
@@ -360,7 +363,7 @@ def _base64_cores(value: str) -> tuple[str, ...]:
 
 
 def _base64_word(text: str, first: int, last: int) -> tuple[int, int]:
-    """The whole base64 text around a part of it: its ends have a few bits of the value, too."""
+    """The whole base64 text around a part of it: its ends contain bits of the value, too."""
     while first > 0 and text[first - 1] in _BASE64:
         first -= 1
     while last < len(text) and text[last] in _BASE64:
@@ -369,7 +372,7 @@ def _base64_word(text: str, first: int, last: int) -> tuple[int, int]:
 
 
 def _forms(value: str) -> frozenset[str]:
-    """The usual ways of writing a whole value, for texts that were cut in the middle of one."""
+    """The usual forms of a whole value, for texts that were cut in the middle of one."""
     octets = value.encode(errors="surrogatepass")
     quoted = {quote(octets), quote(octets, safe=""), quote_plus(octets)}
     escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
@@ -386,7 +389,7 @@ def _lower_hex(text: str) -> str:
 
 
 def _overlap(left: str, right: str) -> int:
-    """How long a text both ends ``left`` and begins ``right``."""
+    """The length of the longest text that ends ``left`` and begins ``right``."""
     longest = min(len(left), len(right))
     return next((size for size in range(longest, 0, -1) if left.endswith(right[:size])), 0)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 JOINERS = "\u200c\u200d"
@@ -100,6 +99,8 @@ def shorten(text: str, cells: int) -> str:
 
 def markup(text: str) -> str:
     """The cleaned text, escaped for XML and HTML, in elements and in quoted attributes."""
+    from html import escape  # a large table of entities, which commands without drawings do not need
+
     return escape(clean(text))
 
 

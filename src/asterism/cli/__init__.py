@@ -10,7 +10,7 @@ command                modules
 run, check, show,      ``plan_file_commands``; drawings in ``plan_diagram``
 schema
 plan                   ``plan_commands``; ``plan_execution`` runs, resumes and cancels stored plans, ``stored_plans``
-                       reads them, ``plan_views`` prints them, ``plan_edits`` has edits, ``task_explanation`` has why
+                       reads them, ``plan_views`` prints them, ``edit_batch`` has edits, ``task_explanation`` has why
 runs                   ``runs_commands``; ``run_actions``, ``run_list``, ``run_details``, ``run_hints``; ``fleet_watch``
                        and ``fleet_snapshot`` have the live view of ``runs watch``
 workflow, fleet        ``workflow_commands``, ``fleet_commands``; their tables are in ``fleet_tables``
@@ -21,10 +21,10 @@ peer                   ``peer_commands`` and the other ``peer_*`` modules
 series                 ``series_commands`` and the other ``series_*`` modules, ``git_checkout``
 =====================  ===============================================================================================
 
-Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``run_options`` and ``run_output``
-(commands that run a plan), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user); for
-output ``screen``, ``text_table``, ``formats``, ``fleet_json``, and the live view of a plan: ``live_view`` draws the
-frames of ``live_frame`` from the state in ``plan_progress``.
+Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``plan_run_options`` and
+``plan_run_output`` (commands that run a plan), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies
+of the user); for output ``screen``, ``text_table``, ``formats``, ``fleet_json``, and the live view of a plan:
+``live_view`` draws the frames of ``live_frame`` from the state in ``plan_progress``.
 
 Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.

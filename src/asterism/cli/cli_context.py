@@ -1,14 +1,11 @@
 """What commands share: options, opening a fleet, printing, and finding runs and workflows.
 
 Commands that only read never create a store: a mistyped name is an error and leaves no empty file. Importing this
-module is cheap: stores and their drivers are imported when a store is opened.
+module is cheap: asyncio, stores and their drivers are imported when a store is opened.
 """
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -102,6 +99,9 @@ def run_interruptible(work: Coroutine[Any, Any, Value]) -> Value:
     """Run a coroutine. The first Ctrl-C cancels it between two steps of its loop; the second one interrupts any step.
 
     asyncio's own handler would cancel within a step, and a future that is about to get its result would complain."""
+    import asyncio
+    import signal
+
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         task = loop.create_task(work)
@@ -119,6 +119,8 @@ def run_interruptible(work: Coroutine[Any, Any, Value]) -> Value:
 
 def current_user() -> str:
     """The name of the user, for stories."""
+    import getpass
+
     try:
         name = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a user without a name

@@ -44,11 +44,17 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
     help="A capability that workflows may need, such as gpu; separate several with commas.",
 )
 @click.option(
-    "--slots", type=click.IntRange(min=1), default=1, show_default=True, help="Maximum number of runs at once."
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Maximum number of runs at once.",
 )
 @click.option(
     "--backlog",
     type=click.IntRange(min=0),
+    metavar="N",
     default=0,
     show_default=True,
     help="How many more runs to claim in advance.",
@@ -227,7 +233,9 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
     help="The monitor counts as lost after this time without a heartbeat.",
 )
 @click.option(
-    "--policy", metavar="FILE", help="Device policy file: whom it may notify; default: ~/.config/asterism/policy.yaml."
+    "--policy",
+    metavar="FILE",
+    help="Device policy file: which commands and URLs may receive notices; default: ~/.config/asterism/policy.yaml.",
 )
 @fleet_options
 def monitor(name: str | None, every: float, store: str | None, as_json: bool, **terms: Any) -> int:
@@ -235,7 +243,7 @@ def monitor(name: str | None, every: float, store: str | None, as_json: bool, **
 
     Every device can do this beside its work, and the fleet elects one of them, the coordinator. A monitor is for fleets
     whose devices come and go: it takes runs from lost devices, assigns waiting runs, and fails runs that no device can
-    execute in time. Several monitors do no harm. The default of NAME is monitor- and the name of this machine."""
+    execute in time. A fleet can have several monitors. The default of NAME is monitor- and the name of this machine."""
     import platform
 
     from asterism.cli.device_process import DeviceOptions, join_fleet

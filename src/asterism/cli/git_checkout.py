@@ -1,4 +1,4 @@
-"""A remote of the current checkout by its name: its address, and the settings of the checkout that apply to it.
+"""A remote of the current checkout by its name: its address and the settings that apply to it.
 
 For a series git runs in another directory, so it would not see the settings of the checkout: credentials that a
 workflow left there, proxies, the ssh command, rewritten addresses, and what the user has set for the directory of the

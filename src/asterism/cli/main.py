@@ -57,7 +57,9 @@ COMMANDS = (
     CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "device_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
-    CommandEntry("series", "One active issue per series: claim, status, release and more.", SERIES, "series_commands"),
+    CommandEntry(
+        "series", "Keep one issue of a series active: claim, status, release and more.", SERIES, "series_commands"
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Commands ``asterism peer``: exchange runs with devices that have a store of their own."""
+"""Commands ``asterism peer``: exchange runs with stores on other machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.text import clean, plural
-from asterism.cli.cli_context import find_run, fleet_options, note, print_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, find_run, fleet_options, note, print_json, with_fleet
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ UNREACHABLE = 75
 """The exit code if a peer does not answer."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def peer() -> None:
     """Exchange runs with stores on other machines.
 
@@ -202,10 +202,10 @@ def serve(listen: str, store: str | None, as_json: bool) -> int:
 @click.argument("run")
 @fleet_options
 def keep(run: str, store: str | None, as_json: bool) -> None:
-    """Run again what a device here lost to a peer.
+    """Repeat a run that a device here lost to a peer.
 
-    Creates a new run for the device that lost RUN and no other; it continues from that device's progress and refers to
-    RUN, which stays as it is. Prints the id of the new run."""
+    Creates a new run that only the device that lost RUN can execute, and prints its id. The new run continues from that
+    device's progress and refers to RUN, which does not change."""
 
     async def create_again(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import run_in

@@ -11,7 +11,7 @@ from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, note, options, print_json, with_fleet
 from asterism.cli.option_types import capabilities, json_object
 from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options
-from asterism.cli.run_options import (
+from asterism.cli.plan_run_options import (
     LocalCommand,
     OutputOptions,
     concurrency_option,
@@ -21,7 +21,7 @@ from asterism.cli.run_options import (
     plain_option,
     report_option,
 )
-from asterism.cli.run_output import quiet_log
+from asterism.cli.plan_run_output import quiet_log
 from asterism.cli.user_files import allow_imports, load_editor
 
 if TYPE_CHECKING:
@@ -189,12 +189,12 @@ def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
     asterism plan edit nightly --remove build --dependents bridge --dry-run
 
     Exits with 1 if the edit is rejected, and prints every reason."""
-    from asterism.cli.plan_edits import signed
+    from asterism.cli.edit_batch import signed
 
     batch = _batch(**wanted)
 
     async def change(fleet: Fleet) -> int:
-        from asterism.cli.plan_edits import applied_json, applied_lines, rejected_json
+        from asterism.cli.edit_batch import applied_json, applied_lines, rejected_json
         from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import EditRejected
         from asterism.durable import admin
@@ -219,7 +219,7 @@ def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
 def _batch(
     added: tuple[dict[str, Any], ...], removed: tuple[str, ...], dependents: str | None, file: str | None
 ) -> EditBatch:
-    from asterism.cli.plan_edits import batch_of, read_batch
+    from asterism.cli.edit_batch import batch_of, read_batch
 
     if file is not None and (added or removed):
         raise click.UsageError("--file excludes --add and --remove.")

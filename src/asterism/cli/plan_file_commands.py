@@ -16,7 +16,7 @@ from asterism.base.text import clean
 from asterism.cli.cli_context import json_option, print_json, with_fleet
 from asterism.cli.option_types import duration
 from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options
-from asterism.cli.run_options import (
+from asterism.cli.plan_run_options import (
     LocalCommand,
     OutputOptions,
     concurrency_option,
@@ -64,7 +64,7 @@ class UnusablePlanFile(click.ClickException):
     help="How long a task waits for a device that can execute it.",
 )
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
-@click.option("--id", "name", metavar="NAME", help="With --store: the plan's name there; default: the plan's id.")
+@click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
 @local_options
 @report_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
@@ -116,7 +116,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
 
     from asterism.cli.interrupts import run_until_interrupted
     from asterism.cli.live_view import watched
-    from asterism.cli.run_output import print_result, quiet_log
+    from asterism.cli.plan_run_output import print_result, quiet_log
     from asterism.cli.screen import Screen
     from asterism.orchestrator.devices import LocalDevice
     from asterism.orchestrator.orchestrator import Orchestrator
@@ -140,7 +140,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
 
 def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
     from asterism.cli.plan_execution import WatchedOrchestrator, begin, follow
-    from asterism.cli.run_output import quiet_log
+    from asterism.cli.plan_run_output import quiet_log
 
     plan = found.constellation
     plan.id = terms.pop("name") or plan.id

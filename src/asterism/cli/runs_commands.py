@@ -113,7 +113,12 @@ def create(
 @click.option("--device", metavar="NAME", help="Only runs on this device.")
 @click.option("--series", metavar="NAME", help="Only runs of this series.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Maximum number of runs; 0 for all."
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="Maximum number of runs; 0 for all.",
 )
 @click.option("--newest", is_flag=True, help="List the newest first instead of last.")
 @fleet_options
@@ -174,8 +179,8 @@ def show(run: str, store: str | None, as_json: bool) -> None:
 def why(run: str, store: str | None, as_json: bool) -> None:
     """Explain why a run is not running.
 
-    The answer names what holds the run: another run of its series, a person who paused it, a pause before the next try,
-    no device that can do it, or devices that are busy, resting, silent or about to answer."""
+    The answer names what holds the run: another run of its series, a person who paused it, the delay before its next
+    try, no device that can do it, or devices that are busy, resting, silent or about to answer."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
@@ -345,7 +350,9 @@ def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
 )
 @fleet_options
 def prune(older_than: float, store: str | None, as_json: bool) -> None:
-    """Delete runs that ended long ago. The fleet does this by itself, too: see `asterism fleet`."""
+    """Delete runs that ended long ago.
+
+    The fleet also does this by itself: `asterism fleet set --keep` sets how long it keeps ended runs."""
 
     async def forget(fleet: Fleet) -> None:
         count = await fleet.prune(older_than)

@@ -42,7 +42,7 @@ issue_option = click.option(
 
 @click.group(cls=CommandGroup)
 def series() -> None:
-    """One active issue per series: claim, status, release and more."""
+    """Keep one issue of a series active: claim, status, release and more."""
 
 
 @series.command()
@@ -232,7 +232,7 @@ def promote(name: str, **given: Any) -> int:
 
 @series.command()
 @name_argument
-@click.option("--reason", type=utf8_text, default="", metavar="TEXT", help="The reason, which status shows.")
+@click.option("--reason", type=utf8_text, default="", metavar="TEXT", help="The reason, shown by `series status`.")
 @change_options
 def pause(name: str, reason: str, **given: Any) -> int:
     """Promote no issue of a series until it is resumed.
@@ -393,7 +393,9 @@ async def _recorded_revision(register: Any, name: str) -> int:
 
 @series.command()
 @name_argument
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many changes.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", default=20, show_default=True, help="Maximum number of changes."
+)
 @register_options
 def history(name: str, limit: int, **given: Any) -> int:
     """Show the last changes of a series, newest first."""

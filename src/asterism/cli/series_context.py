@@ -122,6 +122,7 @@ retry_options = options(
     click.option(
         "--tries",
         type=click.IntRange(min=0),
+        metavar="N",
         default=5,
         show_default=True,
         help="How often to try while other writers are faster; 0 for no limit.",

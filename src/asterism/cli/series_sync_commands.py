@@ -1,4 +1,4 @@
-"""``asterism series sync`` and ``serve``: sync the series of a repository on GitHub, once or on webhook deliveries."""
+"""``asterism series sync`` and ``serve``: sync series on GitHub, once or on webhook deliveries."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ _output_options = options(
         "--cache",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Cache responses in this file: unchanged ones are free.",
+        help="Cache responses in this file; unchanged ones do not count towards GitHub's rate limit.",
     ),
     retry_options,
 )
@@ -153,10 +153,10 @@ def sync(issue: int | None, dry_run: bool, as_json: bool, **given: Any) -> int:
     Closed issues leave, new ones are queued, and the next one is promoted, assigned and verified. The tracking issues
     show the result. The command can run as often as you like, and in many processes at once.
 
-    Exits with 0 if all series are in step. With --issue: with 0 if it is active, closed, or of no series; with 75 if it
-    waits, or if the command only observes, which claims nothing. Exits with 76 if other processes won every try; 64 if
-    the assignee cannot be assigned, or these patterns and labels find no issue while others maintain series; 65 if a
-    state is of a later version; 69 if GitHub is not available, or, with --mode observe, the tracking issues could not
+    Exits with 0 if all series agree with their issues. With --issue: 0 if it is active, closed, or in no series; 75 if
+    it waits, or with --mode observe, which claims nothing. In all cases: 76 if other processes won every try; 64 if the
+    assignee cannot be assigned, or if the patterns and labels match no issue although the repository has series; 65 if
+    a state is of a later version; 69 if GitHub is not available, or, with --mode observe, the tracking issues could not
     be written."""
     return run_interruptible(_sync(given, issue, dry_run, as_json))
 

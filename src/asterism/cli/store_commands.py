@@ -112,7 +112,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @fleet_options
 def restore(file: Path, store: str | None, as_json: bool) -> None:
-    """Fill an empty store from FILE, which `store backup` wrote.
+    """Restore a backup from FILE into an empty store.
 
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again."""
 

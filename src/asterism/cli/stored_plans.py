@@ -1,4 +1,4 @@
-"""Plans in a store as commands see them: with owner, progress, pause and cancellation.
+"""Find and read stored plans, with owner, progress and requests.
 
 A plan that cannot be read is listed with the reason, and does not hide the others.
 """

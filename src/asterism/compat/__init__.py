@@ -10,7 +10,7 @@ other module is shared and internal. A program written against the published doc
 - Running: ``plan_orchestrator`` starts a ``plan_run`` on an Orchestrator with the lock policy ``global``;
   ``managed_devices`` adapts a device manager; ``synchronizer`` and ``pending_ends`` wait for agents.
 - Events: ``documented_events``, ``event_bus``, ``event_outlet``, ``session_observers``.
-- ``manual_progress`` and ``recorded_progress`` drive a plan by hand while no orchestrator runs it.
+- ``manual_progress`` and ``manual_steps`` drive a plan by hand while no orchestrator runs it.
 
 Invariants: every change goes through the checks of the core; progress comes only from devices while an orchestrator
 runs the plan; ``event_bus`` holds the only process-wide state of Asterism.

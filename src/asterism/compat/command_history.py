@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from asterism.compat import recorded_progress
+from asterism.compat import manual_steps
 from asterism.compat.living_plan import LivingPlan
 from asterism.compat.name_sets import Naming
 from asterism.compat.task_star import TaskStar
@@ -72,7 +72,7 @@ class EditCommand(Command):
         self._describe(self._about_after)
         if base is None and self._plan.plan.owner is None:
             for node in self._sources:
-                recorded_progress.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
+                manual_steps.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
         return applied.version
 
     def undo(self, base: int | None) -> int | None:

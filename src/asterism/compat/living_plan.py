@@ -1,8 +1,8 @@
 """The documented plan (TaskConstellation, TaskOrion), over a Constellation of the core.
 
-The object that is passed to an orchestrator is the live one: reading it shows progress, and changing it while it runs is
-an edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and knows its original, so
-that its changes can be merged.
+The object that is passed to an orchestrator is the live one: reading it shows progress, and changing it while it runs
+is an edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and knows its
+original, so that its changes can be merged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
-from asterism.compat import plan_records, recorded_progress
+from asterism.compat import manual_steps, plan_records
 from asterism.compat.checked_changes import refuse, refusing
 from asterism.compat.manual_progress import DrivenByHand
 from asterism.compat.name_sets import GALAXY, Naming
@@ -112,7 +112,7 @@ class LivingPlan(Analysis, DrivenByHand):
         if self.runner is not None or before not in ENDED_STATES:
             yield
             return
-        recorded_progress.reopen(self.plan)
+        manual_steps.reopen(self.plan)
         try:
             yield
         except BaseException:
@@ -176,7 +176,7 @@ class LivingPlan(Analysis, DrivenByHand):
         source = task.node
         self.apply(AddTask(source.task), stars=[task])
         if self.plan.owner is None:
-            recorded_progress.carry(source, self.plan, self.plan.nodes[source.id])
+            manual_steps.carry(source, self.plan, self.plan.nodes[source.id])
 
     def check(self, task: TaskStar) -> None:
         """Refuse a task with values that no plan can hold."""
@@ -188,7 +188,7 @@ class LivingPlan(Analysis, DrivenByHand):
         """Put a task with its progress into a plan that is being built."""
         source = star.node
         self.plan.add(source.task)
-        recorded_progress.carry(source, self.plan, self.plan.nodes[source.id])
+        manual_steps.carry(source, self.plan, self.plan.nodes[source.id])
         self._claim(star)
         self._touch()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from asterism.compat import recorded_progress
+from asterism.compat import manual_steps
 from asterism.compat.checked_changes import by_hand, refuse, refusing
 from asterism.core.plan import status as core
 from asterism.core.plan.node import Node
@@ -38,7 +38,7 @@ class DrivenByHand:
         """It begins now. Refused when it has begun already."""
         by_hand(self.plan)
         if self.plan.state in ENDED_STATES:
-            recorded_progress.reopen(self.plan)
+            manual_steps.reopen(self.plan)
         with refusing():
             self.plan.begin(time.time())
         self.plan.ended_at = None

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from asterism.compat import event_outlet as outlets
-from asterism.compat import recorded_progress
+from asterism.compat import manual_steps
 from asterism.compat.checked_changes import refusing
 from asterism.compat.device_assignments import PlanRegistry
 from asterism.compat.event_bus import get_event_bus
@@ -157,7 +157,7 @@ class PlanOrchestrator:
             raise ValueError(f"the device manager does not know the device {star.target_device_id!r}")
         core = Orchestrator(fleet.here.values(), strategy="round_robin", no_device_timeout=self._device_timeout)
         with refusing():
-            recorded_progress.reopen(star.plan)
+            manual_steps.reopen(star.plan)
             await core.run(star.plan)
         return _answer_of(star.node)
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asterism.compat import recorded_progress
+from asterism.compat import manual_steps
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, TaskPriority, TaskStatus, member
 from asterism.core.plan import status as core
 
@@ -205,13 +205,13 @@ def star_from_dict(cls: type[Star], data: Mapping[str, Any]) -> Star:
     if not pending:
         facts |= {
             "status": core.TaskStatus(status),
-            "device": recorded_progress.BY_HAND,
+            "device": manual_steps.BY_HAND,
             "value": data.get("result"),
             "error": RuntimeError(data["error"]) if data.get("error") else None,
             "started_at": _seconds(data.get("execution_start_time")),
             "ended_at": _seconds(data.get("execution_end_time")),
         }
-    recorded_progress.write(star.plan, star.node, facts)
+    manual_steps.write(star.plan, star.node, facts)
     return star
 
 

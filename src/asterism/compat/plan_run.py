@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.compat import recorded_progress
+from asterism.compat import manual_steps
 from asterism.compat.checked_changes import ModificationRejected
 from asterism.compat.copy_merge import merge_copy
 from asterism.compat.documented_events import DeviceEvent, EventType, TaskEvent, untouched
@@ -128,11 +128,11 @@ class Run:
 
     async def to_the_end(self) -> dict[str, Any]:
         plan = self.live.plan
-        recorded_progress.reopen(plan)
+        manual_steps.reopen(plan)
         plan.ended_at = None
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
             plan.note(plan.clock(), "put back", node.id, "it was marked as running, but no orchestrator was running it")
-            recorded_progress.state(plan, node, PENDING)
+            manual_steps.state(plan, node, PENDING)
         try:
             await self.core.run(plan, assignments=self.terms.assignments)
         finally:

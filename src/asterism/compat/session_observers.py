@@ -216,7 +216,7 @@ class PlanProgressObserver(IEventObserver):
     def __init__(self, agent: Any) -> None:
         self.agent = agent
         self.task_results: dict[str, dict[str, Any]] = {}
-        self.logger = logging.getLogger("asterism.compat.recorded_progress")
+        self.logger = logging.getLogger("asterism.compat.manual_steps")
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, TaskEvent):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar, overload
 from uuid import uuid4
 
-from asterism.compat import recorded_progress
+from asterism.compat import manual_steps
 from asterism.compat.checked_changes import refusing
 from asterism.compat.private_names import Alias, ReadOnly
 from asterism.compat.task_fields import RETRY_DELAY, changes_of, invalid_values, needs_of
@@ -148,7 +148,7 @@ class StarSpec:
             self.home.apply(edit)
             return
         if self.plan.owner is None:
-            recorded_progress.reopen(self.plan)
+            manual_steps.reopen(self.plan)
         self.plan.edit([edit])
 
     # -- the work --------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class StarSpec:
     def target_device_id(self) -> str | None:
         """The device that has the task, or the one that it asks for."""
         device = self.node.device
-        return device if device is not None and device != recorded_progress.BY_HAND else self.node.task.device
+        return device if device is not None and device != manual_steps.BY_HAND else self.node.task.device
 
     @target_device_id.setter
     def target_device_id(self, value: str | None) -> None:

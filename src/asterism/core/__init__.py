@@ -1,4 +1,4 @@
-"""The pure floor of Asterism: plans, runs and series as data and functions, without I/O.
+"""The pure core: plans, runs and series as data and functions, without I/O.
 
 Nothing here reads a clock, draws a random number, does I/O or uses asyncio. Time enters as the argument ``now``;
 effects leave as return values. So the same functions serve the orchestrator, the simulator and the property tests, and
@@ -11,6 +11,6 @@ a replayed journal gives the same plan.
 - ``errors.py`` lists every error that Asterism raises on purpose. ``history.py`` is an entry of a story,
   ``json_values.py`` checks what counts as JSON.
 
-Rules: ``core`` imports no other room. A status changes only by the tables in ``plan/status.py`` and ``run/run.py``.
+Rules: ``core`` imports no other package. A status changes only by the tables in ``plan/status.py`` and ``run/run.py``.
 Every branch is covered by tests.
 """

@@ -1,4 +1,4 @@
-"""The fleet as the one device of an orchestrator: each execution of a task is a run of the fleet.
+"""The fleet as the only device of a durable orchestrator: each task becomes a run.
 
 The run is written in the same commit as the step that starts the task, under a key that names the plan, the task and
 the epoch. So a started task always has its run, and one execution never has two: after a crash the next owner finds the

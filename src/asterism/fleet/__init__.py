@@ -30,9 +30,10 @@ silent, the monitor of the coordinator takes the run away after its timeout and 
 
 Invariants:
 
-- At most one device executes a run at any moment, whatever the clocks show. A device stops work before the store can
-  take it away (device/lease.py), and every write of a device carries the epoch of its grant: a stale one is refused as
-  ``Fenced`` (core/run/transitions.py).
+- At most one device executes a run at any moment, whatever the clocks show. A device stops work before the store
+  can take it away (device/heartbeat.py, by device/lease.py), and every write of a device carries the epoch of its
+  grant: a stale one is refused as ``Fenced`` (core/run/transitions.py). A stale heartbeat is refused by the store
+  (``heartbeat`` of each engine).
 - A change is committed against the revision that was read. When the answer to a commit is lost, the ledger recognises
   its own write in the story of the run.
 - A run that ends makes room in its series in the same commit.

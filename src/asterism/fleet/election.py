@@ -1,4 +1,4 @@
-"""Election of the coordinator and its deputy: a lease in the store, with an epoch that grows with each new holder.
+"""Election of the coordinator and its deputy: leases in the store, with a growing epoch.
 
 Correctness does not depend on there being only one coordinator; the lease saves work. A holder that cannot renew stops
 a little before the lease runs out, by its own clock.

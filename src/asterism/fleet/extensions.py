@@ -1,4 +1,4 @@
-"""Ports of a fleet: monitor passes and explanations of runs that another package adds.
+"""Extension points of a fleet: passes of the monitor and explanations from other packages.
 
 A package that builds on fleets, such as the one for peers, offers a module with the functions of ``Extension``. The
 package door (``asterism/__init__.py``) registers it by name, so this package imports none of them, and every fleet has

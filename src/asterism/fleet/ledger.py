@@ -1,4 +1,4 @@
-"""The ledger: every change of a run is read, stepped by the core, and committed, until it is true or refused.
+"""Every change of a run: read the record, apply a transition, commit, retry on conflict.
 
 Another writer may be faster: then the run is read again and the step is judged anew. The store may be unavailable, and
 the answer to a commit lost: then the ledger looks whether its own entry is part of the story of the run, so that

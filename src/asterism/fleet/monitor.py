@@ -1,4 +1,4 @@
-"""The monitor: takes runs from lost devices, assigns runs that wait, and gives up runs that no device can execute.
+"""The monitor: takes runs from lost devices, assigns waiting runs, gives up what no device can do.
 
 It runs on the elected coordinator. Two monitors at once are wasteful and never wrong: every write of a monitor expects
 the revision that it has seen, and a run is taken from a silent device only if no heartbeat arrived meanwhile.

@@ -1,4 +1,4 @@
-"""The notifier: delivers each notice for people to the command and the address that the fleet's settings name.
+"""The notifier: delivers notices to the command and the address that the settings name.
 
 A notice may be delivered twice if a coordinator dies in between. One that cannot be delivered is tried a few times
 before the next has its turn. Notices that are older than the settings (``settings.write``) are not delivered.

@@ -1,4 +1,4 @@
-"""Blobs of runs: large inputs and outputs are stored apart from the records, so that records stay small."""
+"""Blobs of runs: large inputs and outputs, stored apart so that records stay small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiters for the ends of runs, many at a time, and consumers that write an end with what follows from it.
+"""Waiting for runs to end; callbacks that commit their own writes together with an end.
 
 An end that is written in this process is known at once. One that is written elsewhere is found when the store announces
 it, or when a look from time to time finds it.

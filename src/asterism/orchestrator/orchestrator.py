@@ -1,4 +1,4 @@
-"""Orchestrator: runs plans on devices of this process, and lets editors change them while they run."""
+"""``Orchestrator``, the public class: its options and methods."""
 
 from __future__ import annotations
 

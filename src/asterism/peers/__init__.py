@@ -13,7 +13,7 @@ How the modules work together:
 - A sync: ``exchange`` is both sides of the protocol, ``messages`` its fields, limits and validation, and
   ``sync_progress`` its progress and result. ``outgoing`` reads batches from our feed of changes. ``ingest`` decides
   about each incoming record with ``trust`` (what a peer is believed), ``quota`` and ``record_limits`` (how much it may
-  store), ``lost_requests`` (requests that a merge dropped) and ``replay`` (asking for everything again).
+  store), ``lost_requests`` (requests that a merge dropped) and ``resend_requests`` (asking for everything again).
 - Devices: ``remote_devices`` stores the devices of a peer as sessions, so that they can be given work here.
 - When something went wrong: ``takeover`` adopts the runs of a silent peer, ``forgotten_runs`` closes copies that their
   authority no longer knows, ``rollback_detection`` notices a store file that was restored from an older copy, and

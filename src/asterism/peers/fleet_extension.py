@@ -1,4 +1,4 @@
-"""The extension of fleets by peers: a monitor pass and an explanation (fleet/extensions.py)."""
+"""What peers plug into a fleet: a pass of the monitor, and explanations of waiting runs."""
 
 from __future__ import annotations
 

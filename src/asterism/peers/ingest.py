@@ -40,7 +40,7 @@ from asterism.peers.lost_requests import reapply_request
 from asterism.peers.messages import Cursor, IncomingRecord, printable
 from asterism.peers.record_limits import limit_merged
 from asterism.peers.registry import Peer, PeerRegistry, cursor_key, largest_clock_lag
-from asterism.peers.replay import ReplayRequests
+from asterism.peers.resend_requests import ReplayRequests
 from asterism.peers.trust import Trust, only_adds_request
 from asterism.store.dump_format import blobs_of
 from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Register, Write, feed_of
@@ -108,7 +108,7 @@ class Ingest:
         return await self._replay.cursor(peer)
 
     async def request_replay(self, peer: Peer) -> None:
-        """Ask the peer for everything again, if there is a reason (replay.py)."""
+        """Ask the peer for everything again, if there is a reason (resend_requests.py)."""
         await self._replay.request(peer)
 
     async def ingest(

@@ -6,7 +6,7 @@ received the run for. When a run is forgotten, its charge is dropped.
 
 A record beyond the quota is refused with one notice; the sender keeps it and receives the reason. The rest of the sync
 continues. When there is room again, because runs were forgotten or the setting was raised, the peer is asked to send
-everything once more (replay.py), so nothing is lost.
+everything once more (resend_requests.py), so nothing is lost.
 """
 
 from __future__ import annotations

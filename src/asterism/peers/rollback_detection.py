@@ -1,15 +1,15 @@
 """Rollback detection: notice that a store file was restored from an older copy of itself.
 
-The question is whether a peer's cursor refers to our feed as it is, or as it was before a rollback. A restored copy has
-the same ids, and its change numbers continue from where it was made: a peer whose cursor is at number 90 of the lost part would miss the next 90 changes. So
-every batch that is sent carries a **mark**, a random word that is stored here after the changes were read and before
-they are sent. The peer keeps the mark with its cursor. A copy made before that does not contain the mark; one made
-later contains all changes that went with it.
+The question is whether a peer's cursor refers to our feed as it is, or as it was before a rollback. A restored copy
+has the same ids, and its change numbers continue from where it was made: a peer whose cursor is at number 90 of the
+lost part would miss the next 90 changes. So every batch that is sent carries a **mark**, a random word that is stored
+here after the changes were read and before they are sent. The peer keeps the mark with its cursor. A copy made before
+that does not contain the mark; one made later contains all changes that went with it.
 
 Marks are numbered for each peer; the number is the **turn**. A cursor with a higher turn than ours has a mark that we
 gave and do not know: we were rolled back. Then both sides send everything again, including what came from the other
-side. An unknown mark whose turn is not higher is an old one, perhaps because the peer was rolled back: the peer is sent
-everything.
+side. An unknown mark whose turn is not higher is an old one, perhaps because the peer was rolled back: the peer is
+sent everything.
 
 A peer may lie. A turn that is further ahead than turns can be is not adopted, and a rollback is reported at most once
 an hour (peer_notices.py). A peer of an earlier version sends no marks, and its cursor is believed.

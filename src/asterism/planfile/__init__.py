@@ -12,8 +12,8 @@
 
 ``loader`` turns the text of a plan file into a ``PlanFile``: the constellation, its devices and its lock policy. It
 reads YAML with line numbers (``base/yaml_lines``), checks the shape with the pydantic models in ``models``, whose
-errors ``plan_validation`` turns into sentences, and checks everything else (names, conditions, inputs, functions) with
-``checks``. ``workflow_file`` reads workflows for a fleet.
+errors ``validation_messages`` turns into sentences, and checks everything else (names, conditions, inputs, functions)
+with ``checks``. ``workflow_file`` reads workflows for a fleet.
 
 Invariants: one pass reports all mistakes of a file; a message says what to write instead; nothing beside the file is
 imported unless the caller allows it (``imports=True``).

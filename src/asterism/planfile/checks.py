@@ -19,7 +19,7 @@ from asterism.base.text import describe_value
 from asterism.base.url_text import request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.plan_validation import format_path, suggestion
+from asterism.planfile.validation_messages import format_path, suggestion
 
 ACTIONS = ("argv", "shell", "call", "http")
 
@@ -143,14 +143,14 @@ class TaskChecks:
             known = ", ".join(devices)
             yield ("device",), f"needs the device {wanted.id!r}, which is not listed; the devices are {known}", True
         elif not any(needs <= can for name, can in devices.items() if wanted.id in (None, name)):
-            who = "no listed device has that" if wanted.id is None else f"the device {wanted.id!r} does not have that"
+            who = "no listed device has it" if wanted.id is None else f"the device {wanted.id!r} does not have it"
             yield ("device",), f"needs a device with {', '.join(sorted(needs))}, but {who}", True
 
     def _call(self, path: str) -> Iterator[Finding]:
         if not self.context.imports:
             module = path.partition(":")[0].partition(".")[0]
             if not _exists(module, self.context.places):
-                yield ("call",), f"call is {path!r}, but there is no module {module!r} now", True
+                yield ("call",), f"call is {path!r}, but no module {module!r} can be found", True
             return
         try:
             signature = function_calls.signature(function_calls.load_function(path))

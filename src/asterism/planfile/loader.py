@@ -26,7 +26,7 @@ from asterism.core.plan.task import Task
 from asterism.planfile import models
 from asterism.planfile.checks import PlanContext, TaskChecks
 from asterism.planfile.models import Part
-from asterism.planfile.plan_validation import AnyShape, error_path, error_text, valid_part
+from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
 

@@ -26,7 +26,7 @@ from asterism.base.url_text import request_url_problem
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import DEFAULTS, Workflow
-from asterism.planfile.plan_validation import suggestion
+from asterism.planfile.validation_messages import suggestion
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
 _DURATIONS = (

@@ -25,7 +25,9 @@ To add a format, write a function from ``Picture`` to text beside ``mermaid``; t
 function in ``html_report``.
 """
 
-from asterism.report.event_text import sentence
+from typing import TYPE_CHECKING
+
+from asterism.base.lazy_names import lazy_names
 from asterism.report.html_report import report
 from asterism.report.mermaid import mermaid
 from asterism.report.picture import DrawnEdge, DrawnTask, Picture, picture
@@ -38,10 +40,13 @@ from asterism.report.report_data import (
     StoryLine,
     TaskRow,
 )
-from asterism.report.result_report import Recording, report_of, write_report
-from asterism.report.result_summary import failure_reasons, result_json, summary_lines
 from asterism.report.svg import svg
 from asterism.report.terminal import terminal
+
+if TYPE_CHECKING:
+    from asterism.report.event_text import sentence
+    from asterism.report.result_report import Recording, report_of, write_report
+    from asterism.report.result_summary import result_json
 
 __all__ = [
     "CycleBar",
@@ -67,3 +72,13 @@ __all__ = [
     "terminal",
     "write_report",
 ]
+
+# These import the orchestrator, which drawings and tables do not need.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.report.event_text": ["sentence"],
+        "asterism.report.result_report": ["Recording", "report_of", "write_report"],
+        "asterism.report.result_summary": ["result_json"],
+    },
+)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from asterism.base.text import shorten
 from asterism.base.url_text import masked_url
-from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import Dependency, Task
-from asterism.orchestrator.plan_mask import PlanMask
+
+if TYPE_CHECKING:
+    from asterism.core.plan.constellation import Constellation
+    from asterism.core.plan.node import Node
+    from asterism.core.plan.task import Dependency, Task
+    from asterism.orchestrator.plan_mask import PlanMask
 
 STATUSES = ("pending", "waiting", "running", "completed", "failed", "cancelled", "removed")
 
@@ -74,6 +77,8 @@ def picture(
     """The plan as it is now. ``gone`` maps tasks that an edit removed to their dependencies.
 
     A removed task is drawn after its dependencies, and no present task is drawn after it."""
+    from asterism.orchestrator.plan_mask import PlanMask  # drawings of other data do not need it
+
     secrets, gone = secrets or PlanMask(plan), gone or {}
     drawn_tasks = [_drawn_task(node, secrets) for node in plan.nodes.values()]
     drawn_tasks += [DrawnTask(task_id, "", "removed") for task_id in gone]

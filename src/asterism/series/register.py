@@ -1,4 +1,4 @@
-"""The register protocol: where the state of series is kept, as one text each, changed by compare-and-swap.
+"""The register protocol: keeps the state of each series as a text, changed by compare-and-swap.
 
 ``read`` returns the text and a token that identifies exactly this state. ``swap`` writes a new text if the token is
 still that of the current state, and otherwise nothing. A token is never used twice, even if two writers write the same

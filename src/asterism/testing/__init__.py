@@ -23,7 +23,7 @@ They test Asterism itself, and programs and engines built on it.
 
 ``check_invariants`` (of ``asterism.core.plan.invariants``) recomputes every counter of a plan, and raises
 AssertionError if one is wrong. Each name is imported when it is first asked for. ``StoreConformance`` needs pytest and
-hypothesis (``pip install asterism[test]``); everything else needs neither.
+hypothesis (the extra ``test``; in a checkout: ``pip install '.[test]'``); everything else needs neither.
 
 No other room imports from this one. A fault is added in ``simulator/faults.py``, a kind of world beside
 ``simulator/fleet_world.py`` and in ``WORLDS`` of ``simulator/simulation.py``, a promise of stores in the suite.

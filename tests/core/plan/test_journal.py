@@ -38,7 +38,7 @@ class RecordedPlan(LivingPlan):
     Plan = RecordedConstellation
     Lock = RecordedLock
 
-    def preserve(self) -> None:
+    def before(self) -> None:
         self.first = picture(self.plan, self.lock)
         self.steps: list[str] = []
         assert isinstance(self.plan, RecordedConstellation)

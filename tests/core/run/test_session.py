@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer, candidate_of
 from asterism.core.run.run import Owner
-from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session, election_ranks
+from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, VIA, Session, election_ranks
 
 unhurried = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -214,3 +214,9 @@ def test_a_device_of_a_peer_has_no_rank_here_and_counts_for_no_brake() -> None:
     outlook = Placer([here, *abroad], 10.0, lambda *_: True)
     assert outlook.ranks == {"laptop": 1.0, **dict.fromkeys((f"a{number}" for number in range(5)), 0.0)}
     assert mass_loss_hold_until([replace(here, beat_at=100.0), *abroad], 100.0, 90.0) is None
+
+
+def test_a_session_abroad_names_the_peer_that_announced_it() -> None:
+    assert session(host=f"{VIA}attic", state=ABROAD).peer == "attic"
+    assert session(host=f"{VIA}attic", state=ENDED).peer == "attic"
+    assert session(host="kitchen.lan").peer is None

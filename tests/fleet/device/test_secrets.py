@@ -108,7 +108,7 @@ async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monk
 
     monkeypatch.delenv("MY_VALUE")
     told = await elsewhere()
-    assert told["output"] == "[withheld: it may show a secret that is not known here: MY_VALUE]"
+    assert told["output"] == "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
     assert told["input"] == GIVEN
 
 

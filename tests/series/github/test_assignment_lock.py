@@ -12,7 +12,7 @@ import pytest
 
 from asterism.series.compare_and_swap import RetryOptions, update
 from asterism.series.github import assignment_lock
-from asterism.series.github.assignment_lock import DURATION, AssignmentLock, HeldLock, LockExpired, LockHeld
+from asterism.series.github.assignment_lock import DURATION, HeldLock, LockExpired, LockHeld, SeriesAssignmentLock
 from asterism.series.github.sync import SyncService
 from asterism.series.github.sync_report import SyncReport
 from asterism.series.github.sync_settings import SyncSettings
@@ -69,21 +69,21 @@ def test_an_assignment_that_is_late_does_not_land_beside_another(server):
 
 
 def test_without_turns_it_does(server, monkeypatch):
-    async def acquire(self: AssignmentLock, name: str) -> HeldLock:
+    async def acquire(self: SeriesAssignmentLock, name: str) -> HeldLock:
         return HeldLock(name, "", float("inf"), lambda: 0.0)
 
-    async def release(self: AssignmentLock, turn: HeldLock) -> None:
+    async def release(self: SeriesAssignmentLock, turn: HeldLock) -> None:
         return None
 
-    monkeypatch.setattr(AssignmentLock, "acquire", acquire)
-    monkeypatch.setattr(AssignmentLock, "release", release)
+    monkeypatch.setattr(SeriesAssignmentLock, "acquire", acquire)
+    monkeypatch.setattr(SeriesAssignmentLock, "release", release)
     asyncio.run(late_assignment(server))
     assert server.world.doubles != []
 
 
 async def test_a_turn_is_taken_by_one_and_given_back(server):
     register = opened(server)
-    turns = AssignmentLock(register)
+    turns = SeriesAssignmentLock(register)
     turn = await turns.acquire(SERIES)
     with pytest.raises(LockHeld):
         await turns.acquire(SERIES)
@@ -95,7 +95,9 @@ async def test_a_turn_is_taken_by_one_and_given_back(server):
 
 async def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
     registers = [opened(server) for _ in range(10)]
-    taken = await asyncio.gather(*(AssignmentLock(one).acquire(SERIES) for one in registers), return_exceptions=True)
+    taken = await asyncio.gather(
+        *(SeriesAssignmentLock(one).acquire(SERIES) for one in registers), return_exceptions=True
+    )
     for register in registers:
         await register.close()
     assert len([one for one in taken if isinstance(one, HeldLock)]) == 1
@@ -105,14 +107,14 @@ async def test_many_who_want_a_turn_at_once_get_it_one_at_a_time(server):
 async def test_a_turn_whose_reply_was_lost_is_recognised(server):
     server.faults.lose, server.faults.only = 1.0, lambda method, path: path.endswith("/git/refs")
     register = opened(server)
-    turn = await AssignmentLock(register).acquire(SERIES)
+    turn = await SeriesAssignmentLock(register).acquire(SERIES)
     turn.check()
     await register.close()
 
 
 async def test_a_turn_is_given_back_although_the_first_tries_get_lost(server):
     register = opened(server)
-    turns = AssignmentLock(register)
+    turns = SeriesAssignmentLock(register)
     turn = await turns.acquire(SERIES)
     await register._query_repository("")  # so that only the swap itself is asked of GraphQL
     left = [2]
@@ -136,7 +138,7 @@ def held(server: GitHubServer, **document: object) -> None:
 async def can_take(server: GitHubServer) -> bool:
     register = opened(server)
     try:
-        await AssignmentLock(register).acquire(SERIES)
+        await SeriesAssignmentLock(register).acquire(SERIES)
     except LockHeld:
         return False
     finally:
@@ -172,7 +174,7 @@ async def test_who_was_held_up_for_too_long_sends_nothing_more(server):
     now = [0.0]
     register = opened(server)
     service = service_of(register)
-    service.context.lock = AssignmentLock(register, clock=lambda: now[0])
+    service.context.lock = SeriesAssignmentLock(register, clock=lambda: now[0])
     acquire = service.context.lock.acquire
 
     async def slow(name: str) -> HeldLock:

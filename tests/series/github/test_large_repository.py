@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.assignment_lock import DURATION, AssignmentLock
+from asterism.series.github.assignment_lock import DURATION, SeriesAssignmentLock
 from asterism.series.github.discovery import Assignee, SeriesMatcher
 from asterism.series.github.observed_state import IssueObserver
 from tests.series.github.github_fixtures import SERIES, assigned, merged, opened, service_of, sync, world_of
@@ -85,7 +85,7 @@ async def test_in_the_turn_no_list_of_all_issues_is_read(server, assignee):
     before_each(server, slow)
     register = opened(server)
     service = service_of(register, view=False, assignee=assignee)
-    service.context.lock = AssignmentLock(register, clock=lambda: now[0])
+    service.context.lock = SeriesAssignmentLock(register, clock=lambda: now[0])
     for active in (1, 2):
         lists.clear()
         [report] = (await service.sync()).series

@@ -1,9 +1,13 @@
-"""CEL, the Common Expression Language, metered: no expression can take more time or memory than it is given.
+"""CEL, the Common Expression Language, with a bounded cost of time and memory.
 
-Every operation costs steps, paid in advance (``values.py``), and an evaluation that runs out of them ends. That is what
-the libraries for CEL do not offer: the usual one needs six seconds for 214 characters of nested macros, aborts the
-interpreter on ``['x'].map(a, a + a)`` repeated 40 times, and is quadratic in the length of a list. It serves as the
-reference in the tests.
+Every operation costs steps, paid in advance (cel_values.py), and an evaluation that runs out of them ends with
+TooCostly. The libraries for CEL do not offer this: the usual one needs six seconds for 214 characters of nested macros,
+aborts the interpreter on ``['x'].map(a, a + a)`` repeated 40 times, and is quadratic in the length of a list. The tests
+use it as the reference.
+
+cel_syntax.py parses text into a tree, cel_program.py compiles the tree into closures, cel_members.py has fields, items
+and macros, cel_functions.py the functions, cel_values.py the types and operators. regex.py and regex_syntax.py match
+regular expressions in linear time. To add a function, add it to ``FUNCTIONS`` or ``METHODS`` with its cost.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What can be wrong with an expression. No message repeats data that the expression looked at: data may hold secrets.
+"""Errors of expressions. No message repeats the data of an expression, since data may contain secrets.
 
 ::
 
     ExpressionError (ValueError)
     ├── InvalidExpression   it cannot be compiled: syntax, an unknown function, constants that cost too much
-    ├── Unevaluable         it failed on this data; && and || and the macros may pass over this one
-    └── TooCostly           it needs more steps than it has; nothing passes over this one
+    ├── Unevaluable         it failed on this data; &&, || and the macros may ignore it
+    └── TooCostly           it needs more steps than its budget; never ignored
 """
 
 from __future__ import annotations

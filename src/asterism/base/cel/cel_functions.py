@@ -1,4 +1,4 @@
-"""The functions and methods of CEL. What is not in these tables is refused when an expression is compiled."""
+"""Functions and methods of CEL. Any other name is refused when an expression is compiled."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Function = Callable[..., Any]
 """Takes the evaluation and then the arguments."""
 
 LONGEST_NUMBER = 400
-"""How long a text may be that is read as a number, a time or a duration."""
+"""The longest text that is converted to a number, a time or a duration."""
 
 _CONVERTING = 5
-"""What it costs, in steps, to read or write a number or a time, besides its characters."""
+"""The cost of converting a number or a time, in steps, beside its characters."""
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _DOUBLE = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[iI]nf(inity)?|[nN]a[nN]")
@@ -65,7 +65,7 @@ def _type(run: Evaluation, value: Any) -> Any:
 
 
 def _text(run: Evaluation, function: str, value: str, form: re.Pattern[str]) -> str:
-    """A text that is going to be read. The message does not repeat it."""
+    """A text to be converted. The message does not repeat it."""
     run.spend(_CONVERTING + len(value))
     if len(value) > LONGEST_NUMBER or form.fullmatch(value) is None:
         raise Unevaluable(f"the text is not valid for '{function}'")

@@ -1,4 +1,4 @@
-"""What is asked of a value, one part of a member after the other: its fields, its items, the macros over it."""
+"""Fields, items and macros of CEL: each part of ``a.b[c].all(x, …)`` as a function of a value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from asterism.base.cel.cel_values import (
 )
 
 ERROR = 10
-"""What it costs, in steps, to pass over an error."""
+"""The cost of ignoring an error, in steps."""
 
 Run = Callable[[Evaluation], Any]
 Part = Callable[[Evaluation, Any], Any]
@@ -80,7 +80,7 @@ def item_at(key: Run) -> Part:
 
 
 def _range(run: Evaluation, value: Any, macro: str) -> Any:
-    """What a macro goes over: the items of a list, the keys of a map."""
+    """What a macro iterates over: the items of a list, or the keys of a map."""
     kind = kind_of(value)
     if kind == LIST:
         return value

@@ -1,7 +1,7 @@
-"""From the tree of an expression to a program: each node becomes a function that is called for its value.
+"""Compiled CEL programs: each node of the syntax tree becomes a function that returns its value.
 
-What refers to no name is computed while compiling. So what is too costly whatever the data is says so before anything
-runs, and a list such as ``["a", "b"]`` is made once.
+Parts without names are computed at compile time. So an expression that is too costly for any data is refused before it
+runs, and a list such as ``["a", "b"]`` is built once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from asterism.base.cel.cel_values import (
 from asterism.base.cel.regex import metered_pattern
 
 CONSTANT_STEPS = 10_000
-"""What the constants of an expression may cost together, in steps."""
+"""The budget of all constants of an expression, in steps."""
 
 
 class Program:
@@ -59,7 +59,7 @@ class Program:
             raise Unevaluable("its data is nested too deep") from None
         except (ExpressionError, MemoryError):
             raise
-        except Exception as error:  # the data may be objects of the user's, which raise what they like
+        except Exception as error:  # objects of users in the data may raise anything
             raise Unevaluable(f"its data raised {type(error).__name__}") from None
 
 
@@ -104,10 +104,10 @@ class _Compiler:
             return code
         try:
             value = code.run(self._constants)
-            exported(self._constants, value)  # paid for in full, however much of it is shared
+            exported(self._constants, value)  # charged in full, even if parts are shared
             return _constant(value)
         except Unevaluable:
-            return code  # it may stand where it is never evaluated
+            return code  # it may never be evaluated
 
     def _all(self, nodes: tuple[cel_syntax.Node, ...]) -> tuple[tuple[Run, ...], frozenset[str]]:
         codes = [self.compile(node) for node in nodes]
@@ -191,7 +191,7 @@ class _Compiler:
         return _Code(run, first.free | free)
 
     def _logical(self, node: cel_syntax.Logical) -> _Code:
-        """Commutative, as CEL has it: an operand that decides makes good for another that cannot be evaluated."""
+        """Commutative, as in CEL: a deciding operand makes up for another that cannot be evaluated."""
         operands, free = self._all(node.operands)
         decisive, sign = node.operator == "||", f"'{node.operator}'"
 
@@ -300,7 +300,7 @@ class _Compiler:
         return _PartCode(run, free)
 
     def _check_pattern(self, node: cel_syntax.Node) -> None:
-        """A pattern that is written down is checked before it is used, and paid for like other constants."""
+        """Check a literal pattern at compile time, and charge it like other constants."""
         if isinstance(node, cel_syntax.Literal) and isinstance(node.value, str):
             metered_pattern(self._constants, node.value)
 

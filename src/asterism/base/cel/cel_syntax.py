@@ -1,9 +1,9 @@
-"""The grammar of CEL, the Common Expression Language: from text to a tree.
+"""The parser of CEL: from text to a syntax tree.
 
-Operators of one level, chains of members and chains of conditions become one node each, with a list inside. So the
-depth of the tree is that of the brackets in the text, which is bounded, however long the expression is.
+Operators of one level, chains of members and chains of conditions become one node each, with a list. So the depth of
+the tree is that of the brackets in the text, which is bounded, however long the expression is.
 
-Left out of the language, and refused: messages (``Type{field: …}``), optional values (``?.``), quoted field names.
+Not supported, and refused: messages (``Type{field: …}``), optional values (``?.``), quoted field names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asterism.base.cel.cel_errors import InvalidExpression
 from asterism.base.cel.cel_values import LARGEST_INT, LARGEST_UINT, UInt
 
 LONGEST = 4_000
-"""How long an expression may be, in characters."""
+"""The longest expression, in characters."""
 
 DEEPEST = 32
 """How deep brackets may be nested."""

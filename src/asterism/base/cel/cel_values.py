@@ -1,12 +1,11 @@
-"""Values of expressions, and the operators between them.
+"""Types, values and operators of CEL, each with its cost.
 
-JSON data is used as it is, without a copy: null, booleans, numbers, texts, lists and maps. An expression adds unsigned
-integers, bytes, times, durations and types.
+JSON data is used without a copy: null, booleans, numbers, texts, lists and maps. An expression adds unsigned integers,
+bytes, times, durations and types.
 
-Everything here costs steps, and they are paid *before* the work is done. One step stands for about as much work as
-one comparison, and for no more than about a hundred bytes. So the steps that an evaluation has bound both its time and
-its memory. How many it takes depends on the expression and the data alone, never on the machine, its clock or its
-load: a journal that is taken again gives the same verdicts.
+Every operation costs steps, which are paid *before* the work is done. One step is about the work of one comparison, and
+at most about a hundred bytes. So the budget of an evaluation bounds both its time and its memory. The cost depends only
+on the expression and the data, never on the machine, its clock or its load: a replayed journal gives the same results.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DEEPEST = 200
 """How deep the value of an expression may be nested."""
 
 _LETTERS = 16
-"""So many characters of a text cost a step."""
+"""How many characters of a text one step pays for."""
 
 
 class Evaluation:
@@ -369,7 +368,7 @@ OPERATORS: dict[str, Callable[[Evaluation, Any, Any], Any]] = {
 
 def exported(run: Evaluation, value: Any) -> Any:
     """A value for Python. A part of the data is handed out as it is. What the expression built is copied, and paid for
-    as often as it occurs: a list that contains another one twice is twice as large for whoever writes it down."""
+    as often as it occurs: a list that contains another one twice is twice as large when it is written."""
     if kind_of(value) in (LIST, MAP) and type(value) not in (BuiltList, BuiltMap):
         return value
     return _copied(run, value, 0)

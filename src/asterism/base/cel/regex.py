@@ -1,8 +1,8 @@
-"""Regular expressions in time that grows with the text alone, for ``matches``.
+"""Regular expressions in linear time (Thompson's algorithm), for ``matches``.
 
-Python's own ``re`` tries one way after the other and may need for ever. Here all ways are followed at once, one
-character after the other, as Thompson described it: each character costs at most as many steps as the pattern has
-instructions. The syntax is that of RE2, which CEL asks for, without Unicode classes (``\\p{…}``).
+Python's ``re`` backtracks and may take exponential time. Here all alternatives are followed at once, one character
+after the other: each character costs at most as many steps as the pattern has instructions. The syntax is that of RE2,
+which CEL requires, without Unicode classes (``\\p{…}``).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from asterism.base.cel.regex_syntax import (
 )
 
 LONGEST = 1000
-"""How long a pattern may be, in characters."""
+"""The longest pattern, in characters."""
 
 LARGEST = 2000
-"""How many instructions a pattern may become: counted repetitions are written out."""
+"""The most instructions of a compiled pattern. Counted repetitions are expanded."""
 
 _COMPILING = 6
-"""What a character or an instruction of a pattern costs, in steps, before anything is searched."""
+"""The cost of compiling a character or an instruction of a pattern, in steps."""
 
 _PIECE = 2048
-"""How many characters are searched for a prefix at a time."""
+"""How many characters are searched for a prefix at once."""
 
 _CHAR, _SPLIT, _JUMP, _ASSERT, _MATCH = range(5)
 
@@ -71,7 +71,8 @@ def matches(run: Evaluation, text: str, pattern: str) -> bool:
 
 
 def metered_pattern(run: Evaluation, text: str) -> Pattern:
-    """A pattern, paid for whether it was remembered or not: steps never depend on that. Raises InvalidExpression."""
+    """A compiled pattern, charged whether it was cached or not: steps never depend on that. Raises
+    InvalidExpression."""
     run.spend(1 + _COMPILING * len(text))
     try:
         compiled = compiled_pattern(text)
@@ -107,7 +108,7 @@ def _search(run: Evaluation, pattern: Pattern, text: str) -> bool:
 
 
 def _next(run: Evaluation, prefix: str, text: str, at: int) -> int:
-    """Where a prefix is found next, or -1. Paid for piece by piece, before each is searched."""
+    """The next position of a prefix, or -1. Each piece is charged before it is searched."""
     while at < len(text):
         piece = min(_PIECE, len(text) - at)
         run.spend(1 + piece * min(len(prefix), 100) // 512)
@@ -119,7 +120,7 @@ def _next(run: Evaluation, prefix: str, text: str, at: int) -> int:
 
 
 def _entered(run: Evaluation, pattern: Pattern, starts: list[int], text: str, at: int) -> list[int] | None:
-    """The instructions that wait for a character, from ``starts`` on; None if one of the ways is a match."""
+    """The instructions that wait for a character, reached from ``starts``; None if there is a match."""
     waiting: list[int] = []
     seen = set(starts)
     stack = list(seen)
@@ -186,11 +187,11 @@ def _prefix(instructions: tuple[_Instruction, ...]) -> str:
 
 
 class _TooLarge(InvalidExpression):
-    """A pattern that becomes too many instructions, which is known once they are written."""
+    """A pattern compiles to too many instructions, which is known only afterwards."""
 
 
 class _Writer:
-    """Writes the instructions of a pattern, and a repeated part as often as it is repeated."""
+    """Writes the instructions of a pattern. A repeated part is written as often as it is repeated."""
 
     def __init__(self) -> None:
         self.instructions: list[_Instruction] = []

@@ -1,4 +1,4 @@
-"""The syntax of regular expressions, as RE2 has it: from text to a tree of parts."""
+"""The parser of regular expressions in the syntax of RE2: from text to a tree of parts."""
 
 from __future__ import annotations
 

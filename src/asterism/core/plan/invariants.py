@@ -1,4 +1,4 @@
-"""Invariants of a plan: recompute every derived fact and compare. For tests and simulation; visits all nodes."""
+"""Invariants of a plan: recompute every derived fact and compare; for tests and simulation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _verify_progress(node: Node) -> None:
     if node.unsettled:
         assert node.tentative is not None or node.status in TERMINAL, f"{node.id} is unsettled and has not ended"
     elif not node.reviewed:
-        raise AssertionError(f"the end of {node.id} is not reviewed and holds nobody")
+        raise AssertionError(f"the end of {node.id} is not reviewed and holds no task")
 
 
 def _verify_queue(graph: Graph, node: Node, queued: set[int]) -> None:

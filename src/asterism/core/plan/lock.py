@@ -1,4 +1,4 @@
-"""The assignment lock: edit cycles, and which assignments they hold.
+"""The assignment lock: edit cycles, holds, and the lock policies global, scoped, speculative.
 
 It prevents this race: task A ends, its editor starts to work on the plan, and a dependent of A is dispatched from the
 plan that the editor is about to change. So one step (``finish``) both records the end of A and holds its dependents.

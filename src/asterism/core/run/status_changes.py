@@ -1,4 +1,4 @@
-"""Status changes of a run: the steps that transitions.py is made of, and the fields that change with them.
+"""Helpers of transitions.py: compute the next record of a run.
 
 transitions.py decides who may do a step. This module computes the next record.
 """

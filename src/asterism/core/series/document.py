@@ -127,8 +127,8 @@ def _fit(data: Mapping[str, Any], form: Form) -> bool:
         return revision == 0 and active is None and not queue and not _SOMETIMES & set(data)
     if active is not None:
         return len({active, *queue}) == len(queue) + 1 and ("lease_until" not in data or "lease" in data)
-    nobody_waits = not queue or form.may_wait_unblocked or "paused" in data
-    return nobody_waits and len(set(queue)) == len(queue) and not {"since", "claim", "by", "lease_until"} & set(data)
+    queue_allowed = not queue or form.may_wait_unblocked or "paused" in data
+    return queue_allowed and len(set(queue)) == len(queue) and not {"since", "claim", "by", "lease_until"} & set(data)
 
 
 def parse_text(text: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a device accepts at the moment: its profile, its own rules, rest, and the preferences of workflows."""
+"""What a device accepts now: its own rules, rest, draining, and the preferences of workflows."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from typing import Any
 from asterism.base import expressions
 from asterism.base.ids import new_id
 from asterism.core.errors import AsterismError
-from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
@@ -111,15 +110,21 @@ class DeviceAgent:
             session, self._coordinator, self.draining, labels=labels or {}, hands_back=hands_back, measure=measure
         )
         self.health = DeviceHealth(fleet, name, self._health_changed)
+        self._wire(heartbeat, timeout, grace)
+        self.session = replaced(session, profile=self._profile())
+
+    def _wire(self, heartbeat: float, timeout: float, grace: float) -> None:
+        """Make the lease, and the parts that share it."""
+        fleet, session = self.fleet, self.session
         self.lease = Lease(fleet.clock, interval=heartbeat, timeout=timeout, grace=grace)
         self.worker = Worker(
             fleet,
-            Owner(name, session.id),
+            session.owner,
             self._executor,
             self.lease,
             self.health,
-            slots=slots,
-            backlog=backlog,
+            slots=session.slots,
+            backlog=session.backlog,
             grace=grace,
         )
         self.claimer = Claimer(fleet, self.worker, self.lease, self.health, self.acceptance)
@@ -132,7 +137,6 @@ class DeviceAgent:
             measure=self._profile,
             on_draining=self.draining.set,
         )
-        self.session = replaced(session, profile=self._profile())
 
     @property
     def session(self) -> Session:

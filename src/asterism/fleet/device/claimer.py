@@ -1,4 +1,4 @@
-"""The claimer of a device: finds runs for it, claims those assigned to it, and takes those that no device has.
+"""The claimer of a device: claims runs that are assigned to it, and takes runs that no device has.
 
 A device comes by a run in three ways. The coordinator assigns it one, which it claims or declines. It takes one that is
 offered to all, while it has room. Or a program in its own process creates one, which then starts here in the same
@@ -17,7 +17,7 @@ import logging
 from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
-from asterism.base.http_client import load_httpx
+from asterism.base.httpx_loader import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run

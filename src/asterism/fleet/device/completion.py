@@ -1,4 +1,4 @@
-"""How executions begin and end: the steps of their runs, and one commit for ends that come up together.
+"""How executions begin and end: the steps of their runs, and one commit for simultaneous ends.
 
 A ``Step`` of the ledger takes the run as it is stored to what it becomes. ``clock`` is always the store's.
 

@@ -1,4 +1,4 @@
-"""HTTP requests of a device: judged by the device policy, without secrets to other origins, and with a size limit.
+"""HTTP requests of a device: judged by the device policy, and with a limit on the response.
 
 The device policy judges every address before a request is sent to it, also the target of a redirect. No secret goes to
 an origin that the work did not name.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.base import http_requests
-from asterism.base.http_client import http_client, load_httpx
+from asterism.base.httpx_loader import http_client, load_httpx
 from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
 from asterism.base.url_text import masked_url

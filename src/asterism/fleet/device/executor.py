@@ -1,4 +1,4 @@
-"""The executor of a device: executes one run as a command, an HTTP request or a Python function, and stops it.
+"""The executor of a device: executes a run as a command, an HTTP request or a Python function.
 
 The device policy judges what is to be executed after every input is filled in. Every execution knows for which run and
 which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_EPOCH``, ``ASTERISM_DEVICE`` and

@@ -1,4 +1,4 @@
-"""Python functions as the work of a run: coroutines on the event loop, plain functions in threads of their own.
+"""Python functions as the work of a run: coroutines on the event loop, others in threads.
 
 A function with a parameter ``run`` gets a ``CurrentRun``, with which it reports progress. A thread cannot be stopped:
 when a run is taken away, ``run.stopping`` becomes true and ``run.report`` raises, and after the grace period the

@@ -1,4 +1,4 @@
-"""Heartbeats of a device: report held runs, receive commands, renew the lease; and stop work that outlives the lease.
+"""Heartbeats of a device, and ``enforce_leases``, which stops work whose lease was not renewed.
 
 A heartbeat carries the profile of the device and what is new of its runs. The answer of the store names the runs that
 the device holds and what people ask of them: the device stops what it does not hold any more, gives back what it does

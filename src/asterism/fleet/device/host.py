@@ -1,4 +1,4 @@
-"""The machine of a device: which one it is, the lock on the device's name, and the devices that live on it."""
+"""The machine that devices run on: its identity, its devices, and a lock per device name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lease of a device on its runs: until when, by the device's own clock, no other device can have them.
+"""The lease of a device: how long it may still work on its runs, by its own clock.
 
 The store judges by its own clock when it last heard of a device. The device counts on its own clock from *before* it
 sent the last heartbeat that the store accepted, and stops work a margin before the store could take it away. The two

@@ -1,4 +1,4 @@
-"""Membership of a device in a fleet: how it joins the store and leaves it, with one living session per name.
+"""Membership of a device in a fleet: join, leave, drain; one living session per name.
 
 A name that is in use is refused, unless its device is known to be dead: then its session is ended and its runs are free
 at once. A device that is merely silent, or that is to be replaced, may still be at work: its heartbeats are refused

@@ -1,4 +1,4 @@
-"""Orphan processes: what a device left running when it and its guard died suddenly; killed when it starts again.
+"""Orphan processes: what a device left running when it died suddenly; killed at its next start.
 
 An orphan carries the marks of the same device, the same store, another session, and an agent that is not alive. It is
 found in the environment of every process of this user (on Linux), which also finds processes that have left their

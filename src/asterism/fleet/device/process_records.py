@@ -1,4 +1,4 @@
-"""Records of the processes that a device starts, so that they can be found after the device died suddenly.
+"""Records of the processes that a device starts, to find them after its sudden death.
 
 Every process that a device starts carries marks in its environment, and its process group is recorded in a file
 (``lives/SESSION/groups`` in the user's state directory) before the process becomes the user's program. Both name the

@@ -1,4 +1,4 @@
-"""Inputs of a run: fill references and secrets into the terms of its workflow.
+"""Fills references and secrets into the command, environment or request of a workflow.
 
 The input of a run is data. The one exception is ``{"secret": NAME}`` as the whole of a named value. A value that merely
 looks like that, such as the result of another task, is given as ``{"$literal": …}``. In ``env`` and ``http`` of the

@@ -17,17 +17,8 @@ from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Owner, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.completion import (
-    CompletionBatch,
-    End,
-    broken_off,
-    completed,
-    declined,
-    disowned,
-    failed,
-    released,
-    started,
-)
+from asterism.fleet.device import completion
+from asterism.fleet.device.completion import CompletionBatch, End, completed, failed
 from asterism.fleet.device.executor import Executor, RunWork
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.held_run import HeldRun, RecentSet, preemption_order
@@ -131,22 +122,17 @@ class Worker:
 
     def reserve_slot(self, run_id: str) -> bool:
         """Keep a slot for a run that is coming. Returns False if none is free."""
-        if self.free_slots <= 0 or self.room <= 0:
-            return False
-        self._reserve(run_id, True)
-        return True
+        return self.free_slots > 0 and self.room > 0 and self._reserve(run_id, True)
 
     def reserve_backlog(self, run_id: str) -> bool:
         """Keep a place in the backlog for a run that is coming. Returns False if there is no room."""
-        if self.room <= 0:
-            return False
-        self._reserve(run_id, False)
-        return True
+        return self.room > 0 and self._reserve(run_id, False)
 
-    def _reserve(self, run_id: str, starts: bool) -> None:
+    def _reserve(self, run_id: str, starts: bool) -> bool:
         self.unreserve(run_id)
         self._reserved[run_id] = starts
         self._starting += starts
+        return True
 
     def unreserve(self, run_id: str) -> None:
         self._starting -= self._reserved.pop(run_id, False)
@@ -196,7 +182,7 @@ class Worker:
 
     async def _start(self, held: HeldRun) -> None:
         try:
-            held.run = await self.fleet.ledger.change(held.run, started(held, self.fleet.store.clock))
+            held.run = await self.fleet.ledger.change(held.run, completion.started(held, self.fleet.store.clock))
         except RunRefused as refusal:
             log.info("lost before it began: %s", refusal.why, extra={"run": held.run.id})
             if held.stopping is None:
@@ -255,7 +241,7 @@ class Worker:
                 return self._broken_off(held, took, error)
             self._health.record_end(held.workflow, took, error)
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
-                return declined(held, str(error), clock)
+                return completion.declined(held, str(error), clock)
             return failed(held, str(RecordedError.of(error)), clock)
         self._health.record_end(held.workflow, self.fleet.clock.time() - began, None)
         held.ending = True
@@ -280,7 +266,7 @@ class Worker:
         log.warning("given up: %s", error, extra={"run": held.run.id})
         self._health.record_end(held.workflow, seconds, error)
         held.lost = True
-        return broken_off(held, f"{self.owner.device}: {error}", self.fleet.store.clock)
+        return completion.broken_off(held, f"{self.owner.device}: {error}", self.fleet.store.clock)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
@@ -351,7 +337,7 @@ class Worker:
         if why in (LOST, FENCED):
             return
         reason = PREEMPTED if why == PREEMPTED else "released"
-        await self._write_end(held, released(held, reason, why, self.fleet.store.clock), result=False)
+        await self._write_end(held, completion.released(held, reason, why, self.fleet.store.clock), result=False)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 
@@ -428,7 +414,7 @@ class Worker:
         progress it had made."""
         report = (await self.fleet.store.reports([run_id])).get(run_id)
         progress = report.progress if report is not None and report.epoch == epoch else None
-        step = disowned(self.owner, epoch, progress, self.fleet.store.clock)
+        step = completion.disowned(self.owner, epoch, progress, self.fleet.store.clock)
         with contextlib.suppress(RunRefused):
             await self.fleet.ledger.change(run_id, step, patience=0.0)  # the next heartbeat tries again
 

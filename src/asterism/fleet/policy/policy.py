@@ -1,4 +1,4 @@
-"""The device policy: what a device executes, whatever it is asked to.
+"""The device policy: what a device agrees to execute, no matter who asks.
 
 A device policy lists what is allowed; everything else is refused. A run, its workflow and its input cannot widen it: it
 judges what would be executed, after every ``{name}`` is filled in and every symbolic link is followed, and exactly what
@@ -27,7 +27,7 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.name_patterns import (
+from asterism.fleet.policy.patterns import (
     DEFAULT_PORTS,
     HostRule,
     NamePatterns,

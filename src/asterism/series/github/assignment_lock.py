@@ -79,7 +79,7 @@ class _Entry(NamedTuple):
     until: float
 
 
-class AssignmentLock:
+class SeriesAssignmentLock:
     """The assignment locks of all series of a repository."""
 
     def __init__(self, register: GitHubRegister, clock: Callable[[], float] = suspend_aware_clock) -> None:

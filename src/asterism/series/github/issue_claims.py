@@ -1,4 +1,4 @@
-"""Claims that check the issues on GitHub: no claim waits behind a closed issue, and none is made for one.
+"""Claims checked against GitHub: closed issues are neither claimed nor waited for.
 
 A register knows claims and releases. It learns with the next sync that the active issue was closed, transferred or
 deleted. A claim does not wait for that: it reads the active issue, and the next ones if that one is gone, and removes

@@ -15,7 +15,7 @@ from datetime import datetime
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series.compare_and_swap import Contended, RetryOptions, UpdateCounts, unreadable_reason, update
 from asterism.series.github.assignment import Assigner, AssignmentFailed, Unassignment, find_unassignment
-from asterism.series.github.assignment_lock import AssignmentLock, HeldLock, LockContended, LockHeld
+from asterism.series.github.assignment_lock import HeldLock, LockContended, LockHeld, SeriesAssignmentLock
 from asterism.series.github.discovery import Assignee, SeriesMatcher
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import Departure, IssueObserver, IssueSurvey, ObservedSeries
@@ -44,7 +44,7 @@ class SyncContext:
     matcher: SeriesMatcher
     assignee: Assignee
     observer: IssueObserver
-    lock: AssignmentLock
+    lock: SeriesAssignmentLock
     assigner: Assigner
     tracking: TrackingIssues
     labels: PlaceLabels

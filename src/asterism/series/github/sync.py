@@ -1,4 +1,4 @@
-"""Sync of all series of a repository: observe the issues, update the states, assign, and show the result.
+"""Sync of all series of a repository: observe the issues, update the states, assign, show the result.
 
 A sync may run as often as wanted, in any number of processes at once. If nothing changed it makes two requests, which
 are usually answered from the cache, and writes nothing. The order of its steps makes it safe:
@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from asterism.core.series.machine import Series
 from asterism.series.github.assignment import Assigner
-from asterism.series.github.assignment_lock import AssignmentLock
+from asterism.series.github.assignment_lock import SeriesAssignmentLock
 from asterism.series.github.discovery import Assignee, SeriesMatcher, similar_names
 from asterism.series.github.github_register import GitHubRegister
 from asterism.series.github.observed_state import IssueObserver
@@ -62,7 +62,7 @@ class SyncService:
             self.matcher,
             assignee,
             IssueObserver(client, self.matcher),
-            AssignmentLock(register),
+            SeriesAssignmentLock(register),
             Assigner(client, assignee, settings.assign_with),
             TrackingIssues(register, self.matcher.rules if settings.acts else None),
             PlaceLabels(client, self.matcher, settings.active_label, settings.queued_label),

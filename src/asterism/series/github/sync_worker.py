@@ -1,4 +1,4 @@
-"""The sync worker: runs the requested syncs one at a time; requests during a sync are merged into the next.
+"""The sync worker: runs requested syncs one at a time, and merges requests that arrive during a sync.
 
 A series with a problem is retried by itself after a growing pause, and does not delay the others. If GitHub cannot be
 used at all, everything waits for a growing pause, or as long as a rate limit says. All series are synced at a regular

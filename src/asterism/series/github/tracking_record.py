@@ -1,4 +1,4 @@
-"""The record beside the state of a series, in the ref ``refs/asterism/tracking/NAME``.
+"""What is stored beside a series: its tracking issue, discovery rules and last announcements.
 
 It names the tracking issue, and the discovery rules: the patterns and the label by which the issues of the series are
 found. A sync with other rules must not take every issue for renamed. It also has the last announcements and answers. If

@@ -1,4 +1,4 @@
-"""The webhook server: accepts signed deliveries, requests syncs from the worker, shows health and metrics.
+"""The webhook server: accepts signed deliveries, requests syncs, shows health and metrics.
 
 ``POST /webhook`` checks the signature of the raw body first, ignores replays, and answers at once: the worker syncs.
 Connections and bodies have the limits of ``asterism.base.http_limits``. ``GET /health`` tells whether the last sync

@@ -1,4 +1,4 @@
-"""Reads of the PostgreSQL engine: by id on quick connections, by other conditions on broad ones."""
+"""Reads of the PostgreSQL engine, and the heartbeat of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that write progress by hand into a plan that no orchestrator runs.
+"""Functions that start, end and reset tasks of a plan by hand.
 
 While an orchestrator runs a plan, only devices report what its tasks have done, and each of these functions refuses.
 Otherwise the documented API lets a program say so itself: start a task, end it, retry it, even write its private

@@ -1,4 +1,4 @@
-"""Loading httpx and its TLS certificates in a thread, once, so that the event loop never blocks.
+"""Loads httpx and the TLS certificates once, in a thread, not on the event loop.
 
 The import of httpx takes half a second or more, and each client reads all certificates of the system unless it gets a
 context that has them. In the event loop either would make other tasks miss their timeouts and heartbeats.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.fleet.policy.name_patterns import HostRule, NamePatterns, compile_pattern, parse_host
+from asterism.fleet.policy.patterns import HostRule, NamePatterns, compile_pattern, parse_host
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 
 

@@ -15,7 +15,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import print_json
-from asterism.cli.run_options import OutputOptions
+from asterism.cli.plan_run_options import OutputOptions
 
 if TYPE_CHECKING:
     from asterism.cli.screen import Screen

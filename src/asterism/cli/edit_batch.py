@@ -1,4 +1,4 @@
-"""``asterism plan edit``: the batch of edits from the options, and its outcome as lines and as JSON."""
+"""For ``asterism plan edit``: builds the batch from the options and formats the outcome."""
 
 from __future__ import annotations
 

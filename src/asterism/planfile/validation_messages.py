@@ -1,4 +1,4 @@
-"""Errors of pydantic as sentences that say what to write, and the valid part of a value.
+"""Pydantic errors as sentences that say what to write; and the valid part of a value.
 
 The valid part is checked further, so that all mistakes of a file are reported at once.
 """
