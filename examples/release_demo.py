@@ -1,9 +1,9 @@
-"""What ``make demo`` runs: a release on three devices, while an editor repairs it and cuts it down.
+"""The demonstration of ``make demo``: a release on three devices, which an editor repairs and shortens as it runs.
 
 The tasks are real: files are written, compiled, tested, packed and signed in a temporary directory (see workshop.py).
 One of the tests fails. The editor reads the failure, adds a patch and another test, and makes the package wait for
-these instead. It also takes the PDF out of the plan, for the program that would make it is not there. Meanwhile
-everything else goes on.
+these instead. It also removes the PDF from the plan, since the program that creates it is not installed. All other
+tasks continue meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def devices() -> list[LocalDevice]:
 
 
 def release(shop: Workshop) -> Constellation:
-    """The plan as a person would write it who expects no trouble."""
+    """The plan as first written, without any repair."""
     plan = Constellation("release")
     library, path = str(shop.library), {"PYTHONPATH": str(shop.home)}
 
@@ -89,14 +89,14 @@ def test(shop: Workshop, name: str, module: str) -> Task:
 
 
 def seal(shop: Workshop, action: str, description: str) -> Task:
-    """A task for the signer. The key comes from the environment and stands in no report."""
+    """A task for the signer. The key comes from the environment and appears in no report."""
     argv = (sys.executable, str(shop.tools / "sign.py"), action, str(shop.package), str(shop.signature))
     key = {"RELEASE_KEY": {"secret": "RELEASE_KEY"}}
     return Task(action, argv=argv, env=key, needs=["sign"], description=description)
 
 
 class Maintainer:
-    """The editor. Somebody who looks at every end, and takes a moment longer when there is something to decide."""
+    """The editor: reviews every end, and takes longer if there is something to decide."""
 
     def __init__(self, shop: Workshop) -> None:
         self.shop = shop
@@ -117,7 +117,7 @@ class Maintainer:
         return EditBatch(tuple(changes), reason="; ".join(reasons)) if changes else None
 
     def repair(self) -> list[edits.Edit]:
-        """Patch what the test has found, test again, and let the package wait for that."""
+        """Patch the bug, test again, and let the package wait for that test."""
         return [
             edits.AddTask(Task("patch", call=self.shop.patch, priority="critical", description="mend the median")),
             edits.AddDependency("test-numbers", "patch", on="failure"),
@@ -136,7 +136,7 @@ class Maintainer:
 
 
 def reached(result: Result) -> bool:
-    """The end that is expected: all is published, and of all tasks only the test that found the bug has failed."""
+    """Whether the result is as expected: everything is published, and only the test that found the bug has failed."""
     failed = [task.id for task in result if task.status != "completed"]
     return (
         result.state == "partially_failed"
@@ -170,7 +170,7 @@ def main() -> int:
         screen.say(figure)
     screen.say(f"\nReport: {REPORT.resolve()}")
     if not reached(result):
-        screen.say("This is not the end that was expected.")
+        screen.say("The result is not as expected.")
         return 1
     screen.say("As expected: the failed test stays in the record, and its repair was published.")
     return 0

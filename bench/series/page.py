@@ -44,8 +44,7 @@ queued, or there would be no figure here. A late try is followed by a pause of {
     text += f"""
 GitHub is a local one here, over HTTP on this machine: what it would take for its answers is not in these figures.
 
-The same with the default of {DEFAULT_TRIES} tries, after which a client is told that the series is contended (exit
-code 76):
+The same with the default of {DEFAULT_TRIES} tries, after which a client reports contention (exit code 76):
 
 """
     text += table(

@@ -46,7 +46,7 @@ from asterism.report.terminal import terminal
 if TYPE_CHECKING:
     from asterism.report.event_text import sentence
     from asterism.report.result_report import Recording, report_of, write_report
-    from asterism.report.result_summary import result_json
+    from asterism.report.result_summary import failure_reasons, result_json, summary_lines
 
 __all__ = [
     "CycleBar",
@@ -79,6 +79,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "asterism.report.event_text": ["sentence"],
         "asterism.report.result_report": ["Recording", "report_of", "write_report"],
-        "asterism.report.result_summary": ["result_json"],
+        "asterism.report.result_summary": ["failure_reasons", "result_json", "summary_lines"],
     },
 )
