@@ -95,7 +95,7 @@ class PlanFire:
     async def _burn(self, fleet: Fleet) -> None:
         """Kill a process whenever a little more of the work is done, so that the kills are spread over all of it."""
         chance = random.Random(self.seed)
-        victims = sorted(self.processes)
+        bosses, devices = ([name for name in sorted(self.processes) if name.startswith(kind)] for kind in ("boss", "device"))
         while True:
             await asyncio.sleep(0.05)
             try:
@@ -105,7 +105,8 @@ class PlanFire:
             except StoreUnavailable:
                 continue
             while self.killed.total() < self.kills * done // self.tasks:
-                name = chance.choice(victims)
+                # one of each first, so that a few kills are enough
+                name = chance.choice({0: bosses, 1: devices}.get(self.killed.total(), [*bosses, *devices]))
                 self.kill(name)
                 self.killed[name] += 1
                 self.start(name)
