@@ -95,7 +95,8 @@ class PlanFire:
     async def _burn(self, fleet: Fleet) -> None:
         """Kill a process whenever a little more of the work is done, so that the kills are spread over all of it."""
         chance = random.Random(self.seed)
-        bosses, devices = ([name for name in sorted(self.processes) if name.startswith(kind)] for kind in ("boss", "device"))
+        bosses = [name for name in sorted(self.processes) if name.startswith("boss")]
+        devices = [name for name in sorted(self.processes) if name.startswith("device")]
         while True:
             await asyncio.sleep(0.05)
             try:
