@@ -6,7 +6,7 @@
     from asterism import DeviceAgent, Fleet, Workflow                            # runs on a fleet
     from asterism import DurableOrchestrator                                     # plans in a store
 
-What is not here is one level below:
+Other names are one level below:
 
 ======================  ============================================================================================
 ``asterism.planfile``   plan files and workflow files

@@ -25,11 +25,11 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     ear = Ear(logging.ERROR)
     bus = events.EventBus()
     monkeypatch.setattr(events, "_process_wide", bus)
-    for name in ("asyncio", "asterism.compat.documented_events"):
+    for name in ("asyncio", "asterism.compat.events"):
         logging.getLogger(name).addHandler(ear)
     yield said
     gc.collect()
-    for name in ("asyncio", "asterism.compat.documented_events"):
+    for name in ("asyncio", "asterism.compat.events"):
         logging.getLogger(name).removeHandler(ear)
     assert not said, "\n".join(said)
     assert not event_outlet._live

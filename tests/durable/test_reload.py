@@ -74,7 +74,7 @@ async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkey
     assert str(kept.plan.node("a").status) == "running", kept.plan.node("a").status  # its run has failed
 
 
-@pytest.mark.parametrize("what", ["amend", "cancel"])
+@pytest.mark.parametrize("what", ["edit", "cancel"])
 async def test_commands_during_a_reload_take_effect(stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
@@ -85,13 +85,17 @@ async def test_commands_during_a_reload_take_effect(stage: Stage, monkeypatch: p
     asyncio.get_running_loop().call_later(1.0, go.set)
     durable_work.gate("b").set()
     try:
-        if what == "amend":
+        if what == "edit":
             await orchestrator.edit("nightly", EditBatch((AddTask(task("c")),), "ann"))
         else:
             await orchestrator.cancel("nightly")
     finally:
         go.set()
-        await running
+        result = await running
+    stored = await stage.load()
+    assert stored.plan.state == result.state
+    assert ("c" in stored.plan.nodes) == (what == "edit")
+    assert (str(result.state) == "cancelled") == (what == "cancel")
 
 
 @pytest.mark.parametrize("where", ["load", "is_there", "prepare"])

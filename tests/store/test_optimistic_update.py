@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asterism.store.memory import MemoryStore
-from asterism.store.optimistic_update import retry_on_conflict, try_commit, update_register
+from asterism.store.optimistic_update import CONFLICT_PAUSE, retry_on_conflict, try_commit, update_register
 from asterism.store.protocol import Notice, PutRegister, Register, Write
 from asterism.store.store_errors import Conflict, StoreUnavailable
 from asterism.testing.virtual_time import run
@@ -119,9 +119,9 @@ async def test_conflicts_are_retried_at_once_and_then_with_growing_pauses() -> N
     await retry_on_conflict(attempt, chance=random.Random(1))
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert pauses[:2] == [0.0, 0.0]
-    assert 0.005 <= pauses[2] <= 0.015
+    assert CONFLICT_PAUSE[0] * 0.5 <= pauses[2] <= CONFLICT_PAUSE[0] * 1.5
     assert pauses[4] > pauses[2]
-    assert all(0.25 <= pause <= 0.75 for pause in pauses[-4:])
+    assert all(CONFLICT_PAUSE[1] * 0.5 <= pause <= CONFLICT_PAUSE[1] * 1.5 for pause in pauses[-4:])
 
 
 def test_the_pauses_of_one_chance_are_repeatable() -> None:

@@ -54,7 +54,7 @@ def runs() -> None:
 @click.option(
     "--key", metavar="TEXT", help="Idempotency key: a second run with this key is not created; the first is returned."
 )
-@click.option("--series", metavar="NAME", help="Queue the run in a series, of which at most one run is active.")
+@click.option("--series", metavar="NAME", help="Queue the run in a series; a series has at most one active run.")
 @click.option("--priority", type=int, metavar="N", help="Higher goes first; default: the priority of the workflow.")
 @click.option("--device", metavar="NAME", help="Run it on this device only.")
 @click.option(

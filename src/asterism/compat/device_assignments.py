@@ -14,7 +14,7 @@ from asterism.compat.name_sets import GALAXY, Naming
 from asterism.compat.task_star import TaskStar
 from asterism.compat.vocabulary import DeviceManager
 
-logger = logging.getLogger("asterism.compat.device_assignments")
+logger = logging.getLogger("asterism.compat.assignments")
 
 Chooser = Callable[[TaskStar], str]
 

@@ -30,7 +30,7 @@ from asterism.compat.documented_events import (
 )
 from asterism.compat.private_names import ReadOnly
 
-logger = logging.getLogger("asterism.compat.documented_events")
+logger = logging.getLogger("asterism.compat.events")
 
 LIMIT = 10_000
 """How many events wait for one observer. Beyond that the oldest is dropped, unless it tells the end of a task: the plan

@@ -18,7 +18,7 @@ from asterism.compat.event_bus import PATIENCE, EventBus
 if TYPE_CHECKING:
     from asterism.compat.plan_run import Run
 
-logger = logging.getLogger("asterism.compat.documented_events")
+logger = logging.getLogger("asterism.compat.events")
 
 _live: dict[int, dict[str, Run]] = {}
 """The runs on each bus, by the bus's identity and the plan's id: an event names its plan by id alone."""

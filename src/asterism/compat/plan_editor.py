@@ -34,7 +34,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 
-logger = logging.getLogger("asterism.compat.plan_editor")
+logger = logging.getLogger("asterism.compat.editor")
 
 Observer = Callable[[Any, str, Any], Any]
 """(editor, name of the command, its result)"""

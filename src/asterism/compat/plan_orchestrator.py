@@ -25,7 +25,7 @@ from asterism.core.plan.node import Node
 from asterism.orchestrator.events import DRAIN_TIMEOUT
 from asterism.orchestrator.orchestrator import Orchestrator
 
-logger = logging.getLogger("asterism.compat.plan_orchestrator")
+logger = logging.getLogger("asterism.compat.orchestrator")
 
 
 class PlanOrchestrator:

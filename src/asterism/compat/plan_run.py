@@ -240,7 +240,7 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
     )
 
 
-logger = logging.getLogger("asterism.compat.synchronizer")
+_edit_logger = logging.getLogger("asterism.compat.synchronizer")
 
 
 class Review:
@@ -280,9 +280,11 @@ class Review:
         if merged is None or merged is self._live:
             return
         if not isinstance(merged, LivingPlan):
-            logger.warning("merge_and_sync_%s_states must return a %s, not %r", noun, noun, merged)
+            _edit_logger.warning("merge_and_sync_%s_states must return a %s, not %r", noun, noun, merged)
             return
         try:
-            merge_copy(self._live, merged, None, tasks, logger)
+            merge_copy(self._live, merged, None, tasks, _edit_logger)
         except ModificationRejected as rejected:
-            logger.warning("the answer to %s was not applied to %s: %s", list(tasks), self._live.plan_id, rejected)
+            _edit_logger.warning(
+                "the answer to %s was not applied to %s: %s", list(tasks), self._live.plan_id, rejected
+            )

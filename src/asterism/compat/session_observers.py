@@ -23,7 +23,7 @@ class SessionMetricsObserver(IEventObserver):
 
     def __init__(self, session_id: str, logger: logging.Logger | None = None) -> None:
         self.session_id = session_id
-        self.logger = logger or logging.getLogger("asterism.compat.session_observers")
+        self.logger = logger or logging.getLogger("asterism.compat.metrics")
         noun = self.naming.noun
         self.metrics: dict[str, Any] = {
             "session_id": session_id,
@@ -216,7 +216,7 @@ class PlanProgressObserver(IEventObserver):
     def __init__(self, agent: Any) -> None:
         self.agent = agent
         self.task_results: dict[str, dict[str, Any]] = {}
-        self.logger = logging.getLogger("asterism.compat.manual_steps")
+        self.logger = logging.getLogger("asterism.compat.progress")
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, TaskEvent):

@@ -29,7 +29,7 @@ An error with a file name in this list is defined there::
     ├── CommandFailed             (base/processes.py) a command exited with another code than 0
     ├── RequestFailed             (base/http_requests.py) the answer has an unexpected status
     ├── PolicyForbids             (fleet/policy/policy.py) the device policy does not allow it
-    ├── BadPolicy                 (fleet/policy/policy_file.py) a device policy file is not valid; carries every mistake
+    ├── InvalidDevicePolicy       (fleet/policy/policy_file.py) a device policy file is not valid; carries every mistake
     ├── LimitReached              (fleet/device/executor.py) an execution took longer than its workflow allows
     └── RunStopped                (fleet/device/functions.py) tells a function that its run was taken away
 """

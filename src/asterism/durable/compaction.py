@@ -20,6 +20,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from asterism.core.errors import AsterismError
 from asterism.core.plan.journal import SCHEMA, lock_to_json
 from asterism.core.plan.plan_codec import Snapshot
 from asterism.durable import journal_store
@@ -71,6 +72,7 @@ class Compaction:
         self._task: asyncio.Task[None] | None = None
         self._garbage = list(stored.garbage)
         self._parts: list[str] = []  # keys that may have been written, of a snapshot that does not count yet
+        self._number: int | None = None  # of that snapshot, once the head may name it
         self._failed = False
         self._pieces = 0  # how many pieces may follow before the next turn of the loop
         self._seen = 0  # the number of steps when that was computed
@@ -110,7 +112,18 @@ class Compaction:
         if not lost:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLEANUP_TIMEOUT):
-                    await self._remove(self._parts)
+                    await self._remove(await self._unnamed_parts())
+
+    async def _unnamed_parts(self) -> list[str]:
+        """The parts that the head does not name: of a plan that has ended, no later owner would remove them."""
+        if self._number is not None:
+            try:
+                head, _ = await journal_store.read_head(self._store, self._stored.plan.id)
+            except AsterismError:
+                return []
+            if head.snapshot == self._number:
+                return []
+        return self._parts
 
     async def _run(self, cut: tuple[Snapshot, str, int] | None, garbage: Sequence[str], number: int) -> None:
         try:
@@ -145,8 +158,9 @@ class Compaction:
             part = part[len(part) - rest :]
         if part:
             await self._put(number, part)
-        parts, self._parts = self._parts, []  # whether the head names them now is for the next owner to see
-        await self._journal.change_head(first=number + 1, snapshot=number, parts=len(parts))
+        self._number = number
+        await self._journal.change_head(first=number + 1, snapshot=number, parts=len(self._parts))
+        self._parts, self._number = [], None
         stored.steps -= known
         await self._remove(list(_replaced_keys(before, number)))
 

@@ -221,9 +221,11 @@ class DurableOrchestrator(PlanCommands):
     async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
         """Cancel a plan that runs here. Its end is durable on return; meanwhile any later owner would cancel it too.
         Raises OwnershipLost if the plan was left before its end."""
-        if plan_id not in self._owned:
+        ownership = self._owned.get(plan_id)
+        if ownership is None:
             self.scheduler.find(plan_id)  # raises PlanError
-        await self._owned[plan_id].cancel(lambda: self.scheduler.find(plan_id), hard=hard)
+            raise OwnershipLost(f"plan {plan_id!r} is being left by this process")
+        await ownership.cancel(lambda: self.scheduler.find(plan_id), hard=hard)
 
     async def _change(self, plan_id: str, change: Callable[[], Value]) -> Value:
         ownership = self._owned.get(plan_id)

@@ -157,7 +157,7 @@ def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
     )
 
 
-NO_ACTION = f"{__name__}:no_action"
+NO_ACTION = "asterism.durable.fleet_device:no_action"
 
 
 async def no_action() -> None:

@@ -219,10 +219,12 @@ class Ownership:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 running.cancel()
-            changed = change()
-            assert self._journal is not None
+            journal = self._journal
+            changed = change()  # raises if the plan does not run here any more
+            if journal is None:
+                raise OwnershipLost("the plan was left before the change was durable")
             try:
-                await self._journal.commit()
+                await journal.commit()
                 return changed
             except ReloadRequired:
                 continue

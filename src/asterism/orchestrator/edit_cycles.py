@@ -147,10 +147,6 @@ class EditCycles:
         unless there were too many.
 
         A late answer, whose cycle is closed, is checked against the plan like any other edit."""
-        if answer is None and cycle.id in self._lock.cycles:
-            self._close(cycle, "empty")
-            nothing = EditBatch((), author, base_version=cycle.version, triggers=cycle.tasks)
-            return Applied(self._plan.version, nothing, nothing)
         try:
             batch, left_out = batch_of(answer, self._plan, cycle, author)
             applied = self.apply(batch, cycle)

@@ -35,7 +35,7 @@ def _request_of(run: Run) -> tuple[str | None, str, Entry | None]:
     if run.cancelled:
         return "cancel", (run.error or "").removeprefix("cancelled by "), entry
     if run.stop_request is not None:
-        return run.stop_request, run.stop_requested_by or "somebody", entry
+        return run.stop_request, run.stop_requested_by or "unknown", entry
     if run.paused is not None:
         return "pause", run.paused.removeprefix("by "), entry
     return None, "", None

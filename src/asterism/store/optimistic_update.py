@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 IMMEDIATE_RETRIES = 2
 """So many conflicts are followed by the next try at once: mostly the other writer is done by then."""
 
-CONFLICT_PAUSE = (0.01, 0.5)
+CONFLICT_PAUSE = (0.005, 0.05)
 """The first and the longest pause after further conflicts, in seconds."""
 
 OUTAGE_PAUSE = (0.05, 2.0)

@@ -277,6 +277,8 @@ def run_of(row: Sequence[Any]) -> Run:
             *_,
         ) = row
         state = from_text(text)
+        if "stop_requested_by" in state or "stop_request" in state:
+            raise ValueError("a stored run has 'wish' and 'wished_by', not the names of the class")
         fields.update(state)
         if "wished_by" in state:
             fields["stop_requested_by"] = fields.pop("wished_by")

@@ -34,9 +34,10 @@ def hunt() -> None:
 
 def patch_steps(patch: Patch, name: str, function: Callable[..., Any]) -> None:
     """In the module that has the function, and in the one that imports it."""
-    for module in (transitions, status_changes):
-        if hasattr(module, name):
-            patch.setattr(module, name, function)
+    modules = [module for module in (transitions, status_changes) if hasattr(module, name)]
+    assert modules, f"there is no function {name} to take out"
+    for module in modules:
+        patch.setattr(module, name, function)
 
 
 def off(patch: Patch, name: str) -> None:

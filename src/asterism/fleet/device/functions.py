@@ -160,7 +160,7 @@ class FunctionRunner:
     def _let_go(self, job: asyncio.Future[Any], current: CurrentRun) -> None:
         if not job.done():
             self.lingering += 1
-            log.warning("the function does not stop; it goes on without a run", extra={"run": current.id})
+            log.warning("the function does not stop; it continues without a run", extra={"run": current.id})
             job.add_done_callback(self._lingering_ended)
         job.add_done_callback(_retrieve_exception)
 
@@ -168,6 +168,7 @@ class FunctionRunner:
         self.lingering -= 1
 
     async def _function(self, call: str) -> tuple[Callable[..., Any], function_calls.Signature]:
+        self._policy.call(call)  # before the import, which executes the module
         loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
         if call.partition(":")[0] not in sys.modules:  # an import may take seconds: not on the event loop
             loaded = function_calls.call_in_thread(function_calls.load_function, {"path": call})
