@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from asterism import Result
 from asterism.core.plan.status import ConstellationState
 from asterism.durable.journal_store import OwnershipLost
 from asterism.store.protocol import Query
@@ -62,7 +63,8 @@ async def test_cancel_raises_if_the_plan_is_left_before_its_end(stage: Stage) ->
         cancelling.result()
 
 
-async def test_a_cancelled_plan_has_ended_when_cancel_returns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def cancelled_during_a_reload(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> asyncio.Future[Result]:
+    """Cancel a plan while its owner has to reload it. Returns the call of ``run``, which may not have returned yet."""
     orchestrator = stage.orchestrator()
     running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
     await durable_work.gate("a begun").wait()
@@ -74,6 +76,11 @@ async def test_a_cancelled_plan_has_ended_when_cancel_returns(stage: Stage, monk
     await asyncio.sleep(0)
     go.set()
     await cancelling
+    return running
+
+
+async def test_a_cancelled_plan_has_ended_when_cancel_returns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await cancelled_during_a_reload(stage, monkeypatch)
     state = (await stage.load()).plan.state
     await running
     assert state is ConstellationState.CANCELLED
@@ -90,17 +97,7 @@ async def test_a_cancellation_is_durable_when_cancel_returns(stage: Stage) -> No
 
 
 async def test_a_reload_does_not_undo_a_cancellation(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    orchestrator = stage.orchestrator()
-    running = asyncio.ensure_future(orchestrator.run(chain("a", "b", call="wait")))
-    await durable_work.gate("a begun").wait()
-    reached, go = slowly_completed(stage, monkeypatch)
-    durable_work.gate("a").set()
-    await reached.wait()
-    await changed_by_somebody(stage, await only_run(stage))
-    cancelling = asyncio.ensure_future(orchestrator.cancel("nightly"))
-    await asyncio.sleep(0)
-    go.set()
-    await cancelling
+    running = await cancelled_during_a_reload(stage, monkeypatch)
     assert (await running).state is ConstellationState.CANCELLED
     assert DONE == {"a": 1}
 

@@ -32,6 +32,7 @@ from asterism.orchestrator import events as runtime
 from asterism.orchestrator.orchestrator import Orchestrator
 
 logger = logging.getLogger("asterism.compat.devices")
+_edit_logger = logging.getLogger("asterism.compat.synchronizer")
 
 DEFAULT_STRATEGY = "round_robin"
 
@@ -238,9 +239,6 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
         start_time=moment(node.started_at),
         end_time=moment(node.ended_at),
     )
-
-
-_edit_logger = logging.getLogger("asterism.compat.synchronizer")
 
 
 class Review:

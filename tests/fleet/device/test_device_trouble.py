@@ -143,7 +143,7 @@ async def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytes
 
 
 def test_a_request_without_descriptors_is_trouble() -> None:
-    pytest.importorskip("httpx")
+    pytest.importorskip("httpx", reason="httpx is not installed: make test")
     outcome(executors(), Workflow("warm", http={"url": "http://127.0.0.1:9/"}))  # its imports need descriptors
     found = within_limits(Workflow("ask", http={"url": "http://127.0.0.1:9/"}), 0)
     assert isinstance(found, DeviceTrouble), repr(found)

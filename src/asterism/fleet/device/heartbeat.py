@@ -138,7 +138,7 @@ class Heartbeat:
 
     async def _check_store(self) -> bool:
         """The store says that this session is not alive. If it does not know the device at all, it is not the store
-        that was joined: somebody moved that one away, and it may come back."""
+        that was joined: that file was moved away, and may be restored."""
         if await self.store.register(f"device/{self.worker.owner.device}") is None:
             raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
         return False
