@@ -8,7 +8,6 @@ from bench import cost, editing, latency, makespan, memory, page
 from bench.graphs import chain, independent
 from bench.measure import Sample
 
-
 FEWEST, *MORE = sorted(makespan.DEVICES)
 
 
