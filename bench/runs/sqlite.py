@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner
 from asterism.core.run.workflow import Workflow

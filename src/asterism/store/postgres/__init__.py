@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 from asterism.store.store_errors import StoreMissing
 
 if importlib.util.find_spec("asyncpg") is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.store.store_errors import StoreMissing
 
 SCHEMA = "asterism"
