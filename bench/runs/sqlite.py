@@ -25,7 +25,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
-from asterism.store.sqlite.statements import Statement, run_statement
+from asterism.store.sqlite.write_jobs import Statement, run_statement
 from bench import loop
 from bench.peers.surroundings import scratch
 from bench.runs.counting import counted

@@ -306,7 +306,7 @@ METHODS: dict[str, tuple[Function, frozenset[int]]] = {
 """Methods by name, with the numbers of arguments that they take besides what they are called on."""
 
 
-# -- fields, items and macros: each part of ``a.b[c].all(x, …)`` as a function of a value ---------------------------------
+# -- fields, items and macros: each part of ``a.b[c].all(x, …)`` as a function of a value ------------------------------
 
 ERROR = 10
 """The cost of ignoring an error, in steps."""
