@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from asterism.compat import manual_steps
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import Naming
+from asterism.compat import manual_progress
+from asterism.compat.documented_names import Naming
+from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.core.plan.edits import AddDependency, Edit, RemoveDependency, RemoveTask, UpdateDependency
@@ -44,7 +44,7 @@ class EditCommand(Command):
         self,
         name: str,
         description: str,
-        plan: LivingPlan,
+        plan: DocumentedPlan,
         edits: Iterable[Edit],
         lines: Iterable[TaskStarLine] = (),
         stars: Iterable[TaskStar] = (),
@@ -72,7 +72,7 @@ class EditCommand(Command):
         self._describe(self._about_after)
         if base is None and self._plan.plan.owner is None:
             for node in self._sources:
-                manual_steps.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
+                manual_progress.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
         return applied.version
 
     def undo(self, base: int | None) -> int | None:
@@ -96,7 +96,12 @@ class SwapCommand(Command):
     """Another plan takes the place of the one that is edited."""
 
     def __init__(
-        self, name: str, description: str, put: Callable[[LivingPlan], None], before: LivingPlan, after: LivingPlan
+        self,
+        name: str,
+        description: str,
+        put: Callable[[DocumentedPlan], None],
+        before: DocumentedPlan,
+        after: DocumentedPlan,
     ) -> None:
         super().__init__(name, description)
         self._put, self._before, self._after = put, before, after

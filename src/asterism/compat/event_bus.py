@@ -1,14 +1,18 @@
-"""The documented event bus: one queue per observer, process-wide.
+"""The documented event bus, process-wide, and the outlet through which a run publishes its events.
 
-Publishing hands the event to the queue of every observer that wants it and does not wait for any. The exception is a
-*prompt* observer (the synchronizer): it takes notice within the call, so that a task's end is registered before
+Publishing puts the event into the queue of every observer that subscribed to its type, and waits for none of them. The
+exception is a *prompt* observer (the synchronizer): it is called directly, so that a task's end is registered before
 anything can be dispatched because of it.
 
-An observer gets one event after the other. A handler that is still busy ``PATIENCE`` seconds after it began does not
-keep the next event from its observer: that is delivered beside it, so a handler may wait for a later event.
+An observer gets one event at a time. If a handler is still busy ``PATIENCE`` seconds after it began, the next event is
+delivered in parallel, so a handler may wait for a later event.
 
-This is the only room of Asterism with a bus for the whole process, since the documented API has one. It may outlive
-event loops: what was queued for a loop that is gone is dropped.
+Only ``compat`` has a process-wide bus, since the documented API has one. The bus may outlive event loops: events queued
+for a closed loop are dropped.
+
+``Outlet`` calls the documented bus directly, within the step that makes the event. It calls a bus of the user's own, or
+a subclass that overrides ``publish_event``, in a task of its own, so that no observer delays the plan. The end of a
+task must be delivered before the plan continues: the run waits for that while the plan is held.
 """
 
 from __future__ import annotations
@@ -16,19 +20,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from asterism.compat.documented_events import (
+from asterism.compat.documented_names import ReadOnly
+from asterism.compat.vocabulary import (
     TASK_ENDS,
     Event,
     EventType,
     IEventObserver,
     IEventPublisher,
-    PromptObserver,
 )
-from asterism.compat.private_names import ReadOnly
+
+if TYPE_CHECKING:
+    from asterism.compat.plan_run import Run
 
 logger = logging.getLogger("asterism.compat.events")
 
@@ -38,6 +46,30 @@ waits for what an agent says of that, and there are no more ends than tasks."""
 
 PATIENCE = 5.0
 """How long a busy handler keeps the next event waiting, in seconds. After that, handlers of one observer overlap."""
+
+
+class PromptObserver(IEventObserver):
+    """An observer that takes notice while the event is being published. It must be quick and must not raise."""
+
+    @property
+    def prompt(self) -> bool:
+        """Whether ``notice`` says all: a subclass with an ``on_event`` of its own is called through that."""
+        return untouched(self, "on_event")
+
+    @abstractmethod
+    def notice(self, event: Event) -> None: ...
+
+    async def on_event(self, event: Event) -> None:
+        self.notice(event)
+
+
+def untouched(thing: object, *names: str) -> bool:
+    """Whether these methods are still those of Asterism: no subclass and no test has put its own in their place."""
+    kind = type(thing)
+    ours = next((base for base in kind.__mro__ if base.__module__.startswith("asterism.compat.")), None)
+    return ours is not None and all(
+        name not in getattr(thing, "__dict__", {}) and getattr(kind, name) is getattr(ours, name) for name in names
+    )
 
 
 class _Inbox:
@@ -201,3 +233,64 @@ _process_wide = EventBus()
 def get_event_bus() -> EventBus:
     """The one bus of this process."""
     return _process_wide
+
+
+_runs: dict[int, dict[str, Run]] = {}
+"""The runs on each bus, by the bus's identity and the plan's id: an event names its plan by id alone."""
+
+
+def runs_on(bus: object) -> dict[str, Run]:
+    return dict(_runs.get(id(bus), {}))
+
+
+def add_run(bus: object, plan_id: str, run: Run) -> None:
+    _runs.setdefault(id(bus), {})[plan_id] = run
+
+
+def drop_run(bus: object, plan_id: str) -> None:
+    runs = _runs.get(id(bus), {})
+    runs.pop(plan_id, None)
+    if not runs:
+        _runs.pop(id(bus), None)
+
+
+class Outlet:
+    """``publish`` never waits. A bus of the user's own has ``PATIENCE`` seconds to hand an end on."""
+
+    def __init__(self, bus: Any) -> None:
+        self._bus = bus
+        self._documented = bus if issubclass(type(bus), EventBus) else None
+        self._at_once = self._documented is not None and untouched(bus, "publish_event")
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
+
+    def publish(self, event: Event) -> None:
+        if self._at_once:
+            self._bus.hand_out(event)
+            return
+        task = asyncio.get_running_loop().create_task(self._send(event))
+        for group in (self._publishing, self._ends) if event.event_type in TASK_ENDS else (self._publishing,):
+            group.add(task)
+            task.add_done_callback(group.discard)
+
+    async def _send(self, event: Event) -> None:
+        try:
+            answer = self._bus.publish_event(event)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:
+            logger.exception("%r failed to publish %s", self._bus, event.event_type)
+
+    async def delivered(self, observer: object, timeout: float) -> None:
+        """Wait until an observer knows of the ends that were published, at most ``timeout`` seconds."""
+        if self._ends:
+            await asyncio.wait(self._ends, timeout=min(timeout, PATIENCE))
+        if self._documented is not None:
+            await self._documented.caught_up(observer, timeout)
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until everything is published and the observers have caught up, at most ``timeout`` seconds."""
+        if self._publishing:
+            await asyncio.wait(self._publishing, timeout=timeout)
+        if self._documented is not None:
+            await self._documented.drain(timeout)

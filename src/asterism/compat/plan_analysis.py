@@ -9,20 +9,20 @@ from asterism.compat.vocabulary import TaskStatus
 from asterism.core.plan.parallelism import Parallelism, parallelism
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
     from asterism.compat.task_star_line import Conditions
     from asterism.core.plan.constellation import Constellation
 
 
 class Analysis:
-    """The reading half of a LivingPlan."""
+    """The reading half of a DocumentedPlan."""
 
     plan: Constellation
     conditions: Conditions
 
     @property
-    def _living(self) -> LivingPlan:
-        return cast("LivingPlan", self)
+    def _living(self) -> DocumentedPlan:
+        return cast("DocumentedPlan", self)
 
     def validate_dag(self) -> tuple[bool, list[str]]:
         """Whether it can run, and what stands in the way. A cycle or a loose end cannot: they are refused at once."""
@@ -75,27 +75,27 @@ class Analysis:
 
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
     from asterism.compat.task_star import TaskStar
 
 
-def display_text(living: LivingPlan, mode: str) -> str:
+def display_text(living: DocumentedPlan, mode: str) -> str:
     """Raises ValueError for a mode that is not documented."""
     if mode not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
     return "\n".join([_headline(living), *_MODES[mode](living)])
 
 
-def _headline(living: LivingPlan) -> str:
+def _headline(living: DocumentedPlan) -> str:
     return f"{living.name} ({living.state.value}): {living.task_count} tasks, {living.dependency_count} dependencies"
 
 
-def _overview(living: LivingPlan) -> Iterator[str]:
+def _overview(living: DocumentedPlan) -> Iterator[str]:
     counts = living.get_statistics()["task_status_counts"]
     yield "  " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "no task")
 
 
-def _topology(living: LivingPlan) -> Iterator[str]:
+def _topology(living: DocumentedPlan) -> Iterator[str]:
     for task_id in living.get_topological_order():
         after = [
             f"{line.from_task_id} ({line.dependency_type.value})" for line in living.get_task_dependencies(task_id)
@@ -103,7 +103,7 @@ def _topology(living: LivingPlan) -> Iterator[str]:
         yield f"  {task_id}" + (f" <- {', '.join(after)}" if after else "")
 
 
-def _details(living: LivingPlan) -> Iterator[str]:
+def _details(living: DocumentedPlan) -> Iterator[str]:
     for task in _in_order(living):
         device = task.target_device_id or "any device"
         yield f"  {task.task_id}: {task.name}, {task.status.value}, priority {task.priority.name}, {device}"
@@ -113,18 +113,18 @@ def _details(living: LivingPlan) -> Iterator[str]:
             yield f"    error: {task.error}"
 
 
-def _execution(living: LivingPlan) -> Iterator[str]:
+def _execution(living: DocumentedPlan) -> Iterator[str]:
     for task in _in_order(living):
         took = task.execution_duration
         yield f"  {task.task_id}: {task.status.value}" + ("" if took is None else f" after {took:.2f} s")
 
 
-def _in_order(living: LivingPlan) -> Iterator[TaskStar]:
+def _in_order(living: DocumentedPlan) -> Iterator[TaskStar]:
     tasks = living.tasks
     return (tasks[task_id] for task_id in living.get_topological_order())
 
 
-_MODES: dict[str, Callable[[LivingPlan], Iterator[str]]] = {
+_MODES: dict[str, Callable[[DocumentedPlan], Iterator[str]]] = {
     "overview": _overview,
     "topology": _topology,
     "details": _details,
@@ -133,35 +133,35 @@ _MODES: dict[str, Callable[[LivingPlan], Iterator[str]]] = {
 
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
 
 
-def _in_tasks(living: LivingPlan) -> Parallelism:
+def _in_tasks(living: DocumentedPlan) -> Parallelism:
     """The shape, where every task counts as one."""
     return parallelism(living.plan, dict.fromkeys(living.plan.nodes, 1.0))
 
 
-def longest_path(living: LivingPlan) -> tuple[int, list[str]]:
+def longest_path(living: DocumentedPlan) -> tuple[int, list[str]]:
     path = list(_in_tasks(living).path)
     return len(path), path
 
 
-def critical_path(living: LivingPlan) -> tuple[float, list[str]]:
+def critical_path(living: DocumentedPlan) -> tuple[float, list[str]]:
     if not living.is_complete():
         return 0.0, []
     shape = parallelism(living.plan)
     return shape.critical_path, list(shape.path)
 
 
-def max_width(living: LivingPlan) -> int:
+def max_width(living: DocumentedPlan) -> int:
     return _in_tasks(living).width
 
 
-def total_work(living: LivingPlan) -> float:
+def total_work(living: DocumentedPlan) -> float:
     return sum(node.worked for node in living.plan.nodes.values() if node.ended_at is not None)
 
 
-def reaches(living: LivingPlan, start: str, goal: str) -> bool:
+def reaches(living: DocumentedPlan, start: str, goal: str) -> bool:
     """Whether a chain of dependencies leads from one task to another, or they are the same."""
     seen, stack = set[str](), [start]
     while stack:
@@ -174,7 +174,7 @@ def reaches(living: LivingPlan, start: str, goal: str) -> bool:
     return False
 
 
-def parallelism_metrics(living: LivingPlan) -> dict[str, Any]:
+def parallelism_metrics(living: DocumentedPlan) -> dict[str, Any]:
     """L, W and W/L: in seconds when every task has ended, in tasks before that."""
     plan = living.plan
     timed = living.is_complete() and len(plan) > 0
@@ -190,7 +190,7 @@ def parallelism_metrics(living: LivingPlan) -> dict[str, Any]:
     }
 
 
-def statistics(living: LivingPlan) -> dict[str, Any]:
+def statistics(living: DocumentedPlan) -> dict[str, Any]:
     plan = living.plan
     shape = _in_tasks(living)
     metrics = parallelism_metrics(living)

@@ -15,14 +15,13 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel
 
 from asterism.compat import command_history, plan_records
-from asterism.compat.checked_changes import ModificationRejected, refusing
 from asterism.compat.command_history import Command, CommandInvoker, EditCommand, SwapCommand
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import GALAXY, Naming
-from asterism.compat.task_fields import changes_of
+from asterism.compat.documented_names import GALAXY, Naming
+from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar
+from asterism.compat.task_star_fields import changes_of
 from asterism.compat.task_star_line import TaskStarLine
-from asterism.compat.vocabulary import DependencyType, member
+from asterism.compat.vocabulary import DependencyType, ModificationRejected, member, refusing
 from asterism.core.errors import Violation
 from asterism.core.plan.edits import (
     AddDependency,
@@ -61,10 +60,10 @@ class PlanEditor:
     """What ConstellationEditor and OrionEditor are, but for their names."""
 
     naming: ClassVar[Naming] = GALAXY
-    plan_class: ClassVar[type[LivingPlan]] = LivingPlan
+    plan_class: ClassVar[type[DocumentedPlan]] = DocumentedPlan
 
     def __init__(
-        self, plan: LivingPlan | None = None, enable_history: bool = True, max_history_size: int = 100
+        self, plan: DocumentedPlan | None = None, enable_history: bool = True, max_history_size: int = 100
     ) -> None:
         self.plan = self.plan_class() if plan is None else plan
         self.invoker = CommandInvoker(enable_history, max_history_size)
@@ -185,7 +184,7 @@ class PlanEditor:
 
     # -- many at once --------------------------------------------------------------------------------------------------
 
-    def build(self, config: BaseModel | Mapping[str, Any], clear_existing: bool = True) -> LivingPlan:
+    def build(self, config: BaseModel | Mapping[str, Any], clear_existing: bool = True) -> DocumentedPlan:
         """Add all tasks and dependencies of a configuration, in one edit. With ``clear_existing``, remove all others in
         the same edit."""
         with _executing():
@@ -201,7 +200,7 @@ class PlanEditor:
         about = {key: data[key] for key in ("name", "metadata") if data.get(key)}
         name = f"build_{self.naming.noun}"
         what = f"Build {self.naming.noun}: {len(stars)} tasks, {len(lines)} dependencies"
-        built: LivingPlan = self._edit(name, what, edits, lambda: self.plan, lines=lines, stars=stars, about=about)
+        built: DocumentedPlan = self._edit(name, what, edits, lambda: self.plan, lines=lines, stars=stars, about=about)
         return built
 
     def build_from_tasks_and_dependencies(
@@ -210,14 +209,14 @@ class PlanEditor:
         dependencies: Sequence[Mapping[str, Any]],
         clear_existing: bool = True,
         metadata: Mapping[str, Any] | None = None,
-    ) -> LivingPlan:
+    ) -> DocumentedPlan:
         config = {"tasks": tasks, "dependencies": dependencies, "metadata": dict(metadata or {})}
         return self.build(config, clear_existing)
 
-    def clear(self) -> LivingPlan:
+    def clear(self) -> DocumentedPlan:
         """Remove all tasks and dependencies. Refused when a task has started or ended."""
         noun = self.naming.noun
-        cleared: LivingPlan = self._edit(f"clear_{noun}", f"Clear {noun}", self._clearing(), lambda: self.plan)
+        cleared: DocumentedPlan = self._edit(f"clear_{noun}", f"Clear {noun}", self._clearing(), lambda: self.plan)
         return cleared
 
     def _clearing(self) -> list[Edit]:
@@ -250,7 +249,7 @@ class PlanEditor:
                     part.add_dependency(line.twin())
         return type(self)(part)
 
-    def merge(self, other_editor: PlanEditor, prefix: str = "") -> LivingPlan:
+    def merge(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
         """Add copies of all tasks and dependencies of another editor, with ``prefix`` before their ids, in one edit."""
         with _executing():
             stars = [_renamed(star, prefix + star.task_id) for star in other_editor.list_tasks()]
@@ -260,7 +259,7 @@ class PlanEditor:
         edits += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in edges]
         noun = self.naming.noun
         what = f"Merge {noun}: {len(stars)} tasks, {len(lines)} dependencies"
-        merged: LivingPlan = self._edit(f"merge_{noun}", what, edits, lambda: self.plan, lines=lines, stars=stars)
+        merged: DocumentedPlan = self._edit(f"merge_{noun}", what, edits, lambda: self.plan, lines=lines, stars=stars)
         return merged
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -273,28 +272,28 @@ class PlanEditor:
         saved: str = self._told(f"save_{self.naming.noun}", file_path)
         return saved
 
-    def load(self, file_path: str) -> LivingPlan:
+    def load(self, file_path: str) -> DocumentedPlan:
         """Edit the plan of a JSON file from now on. ``undo`` returns to the one before."""
         with _executing():
             loaded = self.plan_class.from_json(file_path=file_path)
         return self._swap(loaded, f"Load {self.naming.noun}: {Path(file_path).name}")
 
-    def load_from_dict(self, data: Mapping[str, Any]) -> LivingPlan:
+    def load_from_dict(self, data: Mapping[str, Any]) -> DocumentedPlan:
         with _executing():
             loaded = self.plan_class.from_dict(data)
         return self._swap(loaded, f"Load {self.naming.noun}: {loaded.name}")
 
-    def load_from_json_string(self, json_string: str) -> LivingPlan:
+    def load_from_json_string(self, json_string: str) -> DocumentedPlan:
         with _executing():
             loaded = self.plan_class.from_json(json_string)
         return self._swap(loaded, f"Load {self.naming.noun}: {loaded.name}")
 
-    def _swap(self, loaded: LivingPlan, description: str) -> LivingPlan:
+    def _swap(self, loaded: DocumentedPlan, description: str) -> DocumentedPlan:
         command = SwapCommand(f"load_{self.naming.noun}", description, self._put, self.plan, loaded)
-        result: LivingPlan = self._execute(command, lambda: self.plan)
+        result: DocumentedPlan = self._execute(command, lambda: self.plan)
         return result
 
-    def _put(self, plan: LivingPlan) -> None:
+    def _put(self, plan: DocumentedPlan) -> None:
         self.plan = plan
 
     # -- history -------------------------------------------------------------------------------------------------------

@@ -8,19 +8,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from asterism.compat import event_outlet as outlets
-from asterism.compat import manual_steps
-from asterism.compat.checked_changes import refusing
-from asterism.compat.device_assignments import PlanRegistry
-from asterism.compat.event_bus import get_event_bus
-from asterism.compat.event_outlet import Outlet
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.managed_devices import Fleet
-from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat import manual_progress
+from asterism.compat.documented_names import GALAXY, Naming, ReadOnly
+from asterism.compat.documented_plan import DocumentedPlan
+from asterism.compat.event_bus import Outlet, add_run, drop_run, get_event_bus, runs_on
+from asterism.compat.managed_devices import Fleet, PlanRegistry
 from asterism.compat.plan_run import Run, Terms
-from asterism.compat.private_names import ReadOnly
 from asterism.compat.task_star import TaskStar
-from asterism.compat.vocabulary import DeviceManager, ExecutionResult
+from asterism.compat.vocabulary import DeviceManager, ExecutionResult, refusing
 from asterism.core.plan.node import Node
 from asterism.orchestrator.events import DRAIN_TIMEOUT
 from asterism.orchestrator.orchestrator import Orchestrator
@@ -73,7 +68,7 @@ class PlanOrchestrator:
 
     async def orchestrate(
         self,
-        live: LivingPlan,
+        live: DocumentedPlan,
         device_assignments: Mapping[str, str] | None = None,
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -88,7 +83,7 @@ class PlanOrchestrator:
         synchronizer, source = self._modification_synchronizer, f"orchestrator_{id(self)}"
         run = Run(self.naming, live, manager, Outlet(self._event_bus), source, synchronizer, terms)
         plan_id = live.plan_id
-        outlets.enter(self._event_bus, plan_id, run)
+        add_run(self._event_bus, plan_id, run)
         self.registry.register(live, terms.metadata)
         self._runs[plan_id] = run
         if run.review is not None:
@@ -110,7 +105,7 @@ class PlanOrchestrator:
         run.live.runner = None
         del self._runs[plan_id]
         self.registry.unregister(plan_id)
-        outlets.leave(self._event_bus, plan_id)
+        drop_run(self._event_bus, plan_id)
         if run.review is not None:
             run.review.end()
 
@@ -119,12 +114,12 @@ class PlanOrchestrator:
             raise ValueError("there is no device manager: use set_device_manager first")
         return self._device_manager
 
-    def _admit(self, live: LivingPlan) -> None:
-        if not isinstance(live, LivingPlan):
+    def _admit(self, live: DocumentedPlan) -> None:
+        if not isinstance(live, DocumentedPlan):
             raise TypeError(f"this takes a {self.naming.noun}, not {live!r}")
         if live.runner is not None:
             raise ValueError(f"{live.plan_id!r} is being run already; one orchestrator owns it at a time")
-        if live.plan_id in outlets.live_on(self._event_bus):
+        if live.plan_id in runs_on(self._event_bus):
             raise ValueError(
                 f"another {self.naming.noun} with the id {live.plan_id!r} is running on this event bus, "
                 "and events tell them apart by their ids: give this one its own"
@@ -157,11 +152,11 @@ class PlanOrchestrator:
             raise ValueError(f"the device manager does not know the device {star.target_device_id!r}")
         core = Orchestrator(fleet.here.values(), strategy="round_robin", no_device_timeout=self._device_timeout)
         with refusing():
-            manual_steps.reopen(star.plan)
+            manual_progress.reopen(star.plan)
             await core.run(star.plan)
         return _answer_of(star.node)
 
-    async def status_of(self, live: LivingPlan) -> dict[str, Any] | None:
+    async def status_of(self, live: DocumentedPlan) -> dict[str, Any] | None:
         """How far a plan is that is being run here; None for any other."""
         return await self.registry.status(live.plan_id)
 

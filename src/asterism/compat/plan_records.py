@@ -1,7 +1,7 @@
-"""Plans as JSON data in the documented form: tasks and lines by id, with their state.
+"""Plans as JSON data in the documented form, and the documented Pydantic models of it.
 
-Two keys are our own: ``version`` and ``lineage`` say what a copy was made from, so that it can be merged when it comes
-back. A file that lacks them is read all the same.
+Tasks and lines are stored by id, with their state. Two keys are our own: ``version`` and ``lineage`` say what a copy
+was made from, so that it can be merged when it comes back. Both are optional in a file.
 """
 
 from __future__ import annotations
@@ -12,17 +12,76 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asterism.compat import manual_steps
+from pydantic import BaseModel, ConfigDict
+
+from asterism.compat import manual_progress
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, TaskPriority, TaskStatus, member
 from asterism.core.plan import status as core
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
     from asterism.compat.task_star import TaskStar
     from asterism.compat.task_star_line import TaskStarLine
 
 Star = TypeVar("Star", bound="TaskStar")
 Line = TypeVar("Line", bound="TaskStarLine")
+
+
+class _Model(BaseModel):
+    """What a model does not name is kept as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class TaskStarSchema(_Model):
+    task_id: str | None = None
+    name: str = ""
+    description: str = ""
+    tips: list[str] | None = None
+    target_device_id: str | None = None
+    device_type: str | None = None
+    priority: int | str | None = None
+    timeout: float | None = None
+    retry_count: int = 0
+    task_data: dict[str, Any] = {}
+    expected_output_type: str | None = None
+    status: str | None = None
+    result: Any = None
+    error: str | None = None
+
+
+class TaskStarLineSchema(_Model):
+    line_id: str | None = None
+    from_task_id: str
+    to_task_id: str
+    dependency_type: str = "unconditional"
+    condition_description: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class _PlanSchema(_Model):
+    """Tasks and lines are listed or filed under their ids."""
+
+    name: str | None = None
+    state: str | None = None
+    tasks: dict[str, TaskStarSchema] | list[TaskStarSchema] = []
+    dependencies: dict[str, TaskStarLineSchema] | list[TaskStarLineSchema] = []
+    metadata: dict[str, Any] = {}
+
+
+class TaskConstellationSchema(_PlanSchema):
+    constellation_id: str | None = None
+
+
+class TaskOrionSchema(_PlanSchema):
+    orion_id: str | None = None
+
+
+def checked(schema: object, kind: type[BaseModel]) -> Mapping[str, Any]:
+    """The data of a model. Raises ValueError for anything else."""
+    if not isinstance(schema, kind):
+        raise ValueError(f"this takes a {kind.__name__}, not {schema!r:.80}")
+    return schema.model_dump()
 
 
 def write(data: dict[str, Any], path: str | None) -> str:
@@ -43,7 +102,7 @@ def read(text: str | None, path: str | None) -> dict[str, Any]:
     return data
 
 
-def plan_to_dict(living: LivingPlan) -> dict[str, Any]:
+def plan_to_dict(living: DocumentedPlan) -> dict[str, Any]:
     plan = living.plan
     return {
         living.naming.id_key: plan.id,
@@ -134,7 +193,7 @@ def _iso(when: datetime | None) -> str | None:
     return None if when is None else when.isoformat()
 
 
-def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
+def fill_plan(living: DocumentedPlan, data: Mapping[str, Any]) -> None:
     """Put tasks and lines into an empty plan. The lines are linked when every task has its progress, for an edit could
     not lead into a task that has started."""
     living.metadata = dict(data.get("metadata") or {})
@@ -205,13 +264,13 @@ def star_from_dict(cls: type[Star], data: Mapping[str, Any]) -> Star:
     if not pending:
         facts |= {
             "status": core.TaskStatus(status),
-            "device": manual_steps.BY_HAND,
+            "device": manual_progress.BY_HAND,
             "value": data.get("result"),
             "error": RuntimeError(data["error"]) if data.get("error") else None,
             "started_at": _seconds(data.get("execution_start_time")),
             "ended_at": _seconds(data.get("execution_end_time")),
         }
-    manual_steps.write(star.plan, star.node, facts)
+    manual_progress.write(star.plan, star.node, facts)
     return star
 
 

@@ -13,18 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.compat import manual_steps
-from asterism.compat.checked_changes import ModificationRejected
-from asterism.compat.copy_merge import merge_copy
-from asterism.compat.documented_events import DeviceEvent, EventType, TaskEvent, untouched
-from asterism.compat.event_outlet import Outlet
-from asterism.compat.living_plan import LivingPlan
+from asterism.compat import manual_progress
+from asterism.compat.documented_names import Naming
+from asterism.compat.documented_plan import DocumentedPlan
+from asterism.compat.event_bus import Outlet, untouched
 from asterism.compat.managed_devices import CONNECTED, Fleet, profiles_of
 from asterism.compat.manual_progress import newly_ready
-from asterism.compat.name_sets import Naming
-from asterism.compat.synchronizer import PlanSynchronizer
+from asterism.compat.synchronizer import PlanSynchronizer, merge_copy
 from asterism.compat.task_star import TaskStar, moment
-from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
+from asterism.compat.vocabulary import (
+    DeviceEvent,
+    DeviceManager,
+    EventType,
+    ExecutionResult,
+    ModificationRejected,
+    TaskEvent,
+    TaskFailed,
+    TaskStatus,
+)
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING
@@ -77,7 +83,7 @@ class Run:
     def __init__(
         self,
         naming: Naming,
-        live: LivingPlan,
+        live: DocumentedPlan,
         manager: DeviceManager,
         outlet: Outlet,
         source_id: str,
@@ -129,11 +135,11 @@ class Run:
 
     async def to_the_end(self) -> dict[str, Any]:
         plan = self.live.plan
-        manual_steps.reopen(plan)
+        manual_progress.reopen(plan)
         plan.ended_at = None
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
             plan.note(plan.clock(), "put back", node.id, "it was marked as running, but no orchestrator was running it")
-            manual_steps.state(plan, node, PENDING)
+            manual_progress.state(plan, node, PENDING)
         try:
             await self.core.run(plan, assignments=self.terms.assignments)
         finally:
@@ -244,7 +250,7 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
 class Review:
     """One synchronizer in one run. The plan is held from an end until ``over`` returns."""
 
-    def __init__(self, synchronizer: Any, live: LivingPlan, outlet: Outlet) -> None:
+    def __init__(self, synchronizer: Any, live: DocumentedPlan, outlet: Outlet) -> None:
         self._synchronizer, self._live, self._outlet = synchronizer, live, outlet
         self._ours = synchronizer if issubclass(type(synchronizer), PlanSynchronizer) else None
         self._documented = self._ours is not None and untouched(synchronizer, "wait_for_pending_modifications")
@@ -277,7 +283,7 @@ class Review:
         merged = self._live if merge is None else merge(**{f"orchestrator_{noun}": self._live})
         if merged is None or merged is self._live:
             return
-        if not isinstance(merged, LivingPlan):
+        if not isinstance(merged, DocumentedPlan):
             _edit_logger.warning("merge_and_sync_%s_states must return a %s, not %r", noun, noun, merged)
             return
         try:

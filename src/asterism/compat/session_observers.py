@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from asterism.compat.documented_events import TASK_ENDS, Event, EventType, IEventObserver, TaskEvent
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat.documented_names import GALAXY, Naming
+from asterism.compat.documented_plan import DocumentedPlan
+from asterism.compat.vocabulary import TASK_ENDS, Event, EventType, IEventObserver, TaskEvent
 from asterism.core.plan.diff import Outline, diff
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveDependency, RemoveTask, UpdateDependency, UpdateTask
 
@@ -169,7 +169,7 @@ class SessionMetricsObserver(IEventObserver):
 
 def changes_between(old: Any, new: Any) -> dict[str, Any] | None:
     """What was changed from one plan to another; None if one of them is not given."""
-    if not isinstance(old, LivingPlan) or not isinstance(new, LivingPlan):
+    if not isinstance(old, DocumentedPlan) or not isinstance(new, DocumentedPlan):
         return None
     edits = diff(Outline.of(old.plan), Outline.of(new.plan)).edits
     found: dict[str, list[Any]] = {
@@ -195,7 +195,7 @@ def _kind_of(found: dict[str, list[Any]], noun: str) -> str:
 
 
 def _statistics(plan: Any) -> dict[str, Any]:
-    return plan.get_statistics() if isinstance(plan, LivingPlan) else {}
+    return plan.get_statistics() if isinstance(plan, DocumentedPlan) else {}
 
 
 def _durations(timings: Iterable[dict[str, Any]]) -> list[float]:

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from asterism.compat import manual_steps, plan_records
-from asterism.compat.checked_changes import refuse, refusing
-from asterism.compat.private_names import ReadOnly
-from asterism.compat.record_models import TaskStarSchema, checked
+from asterism.compat import manual_progress, plan_records
+from asterism.compat.documented_names import ReadOnly
+from asterism.compat.plan_records import TaskStarSchema, checked
 from asterism.compat.task_star_fields import Home, StarSpec
-from asterism.compat.vocabulary import TERMINAL, DeviceManager, ExecutionResult, TaskStatus, member
+from asterism.compat.vocabulary import TERMINAL, DeviceManager, ExecutionResult, TaskStatus, member, refuse, refusing
 from asterism.core.plan import status as core
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask
@@ -44,7 +43,7 @@ class TaskStar(StarSpec):
         twin._begin(self._created)
         twin.stand_alone(self.node.task)
         twin.invalid = dict(self.invalid)
-        manual_steps.carry(self.node, twin.plan, twin.node)
+        manual_progress.carry(self.node, twin.plan, twin.node)
         return twin
 
     # -- how far it has come -------------------------------------------------------------------------------------------
@@ -114,13 +113,13 @@ class TaskStar(StarSpec):
 
     def start_execution(self) -> None:
         """It has started. Refused when it is not ready."""
-        manual_steps.start(self.plan, self.node, self.target_device_id)
+        manual_progress.start(self.plan, self.node, self.target_device_id)
 
     def complete_with_success(self, result: Any) -> None:
-        manual_steps.finish(self.plan, self.node, core.COMPLETED, result)
+        manual_progress.finish(self.plan, self.node, core.COMPLETED, result)
 
     def complete_with_failure(self, error: BaseException | None) -> None:
-        manual_steps.finish(self.plan, self.node, core.FAILED, None, error)
+        manual_progress.finish(self.plan, self.node, core.FAILED, None, error)
 
     def should_retry(self) -> bool:
         """Whether it has failed and ``retry_count`` allows another attempt."""
@@ -132,7 +131,7 @@ class TaskStar(StarSpec):
         if not self.should_retry():
             why = "its retries are used up" if self.node.status is core.FAILED else f"it is {self.status}, not failed"
             raise refuse("progress", f"task {self.task_id!r} cannot be retried: {why}")
-        manual_steps.reset(self.plan, self.node)
+        manual_progress.reset(self.plan, self.node)
 
     def cancel(self) -> None:
         """Cancel it, or stop it if it runs; also while an orchestrator runs it."""
@@ -222,7 +221,7 @@ class TaskStar(StarSpec):
     def _status(self, value: TaskStatus | str) -> None:
         status = member(TaskStatus, value)
         pending = status in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY)
-        manual_steps.state(self.plan, self.node, core.PENDING if pending else core.TaskStatus(status))
+        manual_progress.state(self.plan, self.node, core.PENDING if pending else core.TaskStatus(status))
 
     @property
     def _result(self) -> Any:
@@ -230,7 +229,7 @@ class TaskStar(StarSpec):
 
     @_result.setter
     def _result(self, value: Any) -> None:
-        manual_steps.note(self.plan, self.node, value=value)
+        manual_progress.note(self.plan, self.node, value=value)
 
     @property
     def _error(self) -> BaseException | None:
@@ -238,7 +237,7 @@ class TaskStar(StarSpec):
 
     @_error.setter
     def _error(self, value: BaseException | None) -> None:
-        manual_steps.note(self.plan, self.node, error=value)
+        manual_progress.note(self.plan, self.node, error=value)
 
     @property
     def _execution_start_time(self) -> datetime | None:
@@ -246,7 +245,7 @@ class TaskStar(StarSpec):
 
     @_execution_start_time.setter
     def _execution_start_time(self, value: datetime | None) -> None:
-        manual_steps.note(self.plan, self.node, started_at=None if value is None else value.timestamp())
+        manual_progress.note(self.plan, self.node, started_at=None if value is None else value.timestamp())
 
     @property
     def _execution_end_time(self) -> datetime | None:
@@ -254,7 +253,7 @@ class TaskStar(StarSpec):
 
     @_execution_end_time.setter
     def _execution_end_time(self, value: datetime | None) -> None:
-        manual_steps.note(self.plan, self.node, ended_at=None if value is None else value.timestamp())
+        manual_progress.note(self.plan, self.node, ended_at=None if value is None else value.timestamp())
 
 
 def moment(seconds: float | None) -> datetime | None:

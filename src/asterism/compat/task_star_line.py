@@ -13,10 +13,9 @@ from typing import Any, Protocol, Self
 from uuid import uuid4
 
 from asterism.compat import plan_records
-from asterism.compat.checked_changes import refuse
-from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.record_models import TaskStarLineSchema, checked
-from asterism.compat.vocabulary import DependencyType, ExecutionResult, member
+from asterism.compat.documented_names import Alias, ReadOnly
+from asterism.compat.plan_records import TaskStarLineSchema, checked
+from asterism.compat.vocabulary import DependencyType, ExecutionResult, member, refuse
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency

@@ -1,16 +1,19 @@
-"""Enumerations and small types of the documented API: states, kinds, execution results.
+"""The plain types of the documented API: states, kinds, execution results, events, refusals.
 
-The enumerations of text are text themselves, so a status compares equal to its name whether the other side is a member
-or a string.
+The text enumerations are strings, so a status compares equal to its name, whether that is a member or a string.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum, StrEnum
 from typing import Any, Protocol, TypeVar
+
+from asterism.core.errors import AsterismError, EditRejected, Violation
 
 
 class TaskStatus(StrEnum):
@@ -154,3 +157,114 @@ def member(kind: type[AnyEnum], value: Any) -> AnyEnum:
     if isinstance(value, str) and value.upper() in kind.__members__:
         return kind[value.upper()]
     return kind(value)
+
+
+class EventType(Enum):
+    TASK_STARTED = "task_started"
+    TASK_COMPLETED = "task_completed"
+    TASK_FAILED = "task_failed"
+    CONSTELLATION_STARTED = "constellation_started"
+    CONSTELLATION_COMPLETED = "constellation_completed"
+    CONSTELLATION_FAILED = "constellation_failed"
+    CONSTELLATION_MODIFIED = "constellation_modified"
+    ORION_STARTED = "orion_started"
+    ORION_COMPLETED = "orion_completed"
+    ORION_FAILED = "orion_failed"
+    ORION_MODIFIED = "orion_modified"
+    AGENT_RESPONSE = "agent_response"
+    AGENT_ACTION = "agent_action"
+    DEVICE_CONNECTED = "device_connected"
+    DEVICE_DISCONNECTED = "device_disconnected"
+    DEVICE_STATUS_CHANGED = "device_status_changed"
+
+
+TASK_ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED})
+
+
+@dataclass
+class Event:
+    event_type: EventType
+    source_id: str
+    timestamp: float
+    data: dict[str, Any]
+
+
+@dataclass
+class TaskEvent(Event):
+    task_id: str
+    status: str
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass
+class ConstellationEvent(Event):
+    constellation_id: str
+    constellation_state: str
+    new_ready_tasks: list[str] | None = None
+
+
+@dataclass
+class OrionEvent(Event):
+    orion_id: str
+    orion_state: str
+    new_ready_tasks: list[str] | None = None
+
+
+@dataclass
+class AgentEvent(Event):
+    """What an agent said (``AGENT_RESPONSE``) or did (``AGENT_ACTION``). Agents publish these; nothing here does."""
+
+    agent_name: str
+    agent_type: str
+    output_type: str
+    output_data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class DeviceEvent(Event):
+    """A device came or went while a plan was running. ``all_devices`` is what the device manager says of each."""
+
+    device_id: str
+    device_status: str
+    device_info: Any = None
+    all_devices: dict[str, Any] = field(default_factory=dict)
+
+
+class IEventObserver(ABC):
+    @abstractmethod
+    async def on_event(self, event: Event) -> None:
+        """Called with one event after the other, in the order in which they were published."""
+
+
+class IEventPublisher(ABC):
+    @abstractmethod
+    def subscribe(self, observer: IEventObserver, event_types: Iterable[EventType] | None = None) -> None: ...
+
+    @abstractmethod
+    def unsubscribe(self, observer: IEventObserver) -> None: ...
+
+    @abstractmethod
+    async def publish_event(self, event: Event) -> None: ...
+
+
+class ModificationRejected(EditRejected, ValueError):
+    """A change that was not made; ``violations`` lists every reason."""
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Errors of the core come out as ModificationRejected."""
+    try:
+        yield
+    except ModificationRejected:
+        raise
+    except EditRejected as rejected:
+        raise ModificationRejected(rejected.violations) from rejected
+    except AsterismError as error:
+        raise ModificationRejected([Violation(None, "invalid", str(error))]) from error
+
+
+def refuse(rule: str, why: str) -> ModificationRejected:
+    """The error for a change that breaks one rule."""
+    return ModificationRejected([Violation(None, rule, why)])

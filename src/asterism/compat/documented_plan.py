@@ -15,17 +15,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
-from asterism.compat import manual_steps, plan_records
-from asterism.compat.checked_changes import refuse, refusing
-from asterism.compat.manual_progress import DrivenByHand
-from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat import manual_progress, plan_records
+from asterism.compat.documented_names import GALAXY, Alias, Naming, ReadOnly
+from asterism.compat.manual_progress import ManualProgress
 from asterism.compat.plan_analysis import Analysis
-from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.record_models import checked
-from asterism.compat.task_fields import changes_of
+from asterism.compat.plan_records import checked
 from asterism.compat.task_star import TaskStar, moment
+from asterism.compat.task_star_fields import changes_of
 from asterism.compat.task_star_line import Conditions, Evaluator, Lines, TaskStarLine
-from asterism.compat.vocabulary import ConstellationState
+from asterism.compat.vocabulary import ConstellationState, refuse, refusing
 from asterism.core.plan import status as core
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
@@ -48,7 +46,7 @@ KEPT_VERSIONS = 32
 """Of how many versions that were written as JSON the outline is kept, to recognise copies that come back."""
 
 
-class LivingPlan(Analysis, DrivenByHand):
+class DocumentedPlan(Analysis, ManualProgress):
     """What TaskConstellation and TaskOrion are, but for their names."""
 
     naming: ClassVar[Naming] = GALAXY
@@ -112,7 +110,7 @@ class LivingPlan(Analysis, DrivenByHand):
         if self.runner is not None or before not in ENDED_STATES:
             yield
             return
-        manual_steps.reopen(self.plan)
+        manual_progress.reopen(self.plan)
         try:
             yield
         except BaseException:
@@ -176,7 +174,7 @@ class LivingPlan(Analysis, DrivenByHand):
         source = task.node
         self.apply(AddTask(source.task), stars=[task])
         if self.plan.owner is None:
-            manual_steps.carry(source, self.plan, self.plan.nodes[source.id])
+            manual_progress.carry(source, self.plan, self.plan.nodes[source.id])
 
     def check(self, task: TaskStar) -> None:
         """Refuse a task with values that no plan can hold."""
@@ -188,7 +186,7 @@ class LivingPlan(Analysis, DrivenByHand):
         """Put a task with its progress into a plan that is being built."""
         source = star.node
         self.plan.add(source.task)
-        manual_steps.carry(source, self.plan, self.plan.nodes[source.id])
+        manual_progress.carry(source, self.plan, self.plan.nodes[source.id])
         self._claim(star)
         self._touch()
 
@@ -358,7 +356,7 @@ class LivingPlan(Analysis, DrivenByHand):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.__copy__()
 
-    def follow(self, source: LivingPlan) -> None:
+    def follow(self, source: DocumentedPlan) -> None:
         """Become what ``source`` is now. Handles on tasks stay valid; those of tasks that are gone stand alone."""
         self.conditions.learn_from(source.conditions)
         self.plan, self._outline = source.plan.copy(), None
@@ -373,7 +371,7 @@ class LivingPlan(Analysis, DrivenByHand):
             else:
                 self._forget(task_id)
 
-    def adopt(self, copy: LivingPlan, edits: tuple[Edit, ...]) -> None:
+    def adopt(self, copy: DocumentedPlan, edits: tuple[Edit, ...]) -> None:
         """Edits that came from a copy have been applied: let lines and handles agree with them."""
         self.lines.keep(self.plan)
         for edit in edits:
