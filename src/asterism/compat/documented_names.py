@@ -16,7 +16,7 @@ from asterism.compat.vocabulary import ConstellationEvent, EventType, OrionEvent
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a plan is called, in attributes and in the data of events."""
+    """The names of a plan in attributes and in event data."""
 
     noun: str
     event: type[ConstellationEvent] | type[OrionEvent]

@@ -73,7 +73,7 @@ class ConstellationEditor(PlanEditor):
         return self.clear()
 
     def merge_constellation(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
-        """Add copies of all that another editor has, with ``prefix`` before the ids of tasks."""
+        """Add copies of all tasks and dependencies of another editor, with ``prefix`` before the task ids."""
         return self.merge(other_editor, prefix)
 
     def save_constellation(self, file_path: str) -> str:
@@ -105,7 +105,7 @@ class ConstellationManager(PlanRegistry):
         return self.listed()
 
     async def get_constellation_status(self, constellation_id: str) -> dict[str, Any] | None:
-        """How far a registered constellation is; None for any other."""
+        """Progress of a registered constellation; None if it is not registered."""
         return await self.status(constellation_id)
 
     def validate_constellation_assignments(self, constellation: DocumentedPlan) -> tuple[bool, list[str]]:
@@ -125,19 +125,19 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a constellation to its end. Raises ValueError for one that cannot run."""
+        """Run a constellation to its end. Raises ValueError if it cannot run."""
         return await self.orchestrate(constellation, device_assignments, assignment_strategy, metadata)
 
     async def execute_constellation(self, constellation: TaskConstellation) -> dict[str, Any]:
-        """The same as ``orchestrate_constellation``, as the pages on observers call it."""
+        """The same as ``orchestrate_constellation``; the pages on observers use this name."""
         return await self.orchestrate(constellation)
 
     async def get_constellation_status(self, constellation: DocumentedPlan) -> dict[str, Any] | None:
-        """How far a constellation is that is being run here; None for any other."""
+        """Progress of a constellation that runs here; None if it does not."""
         return await self.status_of(constellation)
 
     async def cancel_execution(self, constellation_id: str) -> bool:
-        """Stop a run and wait for its end. False when no such constellation is running here."""
+        """Stop a run and wait for its end. False if the constellation does not run here."""
         return await self.cancel(constellation_id)
 
 
@@ -150,7 +150,7 @@ class ConstellationModificationSynchronizer(PlanSynchronizer):
         self.notice(event)
 
     def merge_and_sync_constellation_states(self, orchestrator_constellation: DocumentedPlan) -> DocumentedPlan:
-        """The orchestrator's constellation with the agent's changes merged in; its progress stands."""
+        """Merge the agent's changes into the orchestrator's constellation; its progress does not change."""
         return self.merge_and_sync(orchestrator_constellation)
 
     def get_current_constellation(self) -> DocumentedPlan | None:

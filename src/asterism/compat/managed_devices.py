@@ -28,7 +28,7 @@ CONNECTED, DISCONNECTED = "connected", "disconnected"
 
 
 class ManagedDevice:
-    """One device of a manager. There is no limit to what it does at once: the manager queues as it likes."""
+    """One device of a manager. It has no limit of parallel tasks: the manager has its own queue."""
 
     slots = None
 
@@ -37,7 +37,7 @@ class ManagedDevice:
         self._fleet = fleet
 
     async def execute(self, work: Work) -> Any:
-        """The ExecutionResult of a success; anything else is raised, with what the manager said about it."""
+        """Return the ExecutionResult of a success. Raises the error that the manager reported otherwise."""
         if not self._fleet.is_connected(self.id):
             raise DeviceUnavailable(f"{self.id!r} has disconnected")
         result = await self._fleet.star(work.task.id).execute(self._fleet.manager)
@@ -47,7 +47,7 @@ class ManagedDevice:
 
 
 class Fleet:
-    """The connected devices of a manager, kept up to date with what it says.
+    """The connected devices of a manager.
 
     ``star`` finds the handle of a task, ``changed`` is called when a device connects or disconnects."""
 
@@ -61,11 +61,11 @@ class Fleet:
 
     @property
     def known(self) -> set[str]:
-        """Every device the manager has heard of, connected or not."""
+        """Every device that the manager knows, connected or not."""
         return {*self._types, *self.here}
 
     def _device(self, device: str) -> ManagedDevice:
-        """A device serves as its own type, and as the types that no device has: a type without a device is ignored."""
+        """A device serves as its own type, and as each type that no device has, so that such a type is ignored."""
         own = self._types.get(device)
         present = {kind for kind in self._types.values() if kind is not None}
         serves = [kind for kind in DeviceType if own is None or kind is own or kind not in present]
@@ -75,16 +75,16 @@ class Fleet:
         try:
             return set(self.manager.get_connected_devices())
         except Exception:
-            logger.exception("the device manager could not say which devices are connected")
+            logger.exception("the device manager could not list the connected devices")
             return None
 
     def is_connected(self, device: str) -> bool:
-        """Whether the manager says so now; in doubt, as it said before."""
+        """Whether the manager says so now; if it raises, its last answer."""
         connected = self._connected()
         return device in (self.here if connected is None else connected)
 
     def refresh(self, orchestrator: Orchestrator) -> None:
-        """Let devices join and leave that have connected or disconnected since."""
+        """Let newly connected devices join and disconnected devices leave."""
         connected = self._connected()
         if connected is None:
             return
@@ -99,17 +99,17 @@ class Fleet:
 
 
 def profiles_of(manager: Any) -> dict[str, Any]:
-    """What a device manager knows of each device; nothing if it does not say."""
+    """The profile of each device; empty if the device manager cannot list them."""
     try:
         profiles = manager.get_all_devices(connected=False)
     except Exception:
-        logger.exception("the device manager could not say which devices there are")
+        logger.exception("the device manager could not list its devices")
         return {}
     return dict(profiles) if isinstance(profiles, Mapping) else {}
 
 
 def part_of(profile: Any, name: str, default: Any = None) -> Any:
-    """An entry of a profile, whether that is a mapping or an object."""
+    """An entry of a profile, which is a mapping or an object."""
     return profile.get(name, default) if isinstance(profile, Mapping) else getattr(profile, name, default)
 
 
@@ -127,7 +127,7 @@ Chooser = Callable[[TaskStar], str]
 
 
 class PlanRegistry:
-    """What ConstellationManager and OrionManager are, but for their names."""
+    """The common part of ConstellationManager and OrionManager."""
 
     naming: ClassVar[Naming] = GALAXY
 
@@ -163,7 +163,7 @@ class PlanRegistry:
         ]
 
     async def status(self, plan_id: str) -> dict[str, Any] | None:
-        """How far a registered plan is; None for any other."""
+        """Progress of a registered plan; None if it is not registered."""
         if plan_id not in self._plans:
             return None
         live, metadata = self._plans[plan_id]
@@ -182,7 +182,7 @@ class PlanRegistry:
     # -- devices -------------------------------------------------------------------------------------------------------
 
     async def get_available_devices(self) -> list[dict[str, Any]]:
-        """What the device manager says of each connected device."""
+        """The description of each connected device."""
         if self.device_manager is None:
             return []
         profiles = profiles_of(self.device_manager)
@@ -202,8 +202,10 @@ class PlanRegistry:
         load: Counter[str] = Counter()
         choose, chosen = _STRATEGIES[strategy](devices, load), dict[str, str]()
         for task in live.get_pending_tasks():
-            wish = preferred.get(task.task_id)
-            chosen[task.task_id] = device = wish if wish in ids and wish is not None else choose(task)
+            device = preferred.get(task.task_id)
+            if device is None or device not in ids:
+                device = choose(task)
+            chosen[task.task_id] = device
             load[device] += 1
         live.update_tasks({task_id: {"target_device_id": device} for task_id, device in chosen.items()})
         if self._logging:
@@ -219,7 +221,7 @@ class PlanRegistry:
         return True
 
     def clear_device_assignments(self, live: DocumentedPlan) -> int:
-        """Take the devices of all tasks that have not started away. Returns how many had one."""
+        """Remove the devices of all tasks that have not started. Returns how many had one."""
         assigned = [task.task_id for task in live.get_pending_tasks() if task.target_device_id is not None]
         live.update_tasks({task_id: {"target_device_id": None} for task_id in assigned})
         return len(assigned)
@@ -236,7 +238,7 @@ class PlanRegistry:
         return dict(Counter(task.target_device_id for task in live.get_all_tasks() if task.target_device_id))
 
     def get_task_device_info(self, live: DocumentedPlan, task_id: str) -> dict[str, Any] | None:
-        """What the device manager says of a task's device; None if the task has none, or it is not known."""
+        """The description of a task's device; None if the task has no device or the device manager does not know it."""
         task = live.get_task(task_id)
         device = None if task is None else task.target_device_id
         profiles = {} if self.device_manager is None else profiles_of(self.device_manager)

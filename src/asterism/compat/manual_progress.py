@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from asterism.compat.task_star import TaskStar
 
 BY_HAND = "by hand"
-"""Stands for the device of a task that no orchestrator started."""
+"""The device name of a task that no orchestrator started."""
 
 FACTS = ("status", "device", "attempts", "value", "error", "started_at", "ended_at", "worked")
-"""What is known of a task's progress. Everything else in a node is derived."""
+"""The stored facts of a task's progress. Everything else in a node is derived."""
 
 UNTOUCHED: dict[str, Any] = {
     "status": core.PENDING,
@@ -42,12 +42,12 @@ def by_hand(plan: Constellation) -> None:
     """Refuse manual progress while an orchestrator runs the plan: then only devices report."""
     if plan.owner is not None:
         raise refuse(
-            "progress", f"{plan.id!r} is being run: what its tasks have done is reported by devices, not by hand"
+            "progress", f"{plan.id!r} is being run: devices report the progress of its tasks, it cannot be set by hand"
         )
 
 
 def start(plan: Constellation, node: Node, device: str | None) -> None:
-    """The task has started. Refused when it is not ready."""
+    """Record that the task has started. Refused when it is not ready."""
     by_hand(plan)
     with refusing():
         plan.start(node, device or BY_HAND, time.time())
@@ -56,7 +56,7 @@ def start(plan: Constellation, node: Node, device: str | None) -> None:
 def finish(
     plan: Constellation, node: Node, status: core.TaskStatus, value: Any = None, error: BaseException | None = None
 ) -> None:
-    """The running task has ended."""
+    """Record the end of a running task."""
     by_hand(plan)
     with refusing():
         if node.status is not core.RUNNING:
@@ -65,7 +65,7 @@ def finish(
 
 
 def reset(plan: Constellation, node: Node) -> None:
-    """The task is to run again, as if it had not run; refused when others have started because of its end."""
+    """Let the task run again, as if it had not run; refused when others have started because of its end."""
     by_hand(plan)
     began = [child.id for child in node.children.values() if child.status not in (core.PENDING, core.CANCELLED)]
     with refusing():
@@ -75,7 +75,7 @@ def reset(plan: Constellation, node: Node) -> None:
 
 
 def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
-    """Write down a status as it is, with the times and the device that go with it."""
+    """Record a status, with the times and the device that belong to it."""
     by_hand(plan)
     if status is core.PENDING:
         _put_back(plan, node)
@@ -92,7 +92,7 @@ def state(plan: Constellation, node: Node, status: core.TaskStatus) -> None:
 
 
 def _put_back(plan: Constellation, node: Node) -> None:
-    """The task is pending again, and with it what the end of a run gave up below it."""
+    """Make the task pending again, and the tasks below it that the end of a run gave up."""
     again = {node: _given_up(plan, node)}
     below = list(node.children.values())
     while below:
@@ -112,19 +112,19 @@ def _given_up(plan: Constellation, node: Node) -> bool:
 
 
 def _reclaim(plan: Constellation, node: Node) -> None:
-    """What was given up no longer counts against the plan."""
+    """No longer count a given-up task as unreachable."""
     plan.unreachable -= not node.needless
     node.needless, node.reason = False, ""
 
 
 def note(plan: Constellation, node: Node, **facts: Any) -> None:
-    """Write down facts that go with a status: a result, an error, a time."""
+    """Record facts that belong to a status: a result, an error, a time."""
     by_hand(plan)
     write(plan, node, facts)
 
 
 def write(plan: Constellation, node: Node, facts: dict[str, Any]) -> None:
-    """Change facts of a node, and whatever follows from them for the tasks below it."""
+    """Change facts of a node, and update the tasks below it."""
     edges = [(child, tuple(child.parents), child.parents[node.id]) for child in node.children.values()]
     for _, _, dependency in edges:
         plan.unlink(dependency)
@@ -151,12 +151,12 @@ def carry(source: Node, plan: Constellation, node: Node) -> None:
 
 
 def reopen(plan: Constellation) -> None:
-    """A plan that has ended, or was begun by hand, can be changed and run again. What has ended stays as it is, and
-    from here on every change is an edit."""
+    """Make a plan that has ended, or was started by hand, ready to be changed and run again. Ended tasks stay as they
+    are; every later change is an edit."""
     by_hand(plan)
     if plan.state in (core.ConstellationState.CREATED, core.ConstellationState.READY):
         return
-    plan.on_applied, plan.clock = None, time.time  # they belonged to the run that is over
+    plan.on_applied, plan.clock = None, time.time  # these belonged to the last run
     plan.settle([(node.id, node.epoch) for node in plan.nodes.values() if not node.reviewed], time.time())
     plan.state = core.ConstellationState.READY
     for node in plan.nodes.values():
@@ -182,7 +182,7 @@ class ManualProgress:
         return star
 
     def start_execution(self) -> None:
-        """It begins now. Refused when it has begun already."""
+        """Start the plan. Refused when it has started already."""
         by_hand(self.plan)
         if self.plan.state in ENDED_STATES:
             reopen(self.plan)
@@ -191,11 +191,11 @@ class ManualProgress:
         self.plan.ended_at = None
 
     def start_task(self, task_id: str) -> None:
-        """A task has started. Refused when it is not ready."""
+        """Record that a task has started. Refused when it is not ready."""
         self._handle(task_id).start_execution()
 
     def complete_execution(self) -> None:
-        """It is over. Refused while a task has not ended."""
+        """End the plan. Refused while a task has not ended."""
         by_hand(self.plan)
         if not self.is_complete():
             left = ", ".join(node.id for node in self.plan.nodes.values() if node.status not in core.TERMINAL)
@@ -206,7 +206,7 @@ class ManualProgress:
     def mark_task_completed(
         self, task_id: str, success: bool, result: Any = None, error: BaseException | None = None
     ) -> list[TaskStar]:
-        """Record an end by hand and return what that made ready. Refused while an orchestrator runs the plan."""
+        """Record an end by hand and return the tasks it made ready. Refused while an orchestrator runs the plan."""
         by_hand(self.plan)
         star = self._handle(task_id)
         if star.node.status is core.PENDING:
@@ -219,5 +219,5 @@ class ManualProgress:
 
 
 def newly_ready(node: Node) -> list[str]:
-    """The tasks that the end of this one has made ready: before it, its own edge was open."""
+    """The tasks that the end of this one has made ready."""
     return [child.id for child in node.children.values() if child.status is core.PENDING and not child.open]

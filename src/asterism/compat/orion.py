@@ -76,7 +76,7 @@ class OrionEditor(PlanEditor):
         return self.clear()
 
     def merge_orion(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
-        """Add copies of all that another editor has, with ``prefix`` before the ids of tasks."""
+        """Add copies of all tasks and dependencies of another editor, with ``prefix`` before the task ids."""
         return self.merge(other_editor, prefix)
 
     def save_orion(self, file_path: str) -> str:
@@ -108,7 +108,7 @@ class OrionManager(PlanRegistry):
         return self.listed()
 
     async def get_orion_status(self, orion_id: str) -> dict[str, Any] | None:
-        """How far a registered orion is; None for any other."""
+        """Progress of a registered orion; None if it is not registered."""
         return await self.status(orion_id)
 
     def validate_orion_assignments(self, orion: DocumentedPlan) -> tuple[bool, list[str]]:
@@ -128,19 +128,19 @@ class TaskOrionOrchestrator(PlanOrchestrator):
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run an orion to its end. Raises ValueError for one that cannot run."""
+        """Run an orion to its end. Raises ValueError if it cannot run."""
         return await self.orchestrate(orion, device_assignments, assignment_strategy, metadata)
 
     async def execute_orion(self, orion: TaskOrion) -> dict[str, Any]:
-        """The same as ``orchestrate_orion``, as the pages on observers call it."""
+        """The same as ``orchestrate_orion``; the pages on observers use this name."""
         return await self.orchestrate(orion)
 
     async def get_orion_status(self, orion: DocumentedPlan) -> dict[str, Any] | None:
-        """How far an orion is that is being run here; None for any other."""
+        """Progress of an orion that runs here; None if it does not."""
         return await self.status_of(orion)
 
     async def cancel_execution(self, orion_id: str) -> bool:
-        """Stop a run and wait for its end. False when no such orion is running here."""
+        """Stop a run and wait for its end. False if the orion does not run here."""
         return await self.cancel(orion_id)
 
 
@@ -153,7 +153,7 @@ class OrionModificationSynchronizer(PlanSynchronizer):
         self.notice(event)
 
     def merge_and_sync_orion_states(self, orchestrator_orion: DocumentedPlan) -> DocumentedPlan:
-        """The orchestrator's orion with the agent's changes merged in; its progress stands."""
+        """Merge the agent's changes into the orchestrator's orion; its progress does not change."""
         return self.merge_and_sync(orchestrator_orion)
 
     def get_current_orion(self) -> DocumentedPlan | None:

@@ -40,7 +40,7 @@ Observer = Callable[[Any, str, Any], Any]
 
 
 class CommandExecutionError(ModificationRejected):
-    """A command that was refused: nothing of it happened."""
+    """A refused command; it changed nothing."""
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def _executing() -> Iterator[None]:
 
 
 class PlanEditor:
-    """What ConstellationEditor and OrionEditor are, but for their names."""
+    """The common part of ConstellationEditor and OrionEditor."""
 
     naming: ClassVar[Naming] = GALAXY
     plan_class: ClassVar[type[DocumentedPlan]] = DocumentedPlan
@@ -72,14 +72,14 @@ class PlanEditor:
     def _execute(self, command: Command, result: Callable[[], Any]) -> Any:
         with _executing():
             self.invoker.execute(command)
-        return self._told(command.name, result())
+        return self._notify(command.name, result())
 
     def _edit(self, name: str, description: str, edits: Iterable[Edit], result: Callable[[], Any], **about: Any) -> Any:
         with _executing():
             command = EditCommand(name, description, self.plan, edits, **about)
         return self._execute(command, result)
 
-    def _told(self, name: str, result: Any) -> Any:
+    def _notify(self, name: str, result: Any) -> Any:
         for observer in tuple(self._observers):
             try:
                 observer(self, name, result)
@@ -104,7 +104,7 @@ class PlanEditor:
         return self.add_task(star)
 
     def update_task(self, task_id: str, **updates: Any) -> TaskStar:
-        """Change documented fields of a task that has not started. ``task_data`` is taken as it is, not merged."""
+        """Change documented fields of a task that has not started. ``task_data`` is replaced, not merged."""
         with _executing():
             edit = UpdateTask(task_id, **changes_of(self.plan.plan.node(task_id).task, updates))
         updated: TaskStar = self._edit("update_task", f"Update task: {task_id}", [edit], lambda: self.get_task(task_id))
@@ -128,7 +128,7 @@ class PlanEditor:
         """Add a line, or one made from its fields."""
         with _executing():
             line = dependency if isinstance(dependency, TaskStarLine) else TaskStarLine.from_dict(dependency)
-            line = line if line.home is None else line.twin()
+            line = line if line.home is None else line.detached_copy()
             edge = line.dependency
             if self.plan.get_dependency(line.line_id) is not None:
                 raise ValueError(f"there is a line {line.line_id!r} already")
@@ -152,7 +152,7 @@ class PlanEditor:
         """Change ``dependency_type``, ``condition_description``, ``condition_evaluator`` or ``metadata`` of a line."""
         with _executing():
             line = self._line(dependency_id)
-            look = _updated(line.twin(), updates)
+            look = _updated(line.detached_copy(), updates)
             edge, before = look.dependency, line.dependency
         edits = [] if edge == before else [UpdateDependency(edge.source, edge.target, edge.on, edge.when)]
         what = f"Update dependency: {edge.source} → {edge.target}"
@@ -224,8 +224,8 @@ class PlanEditor:
         return [*lines, *(RemoveTask(task_id) for task_id in self.plan.plan.nodes)]
 
     def batch_operations(self, operations: Iterable[Callable[[Self], Any]]) -> list[Any]:
-        """Call each with the editor, one after the other. One that raises has its exception for a result, and the
-        others are called all the same."""
+        """Call each operation with the editor, in order, and return the results. If an operation raises, its result is
+        the exception, and the next one is called."""
         results: list[Any] = []
         for operation in operations:
             try:
@@ -246,7 +246,7 @@ class PlanEditor:
                 part.add_task(copy.deepcopy(star))  # type: ignore[arg-type]
             for line in self.plan.lines:
                 if line.from_task_id in chosen and line.to_task_id in chosen:
-                    part.add_dependency(line.twin())
+                    part.add_dependency(line.detached_copy())
         return type(self)(part)
 
     def merge(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
@@ -269,11 +269,11 @@ class PlanEditor:
         with _executing():
             self.plan.to_json(save_path=file_path)
         self.invoker.execution_count += 1
-        saved: str = self._told(f"save_{self.naming.noun}", file_path)
+        saved: str = self._notify(f"save_{self.naming.noun}", file_path)
         return saved
 
     def load(self, file_path: str) -> DocumentedPlan:
-        """Edit the plan of a JSON file from now on. ``undo`` returns to the one before."""
+        """Replace the edited plan by that of a JSON file. ``undo`` returns to the previous plan."""
         with _executing():
             loaded = self.plan_class.from_json(file_path=file_path)
         return self._swap(loaded, f"Load {self.naming.noun}: {Path(file_path).name}")
@@ -299,19 +299,19 @@ class PlanEditor:
     # -- history -------------------------------------------------------------------------------------------------------
 
     def undo(self) -> bool:
-        """Take the last command back. False if there is none; CommandExecutionError if the plan has moved on."""
+        """Undo the last command. False if there is none; CommandExecutionError if the plan has changed since."""
         with _executing():
             command = self.invoker.undo()
         if command is not None:
-            self._told("undo", command.description)
+            self._notify("undo", command.description)
         return command is not None
 
     def redo(self) -> bool:
-        """Do again what was undone last. False if there is nothing."""
+        """Redo the last undone command. False if there is none."""
         with _executing():
             command = self.invoker.redo()
         if command is not None:
-            self._told("redo", command.description)
+            self._notify("redo", command.description)
         return command is not None
 
     def can_undo(self) -> bool:
@@ -332,7 +332,7 @@ class PlanEditor:
     def clear_history(self) -> None:
         self.invoker.clear()
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def validate(self) -> tuple[bool, list[str]]:
         return self.plan.validate_dag()
@@ -347,7 +347,7 @@ class PlanEditor:
         return self.plan.get_ready_tasks()
 
     def get_statistics(self) -> dict[str, Any]:
-        """The figures of the plan, and of the editor."""
+        """The statistics of the plan and of the editor."""
         return {
             **self.plan.get_statistics(),
             "editor_execution_count": self.invoker.execution_count,
@@ -380,8 +380,7 @@ class PlanEditor:
         return command_history.described_commands(self.naming).get(name)
 
     def execute_command_by_name(self, name: str, **arguments: Any) -> Any:
-        """The same as calling the command, with its arguments by name. Raises ValueError for a name that is not
-        known."""
+        """Call the command of that name, with its arguments by name. Raises ValueError for an unknown name."""
         with _executing():
             call = command_history.find_command(self, name)
         try:
@@ -406,12 +405,12 @@ def _updated(line: TaskStarLine, updates: Mapping[str, Any]) -> TaskStarLine:
 
 
 def _renamed(star: TaskStar, task_id: str) -> TaskStar:
-    """A copy of what a task is to do, under another id."""
+    """A copy of a task under another id, not started."""
     return TaskStar.from_dict({**star.to_dict(), "task_id": task_id, "status": None, "task_data": star.task_data})
 
 
 def _redrawn(line: TaskStarLine, prefix: str) -> TaskStarLine:
-    """A copy of a line between renamed tasks."""
+    """A copy of a line, between the renamed tasks."""
     twin = TaskStarLine(
         prefix + line.from_task_id,
         prefix + line.to_task_id,

@@ -17,7 +17,7 @@ _PROCESSING = ("processing_start_time", "processing_end_time", "processing_durat
 
 
 class SessionMetricsObserver(IEventObserver):
-    """Subscribe it to the bus; ``get_metrics`` returns what it has counted and what follows from that."""
+    """Counts events of the bus it is subscribed to; ``get_metrics`` returns the counters and statistics."""
 
     naming: ClassVar[Naming] = GALAXY
 
@@ -104,10 +104,10 @@ class SessionMetricsObserver(IEventObserver):
         }
         self.metrics[f"{self.naming.noun}_modifications"].setdefault(plan_id, []).append(record)
 
-    # -- what follows from it ------------------------------------------------------------------------------------------
+    # -- statistics ----------------------------------------------------------------------------------------------------
 
     def get_metrics(self) -> dict[str, Any]:
-        """Everything that was counted, and the statistics of tasks, plans and modifications."""
+        """The counters, and the statistics of tasks, plans and modifications."""
         noun = self.naming.noun
         return {
             **self.metrics,
@@ -168,7 +168,7 @@ class SessionMetricsObserver(IEventObserver):
 
 
 def changes_between(old: Any, new: Any) -> dict[str, Any] | None:
-    """What was changed from one plan to another; None if one of them is not given."""
+    """The changes from one plan to another; None if one of them is missing."""
     if not isinstance(old, DocumentedPlan) or not isinstance(new, DocumentedPlan):
         return None
     edits = diff(Outline.of(old.plan), Outline.of(new.plan)).edits
@@ -207,7 +207,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 class PlanProgressObserver(IEventObserver):
-    """What ConstellationProgressObserver and OrionProgressObserver are, but for their names.
+    """The common part of ConstellationProgressObserver and OrionProgressObserver.
 
     The agent has the documented ``add_task_completion_event`` and ``add_constellation_completion_event``."""
 

@@ -52,14 +52,14 @@ from asterism.core.plan.task import Dependency
 
 
 class PlanSynchronizer(PromptObserver):
-    """What ConstellationModificationSynchronizer and OrionModificationSynchronizer are, but for their names."""
+    """The common part of ConstellationModificationSynchronizer and OrionModificationSynchronizer."""
 
     naming: ClassVar[Naming] = GALAXY
 
     def __init__(self, orchestrator: Any, logger: logging.Logger | None = None) -> None:
         self.orchestrator = orchestrator
         self.logger = logger or logging.getLogger("asterism.compat.synchronizer")
-        self.pending = Pending(self._warn_of_silence)
+        self.pending = Pending(self._warn_of_timeout)
         self._live: dict[str, DocumentedPlan] = {}
         self._current: DocumentedPlan | None = None
         self._unmerged: tuple[DocumentedPlan, Outline | None] | None = None  # a copy that is not merged yet
@@ -95,14 +95,14 @@ class PlanSynchronizer(PromptObserver):
             self._live.clear()
 
     def _elsewhere(self, plan_id: str | None) -> bool:
-        """Whether another orchestrator on the same bus runs the plan. Its events are not for us."""
+        """Whether another orchestrator on the same bus runs the plan; its events are ignored."""
         return plan_id not in self._live and plan_id in runs_on(getattr(self.orchestrator, "event_bus", None))
 
     def watch(self, live: DocumentedPlan) -> None:
-        """A run begins that is ours to look after."""
+        """Start to track a run of our orchestrator."""
         self._follow_loop()
         if self._unmerged is not None and not _same(self._unmerged[0], live):
-            self._unmerged = None  # it was meant for another run
+            self._unmerged = None  # it belongs to another run
         self.merge_and_sync(live)
         self._live[live.plan_id] = self._current = live
 
@@ -135,8 +135,8 @@ class PlanSynchronizer(PromptObserver):
                 self.pending.resolve(key, True)
 
     def _target(self, plan_ids: Iterable[str | None], tasks: tuple[str, ...]) -> str | None:
-        """The plan that an answer is for: one that it names and that has such a task, or the only one in which such a
-        task is pending, or one that it names and that is running. None if it cannot be told."""
+        """The plan of an answer: a named plan that has such a task, else the only plan in which such a task is pending,
+        else a named plan that is running. None if there is no such plan."""
         named = [plan_id for plan_id in plan_ids if plan_id]
         runs = runs_on(getattr(self.orchestrator, "event_bus", None))
         plans = {plan_id: run.live for plan_id, run in runs.items()} | self._live
@@ -157,7 +157,7 @@ class PlanSynchronizer(PromptObserver):
     def _warn_of_stray(self, tasks: tuple[str, ...], plan_ids: Iterable[str | None]) -> None:
         waiting = self._waiting(tasks)
         if waiting and not any(self.pending.anywhere(task) for task in tasks):
-            return  # those that have it pending warn
+            return  # the synchronizers that have it pending warn
         names = ", ".join(repr(plan_id) for plan_id in dict.fromkeys(plan_ids) if plan_id) or "nothing"
         pending = ", ".join(map(repr, sorted(waiting)))
         where = f"it is pending in {pending}; name one of them" if pending else "no run waits for it"
@@ -166,13 +166,13 @@ class PlanSynchronizer(PromptObserver):
         )
 
     def _others(self) -> Iterable[PlanSynchronizer]:
-        """The other synchronizers that look after runs on the same bus."""
+        """The other synchronizers of runs on the same bus."""
         runs = runs_on(getattr(self.orchestrator, "event_bus", None)).values()
         found = {id(run.synchronizer): run.synchronizer for run in runs}
         return [one for one in found.values() if issubclass(type(one), PlanSynchronizer) and one is not self]
 
     def _take(self, new: Any, live: DocumentedPlan | None, seen: Outline | None, tasks: tuple[str, ...]) -> None:
-        """Merge an agent's copy into the plan that is running, or keep it until the next merge."""
+        """Merge an agent's copy into the running plan, or store it until the next merge."""
         if new is None:
             return
         if not isinstance(new, DocumentedPlan):
@@ -187,35 +187,35 @@ class PlanSynchronizer(PromptObserver):
     ) -> None:
         self._current = live
         if new is live:
-            return  # it was changed in place, and each change was checked then
+            return  # it was changed in place, and each change was checked
         try:
             merge_copy(live, new, seen, tasks, self.logger)
         except ModificationRejected as rejected:
             self.logger.warning("the answer to %s was not applied to %s: %s", list(tasks), live.plan_id, rejected)
 
-    def _warn_of_silence(self, key: Key) -> None:
+    def _warn_of_timeout(self, key: Key) -> None:
         self.logger.warning("no answer to the end of %s in %s in time; the plan continues", key[1], key[0])
 
     def forget(self, plan_id: str) -> None:
-        """The run is over: drop its pending ends."""
+        """Drop the pending ends of a run that has ended."""
         self._live.pop(plan_id, None)
         self.pending.forget(plan_id)
 
     # -- the documented methods ----------------------------------------------------------------------------------------
 
     async def wait_for_pending_modifications(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is pending. False when something timed out; it is then no longer pending."""
+        """Wait until nothing is pending. False if an end timed out, which removes it."""
         return await self.pending.wait(timeout)
 
     def merge_and_sync(self, live: DocumentedPlan) -> DocumentedPlan:
-        """The plan with the agent's last changes merged in. While it runs, that has happened already."""
+        """Merge the agent's last changes into the plan and return it. In a run they are merged already."""
         if self._unmerged is not None:
             (new, seen), self._unmerged = self._unmerged, None
             self._merge(live, new, seen)
         return live
 
     def current(self) -> DocumentedPlan | None:
-        """The plan as it was last heard of: the live one, or an agent's copy that is still to be merged."""
+        """The latest plan: the live plan, or an agent's copy that is not merged yet."""
         return self._current
 
     @property
@@ -224,14 +224,14 @@ class PlanSynchronizer(PromptObserver):
 
     @current_plan.setter
     def current_plan(self, new: DocumentedPlan | None) -> None:
-        """An agent's copy, to be merged before the plan continues; None for nothing to merge."""
+        """Set an agent's copy, to be merged before the plan continues; None if there is nothing to merge."""
         if new is not None and not isinstance(new, DocumentedPlan):
             raise TypeError(f"this takes a {self.naming.noun}, not {new!r}")
         self._unmerged = None if new is None or new in self._live.values() else (new, None)
         self._current = new
 
     def set_modification_timeout(self, timeout: float) -> None:
-        """How long an end may wait for its answer, in seconds, for ends from now on."""
+        """Set how many seconds a later end may wait for its answer."""
         if timeout <= 0:
             raise ValueError(f"a timeout is above 0, not {timeout}")
         self.pending.timeout = timeout
@@ -249,7 +249,7 @@ class PlanSynchronizer(PromptObserver):
         return dict(self.pending.stats)
 
     def clear_pending_modifications(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for all pending ends."""
         self.pending.expire(self.pending.ends)
 
     # -- private names that the documents show -------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def _same(one: DocumentedPlan, other: DocumentedPlan) -> bool:
 
 
 def _task_ids(asked: Any) -> tuple[str, ...]:
-    """What ``on_task_id`` names: one task or several."""
+    """The tasks in ``on_task_id``: one or several."""
     if isinstance(asked, str):
         return (asked,) if asked else ()
     return tuple(task for task in asked if isinstance(task, str)) if isinstance(asked, Iterable) else ()
@@ -301,7 +301,7 @@ def _task_ids(asked: Any) -> tuple[str, ...]:
 def merge_copy(
     live: DocumentedPlan, copy: DocumentedPlan, seen: Outline | None, triggers: tuple[str, ...], logger: logging.Logger
 ) -> None:
-    """Apply what was changed in ``copy`` to ``live``, whole or not at all; then the copy becomes what the live plan is.
+    """Apply the changes of ``copy`` to ``live``, all or none; then update the copy from the live plan.
 
     ``seen`` is the plan as it was when the copy's author was asked. Raises ModificationRejected and changes nothing."""
     _warn_of_claims(live.plan, copy.plan, logger)
@@ -309,20 +309,20 @@ def merge_copy(
     wanted, overtaken = merge(live.plan, base, copy.plan)
     if overtaken:
         left_out = "; ".join(map(str, overtaken))
-        logger.warning("%s: left out, for the tasks have started or ended meanwhile: %s", live.plan_id, left_out)
+        logger.warning("%s: left out, because the tasks have started or ended: %s", live.plan_id, left_out)
     edits = tuple(edit for edit in wanted.edits if not _in_effect(live.plan, edit))
-    live.conditions.learn_from(copy.conditions)
+    live.conditions.register_all(copy.conditions)
     with live.reopened(), refusing():
         batch = EditBatch(edits, "agent", f"the copy of {copy.plan_id!r}", base_version, triggers)
         live.plan.apply(batch, live.plan.clock())
     live.adopt(copy, edits)
     if copy.runner is None:
-        copy.follow(live)
+        copy.copy_from(live)
         copy.lineage = live.lineage
 
 
 def _base(live: DocumentedPlan, copy: DocumentedPlan, seen: Outline | None) -> tuple[Outline, int | None]:
-    """What the copy was made from, and the version that its edits are based on (None: unknown)."""
+    """The base of the copy, and the version of that base (None: unknown)."""
     if copy.lineage == live.lineage:
         known = copy.plan.origin or live.written(copy.stamp)
         if known is not None:
@@ -331,7 +331,7 @@ def _base(live: DocumentedPlan, copy: DocumentedPlan, seen: Outline | None) -> t
 
 
 def _in_effect(live: Constellation, edit: Edit) -> bool:
-    """Whether the plan is already as the edit would have it: the same change came another way."""
+    """Whether the plan already has the change of the edit."""
     nodes = live.nodes
     if isinstance(edit, AddTask):
         return edit.task.id in nodes and nodes[edit.task.id].task == edit.task

@@ -21,15 +21,15 @@ from asterism.core.plan.edits import CancelTask
 from asterism.core.plan.node import Node
 
 DEFAULT_TIMEOUT = 1000.0
-"""The timeout passed to a device manager for a task without one, in seconds."""
+"""The timeout in seconds that a device manager gets for a task without a timeout."""
 
 
 class TaskStar(StarSpec):
-    """One task. Give it to a constellation with ``add_task``; from then on it shows how far it has come there."""
+    """One task. After ``add_task`` of a constellation it shows its progress there."""
 
     @classmethod
     def of(cls, plan: Constellation, node: Node, home: Home, created: datetime) -> TaskStar:
-        """The handle of a node that is in a constellation already."""
+        """Make the handle of a node of a constellation."""
         star = cls.__new__(cls)
         star._errors = []
         star._begin(created)
@@ -37,16 +37,16 @@ class TaskStar(StarSpec):
         return star
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskStar:
-        """The same task in the same state, on its own."""
+        """The same task in the same state, in no constellation."""
         twin = TaskStar.__new__(TaskStar)
         twin._errors = []
         twin._begin(self._created)
-        twin.stand_alone(self.node.task)
+        twin.detach(self.node.task)
         twin.invalid = dict(self.invalid)
         manual_progress.carry(self.node, twin.plan, twin.node)
         return twin
 
-    # -- how far it has come -------------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> TaskStatus:
@@ -94,25 +94,25 @@ class TaskStar(StarSpec):
 
     @property
     def prerequisites(self) -> frozenset[str]:
-        """The tasks that this one still waits for."""
+        """The tasks that this task still waits for."""
         nodes = self.plan.nodes
         return frozenset(s for s, d in self.node.parents.items() if not nodes[s].satisfies(d, self.node))
 
     @property
     def dependents(self) -> frozenset[str]:
-        """The tasks that wait for this one."""
+        """The tasks that wait for this task."""
         return frozenset(self.node.children)
 
     @property
     def retries_used(self) -> int:
-        """How many times it was tried again, or is about to be."""
+        """The number of retries, including a pending one."""
         attempts = self.node.attempts
         return attempts if self.node.status is core.PENDING else max(0, attempts - 1)
 
     # -- by hand: for plans that no orchestrator runs ------------------------------------------------------------------
 
     def start_execution(self) -> None:
-        """It has started. Refused when it is not ready."""
+        """Record that it has started. Refused when it is not ready."""
         manual_progress.start(self.plan, self.node, self.target_device_id)
 
     def complete_with_success(self, result: Any) -> None:
@@ -127,19 +127,19 @@ class TaskStar(StarSpec):
         return self.node.status is core.FAILED and failures <= self.node.task.retries
 
     def retry(self) -> None:
-        """Make a failed task pending again. In a run the orchestrator does that, as often as ``retry_count`` says."""
+        """Make a failed task pending again. In a run the orchestrator does that, up to ``retry_count`` times."""
         if not self.should_retry():
             why = "its retries are used up" if self.node.status is core.FAILED else f"it is {self.status}, not failed"
             raise refuse("progress", f"task {self.task_id!r} cannot be retried: {why}")
         manual_progress.reset(self.plan, self.node)
 
     def cancel(self) -> None:
-        """Cancel it, or stop it if it runs; also while an orchestrator runs it."""
+        """Cancel it, or stop it if it is running; also allowed while an orchestrator runs the plan."""
         with refusing():
             self.edit(CancelTask(self.task_id, "cancelled by hand"))
 
     async def execute(self, device_manager: DeviceManager) -> ExecutionResult:
-        """Have the device manager carry it out on its device. An exception becomes a failed result."""
+        """Execute it on its device through the device manager. An exception becomes a failed result."""
         device = self.target_device_id
         if device is None:
             raise ValueError(f"task {self.task_id!r} has no device: set target_device_id")
@@ -162,14 +162,14 @@ class TaskStar(StarSpec):
 
     def add_dependency(self, task_id: str) -> None:
         """Wait for another task of the same constellation, by an unconditional line."""
-        self._constellation().tie(task_id, self.task_id)
+        self._constellation().add_unconditional(task_id, self.task_id)
 
     def remove_dependency(self, task_id: str) -> None:
-        self._constellation().untie(task_id, self.task_id)
+        self._constellation().remove_line(task_id, self.task_id)
 
     def add_dependent(self, task_id: str) -> None:
         """Make another task of the same constellation wait for this one."""
-        self._constellation().tie(self.task_id, task_id)
+        self._constellation().add_unconditional(self.task_id, task_id)
 
     def _constellation(self) -> Home:
         if self.home is None:
@@ -184,7 +184,7 @@ class TaskStar(StarSpec):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The task that ``to_dict`` wrote, with its progress, in no constellation."""
+        """Read a task that ``to_dict`` wrote, with its progress; it is in no constellation."""
         with refusing():
             return plan_records.star_from_dict(cls, data)
 

@@ -29,7 +29,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "priority": ("priority", lambda value: Priority(member(TaskPriority, value))),
     "target_device_id": ("device", lambda value: value),
 }
-"""Documented name -> field of the core's task, and how its value is written there."""
+"""Documented name -> field of the core's task, and the conversion of its value."""
 
 _DATA: dict[str, Callable[[Any], Any]] = {
     "name": lambda value: value,
@@ -38,12 +38,11 @@ _DATA: dict[str, Callable[[Any], Any]] = {
     "task_data": lambda value: dict(value or {}),
     "expected_output_type": lambda value: value,
 }
-"""What is kept inside ``data``, as the core has no word for it."""
+"""Fields stored inside ``data``, because the core's task does not have them."""
 
 
 def changes_of(task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes of the core's task that documented fields stand for. Raises ValueError for a name it does not
-    know."""
+    """Translate documented fields into changes of the core's task. Raises ValueError for an unknown name."""
     unknown = [name for name in fields if name not in _FIELDS and name not in _DATA]
     if unknown:
         known = ", ".join(sorted({*_FIELDS, *_DATA}))
@@ -58,12 +57,12 @@ def changes_of(task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needs_of(kind: DeviceType | None) -> frozenset[str]:
-    """The capability that a device type stands for."""
+    """The capability for a device type."""
     return frozenset() if kind is None else frozenset({f"serve as {kind}"})
 
 
 def invalid_values(timeout: Any, retry_count: Any) -> dict[str, Any]:
-    """Of these, what the core would not take. The documented constructor accepts it, and ``validate`` complains."""
+    """The values that the core would refuse. The documented constructor accepts them, and ``validate`` reports them."""
     found: dict[str, Any] = {}
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
         found["timeout"] = timeout
@@ -77,13 +76,13 @@ class Home(Protocol):
 
     def apply(self, *edits: Edit) -> Applied: ...
 
-    def tie(self, source: str, target: str) -> None: ...
+    def add_unconditional(self, source: str, target: str) -> None: ...
 
-    def untie(self, source: str, target: str) -> None: ...
+    def remove_line(self, source: str, target: str) -> None: ...
 
 
 class _Spec(Generic[Value]):
-    """An attribute that is kept in the core's task, as a field of it or inside its ``data``."""
+    """An attribute stored in the core's task, as a field or inside its ``data``."""
 
     def __init__(self, field: str | None = None) -> None:
         self._field = field
@@ -110,7 +109,7 @@ class _Spec(Generic[Value]):
 
 
 class StarSpec:
-    """The asking half of a TaskStar."""
+    """The part of a TaskStar that describes the work; TaskStar adds its progress."""
 
     name = _Spec[str]()
     description = _Spec[str]("description")
@@ -119,7 +118,7 @@ class StarSpec:
     expected_output_type = _Spec["str | None"]()
 
     invalid: dict[str, Any]
-    """Values that no plan would take; ``validate`` names them."""
+    """Values that every plan would refuse; ``validate`` reports them."""
 
     def __init__(
         self,
@@ -139,14 +138,14 @@ class StarSpec:
         task_id = task_id or str(uuid4())
         kind = None if device_type is None else member(DeviceType, device_type)
         delay = RETRY_DELAY
-        if config is not None:  # what it says comes before the other arguments
+        if config is not None:  # it takes precedence over the other arguments
             timeout, retry_count = config.timeout or timeout, config.retry_count or retry_count
             priority, delay = config.priority or priority, config.retry_delay
             task_data = {**(task_data or {}), **config.metadata}
         invalid = invalid_values(timeout, retry_count)
         self._errors: list[str] = []
         self._begin(datetime.now(UTC))
-        self.stand_alone(
+        self.detach(
             Task(
                 task_id,
                 description=description,
@@ -174,14 +173,14 @@ class StarSpec:
         self._created, self._edited = created, created
 
     def restore(self, created: datetime, edited: datetime) -> None:
-        """When it was made and last edited, as it was written."""
+        """Set the times of its creation and last edit, read from a record."""
         self._created, self._edited = created, edited
 
     def bind(self, plan: Constellation, node: Node, home: Home | None) -> None:
         self.plan, self.node, self.home = plan, node, home
 
-    def stand_alone(self, task: Task) -> None:
-        """Belong to no constellation, with nothing done yet."""
+    def detach(self, task: Task) -> None:
+        """Leave its constellation; the task is pending again."""
         plan = Constellation("star")
         plan.add(task)
         self.bind(plan, plan.nodes[task.id], None)
@@ -194,7 +193,7 @@ class StarSpec:
         self._edited = datetime.now(UTC)
 
     def edit(self, edit: Edit) -> None:
-        """Change the plan that it is in, or its own."""
+        """Edit its constellation, or its own plan if it has none."""
         if self.home is not None:
             self.home.apply(edit)
             return
@@ -229,7 +228,7 @@ class StarSpec:
 
     @property
     def target_device_id(self) -> str | None:
-        """The device that has the task, or the one that it asks for."""
+        """The device that has the task, or the one that it requests."""
         device = self.node.device
         return device if device is not None and device != manual_progress.BY_HAND else self.node.task.device
 
@@ -263,16 +262,16 @@ class StarSpec:
         self.update(task_data={**self.task_data, **data})
 
     def to_request_string(self) -> str:
-        """What a device is asked for: the description, then the tips, one a line."""
+        """The request to a device: the description, then the tips, one per line."""
         tips = self.tips
         lines = [f"Task Description: {self.description}"]
         return "\n".join([*lines, "Tips for Completion:", *(f" - {tip}" for tip in tips)] if tips else lines)
 
     def validate(self) -> bool:
-        """Whether all that a task should have is there and makes sense."""
+        """Whether all required fields are set and valid."""
         self._errors = [
-            said
-            for wrong, said in (
+            message
+            for wrong, message in (
                 (not self.name, "Task name must be a non-empty string"),
                 (not self.description, "Task description must be a non-empty string"),
                 ("timeout" in self.invalid, "Timeout must be a positive number"),
@@ -283,7 +282,7 @@ class StarSpec:
         return not self._errors
 
     def get_validation_errors(self) -> list[str]:
-        """What the last ``validate`` found."""
+        """The errors of the last ``validate``."""
         return list(self._errors)
 
     # -- private names that the documents show -------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class DeviceType(StrEnum):
 
 
 class ConstellationState(StrEnum):
-    """``CANCELLED`` is not in the documented list, which has no true word for a run that was called off."""
+    """``CANCELLED`` is not in the documented list, which has no word for a cancelled run."""
 
     CREATED = "created"
     READY = "ready"
@@ -76,7 +76,7 @@ STATE_LEVELS: dict[TaskStatus, int] = {
     TaskStatus.FAILED: 3,
     TaskStatus.CANCELLED: 3,
 }
-"""How far a task has come. All ends are equally far."""
+"""Progress of a task; all end states are on one level."""
 
 
 def is_more_advanced(one: TaskStatus, other: TaskStatus) -> bool:
@@ -85,7 +85,7 @@ def is_more_advanced(one: TaskStatus, other: TaskStatus) -> bool:
 
 @dataclass
 class ExecutionResult:
-    """What a device manager answers. ``status`` is a TaskStatus or its text, ``error`` an exception or a message."""
+    """The answer of a device manager. ``status`` is a TaskStatus or its text, ``error`` an exception or a message."""
 
     task_id: str
     status: TaskStatus | str
@@ -97,7 +97,7 @@ class ExecutionResult:
 
     @classmethod
     def of(cls, task_id: str, answer: Any) -> ExecutionResult:
-        """What a device manager answered, also with a class of its own that has the same fields."""
+        """Convert the answer of a device manager, which may be of another class with the same fields."""
         if isinstance(answer, ExecutionResult):
             return answer
         if not hasattr(answer, "status"):
@@ -128,7 +128,7 @@ class TaskConfiguration:
 
 
 class DeviceManager(Protocol):
-    """What the orchestrator needs of a device manager."""
+    """The methods of a device manager that the orchestrator calls."""
 
     async def assign_task_to_device(
         self, *, task_id: str, device_id: str, task_description: str, task_data: dict[str, Any], timeout: float
@@ -140,13 +140,13 @@ class DeviceManager(Protocol):
 
 
 class TaskFailed(RuntimeError):
-    """A device manager reported a failure in words, not as an exception. ``execution`` is all it said."""
+    """A device manager reported a failure as text, not as an exception. ``execution`` is its whole answer."""
 
     def __init__(self, execution: ExecutionResult) -> None:
         self.execution = execution
         status = getattr(execution.status, "value", execution.status)
-        said = execution.error if execution.error is not None else execution.result
-        super().__init__(str(said) if said is not None else f"the device reported {status!r} and no reason")
+        reason = execution.error if execution.error is not None else execution.result
+        super().__init__(str(reason) if reason is not None else f"the device reported {status!r} and no reason")
 
 
 AnyEnum = TypeVar("AnyEnum", bound=Enum)
@@ -213,7 +213,7 @@ class OrionEvent(Event):
 
 @dataclass
 class AgentEvent(Event):
-    """What an agent said (``AGENT_RESPONSE``) or did (``AGENT_ACTION``). Agents publish these; nothing here does."""
+    """An agent's response (``AGENT_RESPONSE``) or action (``AGENT_ACTION``). Only agents publish these."""
 
     agent_name: str
     agent_type: str
@@ -223,7 +223,7 @@ class AgentEvent(Event):
 
 @dataclass
 class DeviceEvent(Event):
-    """A device came or went while a plan was running. ``all_devices`` is what the device manager says of each."""
+    """A device connected or disconnected while a plan was running. ``all_devices`` holds the profile of each."""
 
     device_id: str
     device_status: str
@@ -249,12 +249,12 @@ class IEventPublisher(ABC):
 
 
 class ModificationRejected(EditRejected, ValueError):
-    """A change that was not made; ``violations`` lists every reason."""
+    """A refused change; ``violations`` lists every reason."""
 
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Errors of the core come out as ModificationRejected."""
+    """Raise errors of the core as ModificationRejected."""
     try:
         yield
     except ModificationRejected:
