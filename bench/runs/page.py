@@ -131,8 +131,8 @@ def large_fleets(costs: Sequence[scale.Cost]) -> str:
     first, last = costs[0], costs[-1]
     text = f"""## Large fleets
 
-In PostgreSQL; each device has {scale.UNDER_WAY} active runs, and one run in five waits. Growth is the growth of the cost
-divided by that of the fleet: 1 is linear, and the bar is {scale.TOLERANCE:g}. The pass that reassigns work finds
+In PostgreSQL; each device has {scale.UNDER_WAY} active runs, and one run in five waits. Growth is the growth of the
+cost divided by that of the fleet: 1 is linear, and the bar is {scale.TOLERANCE:g}. The pass that reassigns work finds
 {last.lost} runs of dead devices, the one that assigns work {last.given} runs that wait while all have room.
 
 """

@@ -21,7 +21,8 @@ def claims(found: list[contending.Measured]) -> str:
 
 *Alone* is one client that claims one issue after the other on one connection, without other clients. The other columns
 are {number} processes that claim different issues of one series at the same moment (tasks of one loop, where the
-register is memory): the time until the last answer, the claims per second, and the number of tries of each client. They try until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
+register is memory): the time until the last answer, the claims per second, and the number of tries of each client.
+They try until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
 queued, or there would be no figure here. A late try is followed by a pause of {RETRY_PAUSE[0]:g} to
 {RETRY_PAUSE[1]:g} s, whose upper end doubles with every try, up to
 {RETRY_PAUSE[1] * MAX_PAUSE_FACTOR:g} s: most of the time is spent waiting.
