@@ -9,11 +9,10 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
-from asterism.peers import exchange, ingest, rollback_detection
-from asterism.peers.exchange import Exchange, Transport
+from asterism.peers import exchange, record_decisions, rollback_detection
+from asterism.peers.exchange import Exchange, SyncResult, Transport
 from asterism.peers.messages import Cursor
 from asterism.peers.registry import Peer
-from asterism.peers.sync_progress import SyncResult
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
@@ -130,7 +129,7 @@ def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     async def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(ingest._Batch, "_lost_by_own_device", nothing)
+    monkeypatch.setattr(record_decisions.BatchDecisions, "_lost_by_own_device", nothing)
     is_noticed(monkeypatch, words, first=first, world=PutBackWorld)
 
 
@@ -138,7 +137,7 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
+    monkeypatch.setattr(record_decisions.BatchDecisions, "_loss_writes", nothing)
     is_noticed(monkeypatch, "and was not notified")
 
 
@@ -146,8 +145,8 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
-    monkeypatch.setattr(ingest, "next_revision", always_new)
-    monkeypatch.setattr(ingest._Batch, "_authority", lambda *_: None)
+    monkeypatch.setattr(record_decisions, "next_revision", always_new)
+    monkeypatch.setattr(record_decisions.BatchDecisions, "_authority", lambda *_: None)
     monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
@@ -161,10 +160,10 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
             self._rounds = 0
             return await super().sync(peer, transport)
 
-        async def _ingest(self, *arguments: Any) -> Any:
+        async def _fetch_missing(self, *arguments: Any) -> Any:
             self._rounds += 1
             if self._rounds > 30:
                 raise Violation("they keep sending each other the same records")
-            return await super()._ingest(*arguments)
+            return await super()._fetch_missing(*arguments)
 
     is_noticed(monkeypatch, "keep sending each other|long after", make_exchange=Bounded)

@@ -14,7 +14,7 @@ import pytest
 
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
-from asterism.peers import ingest
+from asterism.peers.record_decisions import BatchDecisions
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
@@ -93,7 +93,7 @@ def test_the_command_of_a_peer_world_replays_it(
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # losers are not notified
+    monkeypatch.setattr(BatchDecisions, "_loss_writes", nothing)  # losers are not notified
     replays(
         broken_in(lambda seed: simulate(seed, world=PeerWorld, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)),
         capsys,

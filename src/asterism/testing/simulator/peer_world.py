@@ -21,8 +21,8 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
+from asterism.peers.peer_service import SyncLoop
 from asterism.peers.registry import Peer, PeerRegistry
-from asterism.peers.sync_loop import SyncLoop
 from asterism.store.protocol import FEED, PutRegister, Query
 from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.simulator.peer_checks import check, text_of
