@@ -21,9 +21,9 @@ from asterism.fleet.ledger import Step
 from asterism.store.protocol import TakeRequest
 from asterism.testing.simulator import Violation, fleet_world, simulate
 from asterism.testing.simulator import network as sim_network
+from asterism.testing.simulator.checker import CheckedStore, Checker
 from asterism.testing.simulator.fleet_world import SimHost
-from asterism.testing.simulator.sim_machine import Machine, SimExecutor
-from asterism.testing.simulator.witness import Witness, WitnessedStore
+from asterism.testing.simulator.machines import Machine, SimExecutor
 from asterism.testing.virtual_time import run as in_virtual_time
 
 ABLATED = 400
@@ -37,8 +37,8 @@ def test_no_world_breaks_a_promise(seeds: range) -> None:
 
 
 def test_one_seed_is_one_world() -> None:
-    assert simulate(4).witness.log == simulate(4).witness.log
-    assert simulate(4).witness.log != simulate(5).witness.log
+    assert simulate(4).checker.log == simulate(4).checker.log
+    assert simulate(4).checker.log != simulate(5).checker.log
 
 
 def hunt(worlds: int) -> None:
@@ -151,8 +151,8 @@ class FrozenAfterTaking(sim_network.Wire):
 async def staged() -> list[str]:
     """Return the broken promises if a reply arrives after the run was assigned to another device."""
     loop = asyncio.get_running_loop()
-    witness = Witness(loop.time)
-    store = WitnessedStore(lambda: 1_000_000.0 + loop.time(), witness)
+    checker = Checker(loop.time)
+    store = CheckedStore(lambda: 1_000_000.0 + loop.time(), checker)
     chance = random.Random(1)
     terms: dict[str, Any] = {"heartbeat": 3.0, "timeout": 10.0}
 
@@ -160,7 +160,7 @@ async def staged() -> list[str]:
         machine = Machine(name, 1.0, 0.0)
         line = wire(store, machine, chance)
         fleet = Fleet(line, by=name, clock=machine, chance=chance)
-        executor = SimExecutor(machine, witness, chance)
+        executor = SimExecutor(machine, checker, chance)
         agent = DeviceAgent(fleet, name, executor=executor, grace=0.5, monitor_every=every, host=SimHost(name), **terms)
         line.session = agent.session.id
         return asyncio.create_task(agent.run())
@@ -175,7 +175,7 @@ async def staged() -> list[str]:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    return witness.violations
+    return checker.violations
 
 
 def test_the_lease_is_checked_again_after_a_wait() -> None:

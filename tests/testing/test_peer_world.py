@@ -16,7 +16,7 @@ from asterism.peers.registry import Peer
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
-from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
+from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PutBackWorld
 
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
@@ -28,7 +28,7 @@ def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::every]]
     assert len(peer_world.schedules(depth)) == 8**depth
     lost = sum(
-        simulate(number, world=peer_world.PeerWorld, splits=splits).witness.lost
+        simulate(number, world=peer_world.PeerWorld, splits=splits).checker.lost
         for number, splits in enumerate(schedules)
     )
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
@@ -36,11 +36,11 @@ def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified
 
 @pytest.mark.hunt(few=8, many=100)
 def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
-    assert sum(simulate(seed, world=peer_world.PeerWorld).witness.lost for seed in seeds) > 0
+    assert sum(simulate(seed, world=peer_world.PeerWorld).checker.lost for seed in seeds) > 0
 
 
 def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
-    log = [line.split() for line in simulate(67, world=PutBackWorld).witness.log]
+    log = [line.split() for line in simulate(67, world=PutBackWorld).checker.log]
     left = [{line[2] for line in log if line[-1] == f"e-{store})"} for store in ("m0", "m1", "m2")]
     contested = set.intersection(*left)  # some store left them to m0, some to m1, some to m2
     assert contested
@@ -55,15 +55,15 @@ def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_w
     seen: list[peer_world.PeerWorld] = []
     for seed in seeds:
         simulate(seed, seen, world)
-    log = "\n".join(str(line) for one in seen for line in one.witness.log)
-    assert sum(one.witness.forgot for one in seen) > 0 or world is not ForgetfulWorld
+    log = "\n".join(str(line) for one in seen for line in one.checker.log)
+    assert sum(one.checker.forgot for one in seen) > 0 or world is not ForgetfulWorld
     assert "is put back" in log or world is not PutBackWorld
     assert "jumps by" in log or world is not JumpingWorld
 
 
 def test_one_seed_is_one_world() -> None:
-    assert simulate(4, world=peer_world.PeerWorld).witness.log == simulate(4, world=peer_world.PeerWorld).witness.log
-    assert simulate(4, world=peer_world.PeerWorld).witness.log != simulate(5, world=peer_world.PeerWorld).witness.log
+    assert simulate(4, world=peer_world.PeerWorld).checker.log == simulate(4, world=peer_world.PeerWorld).checker.log
+    assert simulate(4, world=peer_world.PeerWorld).checker.log != simulate(5, world=peer_world.PeerWorld).checker.log
 
 
 def test_there_are_eight_ways_to_cut_three_links() -> None:
@@ -106,7 +106,7 @@ def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPa
 
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
     for seed in range(5):
-        assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
+        assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).checker.lost == 0
 
 
 def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:

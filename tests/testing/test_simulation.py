@@ -19,8 +19,7 @@ from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
 from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
-from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
-from asterism.testing.simulator.peer_world import PeerWorld
+from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
 from asterism.testing.simulator.plan_world import PlanWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
@@ -114,7 +113,7 @@ class Hasty(PlanWorld):
 
     async def play(self):
         self.boot("m0")
-        self.witness.broken(f"nothing was done: {self.words} {self.chance.random()}")
+        self.checker.broken(f"nothing was done: {self.words} {self.chance.random()}")
 
 
 if __name__ == "__main__":
@@ -201,7 +200,7 @@ logging.getLogger("asterism").setLevel(logging.CRITICAL)
 for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld, {few})):
     for seed in range(seeds):
         world = simulate(seed, world=kind)
-        log = getattr(world, "log", world.witness.log)  # of a plan: without the shutdown
+        log = getattr(world, "log", world.checker.log)  # of a plan: without the shutdown
         assert len(log) > 10
         print(kind.__name__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
 """
