@@ -19,8 +19,7 @@ from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
 from asterism.store.protocol import TakeRequest
-from asterism.testing.simulator import Violation, fleet_world, simulate
-from asterism.testing.simulator import network as sim_network
+from asterism.testing.simulator import Violation, fleet_world, machines, simulate
 from asterism.testing.simulator.checker import CheckedStore, Checker
 from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.simulator.machines import Machine, SimExecutor
@@ -59,7 +58,7 @@ def no_self_fencing(patch: pytest.MonkeyPatch) -> None:
 
 def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
     """The monitor relies on the clock of a device, and does not check twice."""
-    patch.setattr(sim_network.Wire, "clock", lambda wire: 1_000_000.0 + wire._machine.time())
+    patch.setattr(machines.Wire, "clock", lambda wire: 1_000_000.0 + wire._machine.time())
     patch.setattr(monitor.Monitor, "_silent_for", lambda *_: 1e9)
 
 
@@ -133,7 +132,7 @@ SCHEDULES = range(10)
 """Seeds of the order in which a machine that thaws continues."""
 
 
-class FrozenAfterTaking(sim_network.Wire):
+class FrozenAfterTaking(machines.Wire):
     """The machine freezes between the store's commit and its answer, for longer than its lease."""
 
     frozen = False
@@ -156,7 +155,7 @@ async def staged() -> list[str]:
     chance = random.Random(1)
     terms: dict[str, Any] = {"heartbeat": 3.0, "timeout": 10.0}
 
-    def device(name: str, wire: type[sim_network.Wire], every: float | None) -> asyncio.Task[None]:
+    def device(name: str, wire: type[machines.Wire], every: float | None) -> asyncio.Task[None]:
         machine = Machine(name, 1.0, 0.0)
         line = wire(store, machine, chance)
         fleet = Fleet(line, by=name, clock=machine, chance=chance)
@@ -169,7 +168,7 @@ async def staged() -> list[str]:
     run = await person.create(Workflow("w", call="work:do", **terms), {"steps": 1, "seconds": 60.0, "fails": 0.0})
     tasks = [device("late", FrozenAfterTaking, None)]
     await asyncio.sleep(20.0)
-    tasks.append(device("other", sim_network.Wire, 2.0))
+    tasks.append(device("other", machines.Wire, 2.0))
     ended = await person.wait(run.id)
     assert (ended.status, ended.device, ended.epoch) == ("completed", "other", 2)
     for task in tasks:
