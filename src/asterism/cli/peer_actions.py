@@ -18,10 +18,9 @@ from asterism.cli.peer_tables import RefusalLog, sync_json, sync_lines
 from asterism.cli.screen import print_lines
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client
-from asterism.peers.exchange import Exchange
+from asterism.peers.exchange import Exchange, SyncResult
 from asterism.peers.invitations import DEFAULT_PORT, Invitation, invite, peer_url
-from asterism.peers.service import serve_peers
-from asterism.peers.sync_progress import SyncResult
+from asterism.peers.peer_service import serve_peers
 
 log = logging.getLogger("asterism.peers")
 

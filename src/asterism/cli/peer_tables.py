@@ -14,9 +14,9 @@ from asterism.cli.formats import format_size
 from asterism.cli.screen import wrapped
 from asterism.cli.text_table import Cell, Column, table
 from asterism.fleet.fleet import Fleet
+from asterism.peers.exchange import SyncResult
 from asterism.peers.invitations import expires_at
 from asterism.peers.registry import Peer, PeerRegistry
-from asterism.peers.sync_progress import SyncResult
 from asterism.report.status_style import DIM, tone
 from asterism.store.protocol import Notice, Store, Usage, feed_of
 
