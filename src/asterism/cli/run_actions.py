@@ -153,9 +153,14 @@ def describe_end(run: Run) -> str:
     on = f" on {run.device}" if run.device is not None else ""
     if run.status is COMPLETED:
         return clean(f"{short(run.id)} completed{on}{after}")
-    cancelled = (run.error or "").partition(":")[0].removesuffix(" (cancel)")
-    word = cancelled if run.cancelled else f"failed{on}{after}: {run.error}"
-    return clean(f"{short(run.id)} {word}")
+    if run.cancelled:
+        return clean(f"{short(run.id)} {without_cancel_mark(run.error or '')}")
+    return clean(f"{short(run.id)} failed{on}{after}: {run.error}")
+
+
+def without_cancel_mark(error: str) -> str:
+    """The error of a cancelled run without the remark of its device that it was stopped to cancel it."""
+    return error.removesuffix(" (cancel)")
 
 
 def describe_outcome(before: Run, after: Run) -> str:
