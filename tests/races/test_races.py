@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.errors import EditRejected
 from asterism.core.plan import apply as apply_module
-from asterism.core.plan import provisional
+from asterism.core.plan import graph as graph_module
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.lock import AssignmentLock
@@ -148,7 +148,8 @@ def believe_stopped_executions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def revoke_only_the_edited_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisional, "provisional_below", lambda node: [node])
+    for module in (apply_module, graph_module):
+        monkeypatch.setattr(module, "provisional_below", lambda node: [node])
 
 
 def count_void_reviews(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from asterism.cli.live_frame import frame
 from asterism.cli.plan_progress import Progress
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
-from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.events import Event
+from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import sentence
 

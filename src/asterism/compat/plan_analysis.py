@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from asterism.compat.vocabulary import TaskStatus
-from asterism.core.plan.parallelism import Parallelism, parallelism
+from asterism.core.plan.topological_order import Parallelism, parallelism
 
 if TYPE_CHECKING:
     from asterism.compat.living_plan import LivingPlan
@@ -138,7 +138,7 @@ if TYPE_CHECKING:
 
 def _in_tasks(living: LivingPlan) -> Parallelism:
     """The shape, where every task counts as one."""
-    return parallelism(living.plan, dict.fromkeys(living.plan.nodes, 1.0))
+    return parallelism(living.plan.nodes, dict.fromkeys(living.plan.nodes, 1.0))
 
 
 def longest_path(living: LivingPlan) -> tuple[int, list[str]]:
@@ -149,7 +149,7 @@ def longest_path(living: LivingPlan) -> tuple[int, list[str]]:
 def critical_path(living: LivingPlan) -> tuple[float, list[str]]:
     if not living.is_complete():
         return 0.0, []
-    shape = parallelism(living.plan)
+    shape = parallelism(living.plan.nodes)
     return shape.critical_path, list(shape.path)
 
 
@@ -178,7 +178,7 @@ def parallelism_metrics(living: LivingPlan) -> dict[str, Any]:
     """L, W and W/L: in seconds when every task has ended, in tasks before that."""
     plan = living.plan
     timed = living.is_complete() and len(plan) > 0
-    shape = parallelism(plan) if timed else _in_tasks(living)
+    shape = parallelism(plan.nodes) if timed else _in_tasks(living)
     number = float if timed else int
     return {
         "critical_path_length": number(shape.critical_path),

@@ -42,9 +42,9 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import DevicePolicy
-from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
+from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.store_errors import StoreUnavailable

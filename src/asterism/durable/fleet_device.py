@@ -21,12 +21,11 @@ from asterism.base.expressions import Selections
 from asterism.base.ids import new_id
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import RecordedError, RunRefused
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import Node
-from asterism.core.plan.ready_queue import Lane
 from asterism.core.plan.status import RUNNING
-from asterism.core.plan.task import NOTHING, Task
+from asterism.core.plan.task import Lane, Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow

@@ -17,22 +17,21 @@ from functools import partial
 from typing import Any
 
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.lock import AssignmentLock
 from asterism.core.plan.node import Node
-from asterism.core.plan.ready_queue import Entry, Lane
+from asterism.core.plan.ready_queue import Entry
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
-from asterism.core.plan.task import NOTHING
+from asterism.core.plan.task import Lane
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
-from asterism.orchestrator.options import Options
+from asterism.orchestrator.options import Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.orchestrator.ports import PlanJournal, Scheduler
 from asterism.orchestrator.result import Result
-from asterism.orchestrator.roster import Member
-from asterism.orchestrator.unplaceable_tasks import UnplaceableTasks
+from asterism.orchestrator.roster import Member, UnplaceableTasks
 
 logger = logging.getLogger("asterism.execution")
 

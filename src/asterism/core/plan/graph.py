@@ -2,19 +2,28 @@
 
 Tasks start (``start``), end (``finish``), are retried (``retry``), released (``release``) or cancelled (``cancel``).
 Their ends are reviewed (``settle``). When no task can move, ``close`` cancels the rest. Each step visits only the nodes
-that it changes. apply.py carries out edits, provisional.py confirms and revokes provisional tasks.
+that it changes. apply.py carries out edits.
+
+A node is *settled* when it has ended, its editor has reviewed that end, and it is not provisional. Until then each of
+its children counts it in ``held``. Under the lock policy ``speculative``, a revocable task starts although ``held`` is
+not 0, and is then provisional:
+
+* it is **confirmed** when ``held`` becomes 0. If it has ended by then, its end counts from that moment, which may
+  settle it and confirm its children;
+* an edit that changes it **revokes** it and every provisional task below it: they are pending again, their epochs are
+  void and their results are dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.history import Entry, step_time
-from asterism.core.plan import provisional
 from asterism.core.plan.edits import Key
-from asterism.core.plan.node import Node, outcome_fits
+from asterism.core.plan.node import Node, outcome_fits, provisional_below
 from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
     CANCELLED,
@@ -29,6 +38,8 @@ from asterism.core.plan.status import (
 )
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
+
+_number = attrgetter("number")
 
 Evaluate = Callable[[str, TaskStatus, Any], "bool | str"]
 """(condition, status, result) -> whether it holds, or the text of an error."""
@@ -206,13 +217,13 @@ class Graph:
             node.device = None
             self.queue.push(node)
         else:
-            provisional.reset(self, node)
+            self._reset(node)
             self.requeue(node)
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         """Cancel a pending or running task. Returns the executions (task, epoch) that must stop."""
         if node.provisional:
-            stopped = provisional.revoke(self, provisional.provisional_below(node), now, why)
+            stopped = self.revoke(provisional_below(node), now, why)
         elif node.status is RUNNING and node.device is not None:
             stopped = [(node.id, node.epoch)]
         else:
@@ -223,16 +234,75 @@ class Graph:
         return stopped
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
-        """Settle the ends (task, epoch) that were reviewed. Returns the provisional tasks that this confirms.
+        """Settle the ends (task, epoch) that were reviewed. Returns the provisional tasks that this confirms, in order.
 
         An end whose epoch is no longer that of its task was revoked, and is ignored."""
-        reviewed = []
+        stack = []
         for task_id, epoch in ends:
             node = self.nodes.get(task_id)
             if node is not None and node.epoch == epoch and not node.reviewed:
                 node.reviewed = True
-                reviewed.append(node)
-        return provisional.settle(self, reviewed, now)
+                if node.unsettled and not node.provisional:
+                    stack.append(node)
+        confirmed = []
+        while stack:
+            node = stack.pop()
+            node.unsettled = False
+            for child in sorted(node.children.values(), key=_number):
+                child.held -= 1
+                if child.held:
+                    continue
+                if not child.provisional:
+                    self.requeue(child)
+                    continue
+                confirmed.append(child)
+                if self._confirm(child, now):
+                    stack.append(child)
+        return confirmed
+
+    def _confirm(self, node: Node, now: float) -> bool:
+        """Confirm a provisional task. Returns whether that settles it."""
+        node.provisional = False
+        self.provisionals -= 1
+        self.add_entry(now, "confirmed", node.id)
+        if node.tentative is None:
+            return False
+        status, node.tentative = node.tentative, None
+        self.change_status(node, EVENTS[status])
+        self.add_entry(now, status, node.id, error_text(node.error))
+        return node.reviewed
+
+    def revoke(self, nodes: Iterable[Node], now: float, why: str) -> list[tuple[str, int]]:
+        """Make provisional tasks pending again. Returns the executions (task, epoch) that must stop."""
+        stopped = []
+        revoked = [node for node in nodes if node.provisional]
+        for node in revoked:
+            if node.tentative is None and node.device is not None:
+                stopped.append((node.id, node.epoch))
+            self._reset(node)
+            self.add_entry(now, "revoked", node.id, why)
+        for node in revoked:
+            self.requeue(node)
+        return stopped
+
+    def _reset(self, node: Node) -> None:
+        """Make a running task pending, as if it had never run. Its children drop what they knew of its provisional
+        end."""
+        if node.tentative is not None:
+            for child in node.children.values():
+                if node.satisfies(child.parents[node.id], child):
+                    child.open += 1
+                if child.verdicts:
+                    child.verdicts.pop(node.id, None)
+                child.held -= 1
+                self.requeue(child)
+        if node.provisional:
+            self.provisionals -= 1
+        self.change_status(node, "release")
+        node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
+        node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
+        node.epoch = node.attempts = node.losses = 0
+        node.worked = 0.0
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
         """End the plan when no task can move: cancel the pending tasks, each with a reason. Returns the final state."""
@@ -280,7 +350,7 @@ class Graph:
                 unreachable = f"unreachable: {dependency.requirement}, but {source!r} {ended}"
         return False, unreachable
 
-    # -- structure: used by Constellation, apply and provisional -------------------------------------------------------
+    # -- structure: used by Constellation and apply --------------------------------------------------------------------
 
     def insert(self, node: Node) -> None:
         self.place(node)

@@ -37,9 +37,8 @@ from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import AssignmentLock, EditCycle
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import Snapshot, clone
-from asterism.core.plan.provisional import provisional_below
 from asterism.core.plan.status import ConstellationState, TaskStatus
 
 SCHEMA = 2

@@ -17,22 +17,10 @@ from heapq import heappop, heappush
 
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import Task
-
-Lane = tuple[str | None, frozenset[str]] | None
-"""The device and the capabilities that a task requires; None if any device will do."""
-
-ANY_DEVICE: Lane = None
+from asterism.core.plan.task import Lane, lane_of
 
 Entry = tuple[int, float, int, int, Node]
 """Priority and rank (negated: the least comes first), position among equals, a serial number, the node."""
-
-
-def lane_of(task: Task) -> Lane:
-    """The lane of a task."""
-    if task.device is None and not task.needs:
-        return ANY_DEVICE
-    return (task.device, task.needs)
 
 
 class ReadyQueue:

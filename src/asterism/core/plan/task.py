@@ -9,6 +9,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from asterism.core.errors import InvalidTask, NotJson
+from asterism.core.json_values import NOTHING
 
 
 class Priority(IntEnum):
@@ -24,8 +25,12 @@ OUTCOMES = ("success", "failure", "completion")
 """How the source of a dependency may have to end."""
 
 _OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 ACTIONS = ("call", "argv", "shell", "http")
+
+Lane = tuple[str | None, frozenset[str]] | None
+"""The device and the capabilities that a task requires; None if any device will do."""
+
+ANY_DEVICE: Lane = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,13 @@ def _needs(value: Any) -> frozenset[str]:
     if needs is None:
         raise InvalidTask(f"needs is a list of strings, not {value!r}")
     return needs
+
+
+def lane_of(task: Task) -> Lane:
+    """The lane of a task."""
+    if task.device is None and not task.needs:
+        return ANY_DEVICE
+    return (task.device, task.needs)
 
 
 def capabilities(value: Any) -> frozenset[str] | None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asterism.core.plan.ready_queue import Lane
+from asterism.core.plan.task import Lane
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from asterism.core.errors import Fenced, truncate
 from asterism.core.history import Entry
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import (
     ASSIGNED,
     BLANK,
@@ -31,8 +31,6 @@ from asterism.core.run.run import (
     Owner,
     Progress,
     Run,
-)
-from asterism.core.run.status_changes import (
     change_status,
     grant_to,
     mark_cancelled,
