@@ -18,7 +18,7 @@ from asterism.core.plan import plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import UnreadableJournal, lock_to_json
-from asterism.core.plan.plan_codec import Snapshot
+from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.durable import compaction, journal_store
 from asterism.durable.compaction import Compaction
@@ -87,13 +87,13 @@ async def named(stage: Stage) -> list[str]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record each piece of work, in order."""
     done: list[str] = []
-    take, pieces, removed = Snapshot.copy_nodes, Snapshot.chunks, MemoryStore.commit
+    take, pieces, removed = PlanSnapshot.copy_nodes, PlanSnapshot.chunks, MemoryStore.commit
 
-    def taken(self: Snapshot, most: int | None = None) -> None:
+    def taken(self: PlanSnapshot, most: int | None = None) -> None:
         done.append("taken")
         take(self, most)
 
-    def written(self: Snapshot) -> Iterator[str]:
+    def written(self: PlanSnapshot) -> Iterator[str]:
         for piece in pieces(self):
             done.append("written")
             yield piece
@@ -102,8 +102,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("committed")
         await removed(self, writes)
 
-    monkeypatch.setattr(Snapshot, "copy_nodes", taken)
-    monkeypatch.setattr(Snapshot, "chunks", written)
+    monkeypatch.setattr(PlanSnapshot, "copy_nodes", taken)
+    monkeypatch.setattr(PlanSnapshot, "chunks", written)
     monkeypatch.setattr(MemoryStore, "commit", commit)
     return done
 
@@ -253,7 +253,7 @@ async def test_a_snapshot_of_another_instant_is_detected(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     if what == "before":
-        monkeypatch.setattr(Snapshot, "preserve", lambda self, *nodes: None)
+        monkeypatch.setattr(PlanSnapshot, "preserve", lambda self, *nodes: None)
     else:  # of the plan as it is after the record was written
         written: Callable[..., None] = Compaction.written
 
@@ -384,13 +384,13 @@ async def test_a_plan_continues_if_compaction_fails(
 ) -> None:
     tried = 0
 
-    def broken(self: Snapshot) -> Iterator[str]:
+    def broken(self: PlanSnapshot) -> Iterator[str]:
         nonlocal tried
         tried += 1
         raise RuntimeError("a mistake")
         yield ""
 
-    monkeypatch.setattr(Snapshot, "chunks", broken)
+    monkeypatch.setattr(PlanSnapshot, "chunks", broken)
     with caplog.at_level(logging.CRITICAL, "asterism"):
         assert (await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))).state == "completed"
     found = await stage.load()

@@ -4,8 +4,8 @@ Publishing hands the event to the queue of every observer that wants it and does
 *prompt* observer (the synchronizer): it takes notice within the call, so that a task's end is registered before
 anything can be dispatched because of it.
 
-An observer gets one event after the other. A handler that is still busy ``PATIENCE`` seconds after it began does not
-keep the next event from its observer: that is delivered beside it, so a handler may wait for a later event.
+An observer gets one event after the other. A handler that is still busy ``HANDLER_TIMEOUT`` seconds after it began
+does not keep the next event from its observer: that is delivered beside it, so a handler may wait for a later event.
 
 This is the only room of Asterism with a bus for the whole process, since the documented API has one. It may outlive
 event loops: what was queued for a loop that is gone is dropped.
@@ -36,7 +36,7 @@ LIMIT = 10_000
 """How many events wait for one observer. Beyond that the oldest is dropped, unless it tells the end of a task: the plan
 waits for what an agent says of that, and there are no more ends than tasks."""
 
-PATIENCE = 5.0
+HANDLER_TIMEOUT = 5.0
 """How long a busy handler keeps the next event waiting, in seconds. After that, handlers of one observer overlap."""
 
 
@@ -114,7 +114,7 @@ class _Inbox:
             self._timer.cancel()
             self._timer = None
         if self.queue and self.delivery is not None and self._loop is not None:
-            self._timer = self._loop.call_at(self._since + PATIENCE, self._begin)
+            self._timer = self._loop.call_at(self._since + HANDLER_TIMEOUT, self._begin)
 
     def close(self) -> None:
         """Drop the queue. The observer may finish its current call, which may be the caller."""

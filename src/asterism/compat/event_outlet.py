@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from asterism.compat.documented_events import TASK_ENDS, Event, untouched
-from asterism.compat.event_bus import PATIENCE, EventBus
+from asterism.compat.event_bus import HANDLER_TIMEOUT, EventBus
 
 if TYPE_CHECKING:
     from asterism.compat.plan_run import Run
@@ -40,7 +40,7 @@ def leave(bus: object, plan_id: str) -> None:
 
 
 class Outlet:
-    """``publish`` never waits. A bus of the user's own has ``PATIENCE`` seconds to hand an end on."""
+    """``publish`` never waits. A bus of the user's own has ``HANDLER_TIMEOUT`` seconds to hand an end on."""
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus
@@ -69,7 +69,7 @@ class Outlet:
     async def delivered(self, observer: object, timeout: float) -> None:
         """Wait until an observer knows of the ends that were published, at most ``timeout`` seconds."""
         if self._ends:
-            await asyncio.wait(self._ends, timeout=min(timeout, PATIENCE))
+            await asyncio.wait(self._ends, timeout=min(timeout, HANDLER_TIMEOUT))
         if self._documented is not None:
             await self._documented.caught_up(observer, timeout)
 

@@ -211,7 +211,7 @@ class Orchestrator(PlanCommands):
 
     def edit(self, plan_id: str, batch: EditBatch) -> Applied:
         """Edit a running plan. Raises EditRejected; after the end of the plan, with the rule ``ended``."""
-        return self.scheduler.find_editable(plan_id).cycles.apply(batch)
+        return self.scheduler.find_editable(plan_id).plan.apply(batch, self.scheduler.now())
 
     def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Answer a claimed cycle: None, edits, or a batch. Raises EditRejected; the cycle then stays open for another
@@ -225,7 +225,7 @@ async def _cancelled(execution: Execution) -> None:
         await asyncio.shield(execution.done)
     except asyncio.CancelledError:
         execution.cancel_hard()
-        execution.settle_up()
+        execution.open_cycles()
 
 
 def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: Node) -> Holder | None:

@@ -42,6 +42,9 @@ from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
 from asterism.core.plan.topological_order import parents_first
 
+NO_AUTHOR = "somebody"
+"""The author of a batch that names none. Replay of a journal repeats this word, so it never changes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -331,7 +334,7 @@ class _Attempt:
         graph.version += 1
         for key in self.touched:
             graph.touched[key] = graph.version
-        why = f"version {graph.version} by {batch.author or 'unknown'}" + (f": {batch.reason}" if batch.reason else "")
+        why = f"version {graph.version} by {batch.author or NO_AUTHOR}" + (f": {batch.reason}" if batch.reason else "")
         graph.add_entry(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
         revoked = [node for node in dict.fromkeys(self.to_revoke) if node.provisional]
         stopped = graph.revoke(revoked, now, why)

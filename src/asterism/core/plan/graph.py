@@ -39,6 +39,9 @@ from asterism.core.plan.status import (
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
 
+PLAN_CANCELLED = "the constellation was cancelled"
+"""Why a task is cancelled with its plan. Replay of a journal repeats these words, so they never change."""
+
 _number = attrgetter("number")
 
 Evaluate = Callable[[str, TaskStatus, Any], "bool | str"]
@@ -80,6 +83,7 @@ class Graph:
         self._placed = 0
         self.epochs = 0  # counts executions; the count at its start is the epoch of an execution
         self._story: list[tuple[float, str, str | None, str]] = []
+        self._last_at = float("-inf")  # the time of the last entry of the story
 
     def node(self, task_id: str) -> Node:
         """The node of a task. Raises UnknownTask."""
@@ -94,14 +98,12 @@ class Graph:
         return [entry for entry in entries if task_id is None or entry.task == task_id]
 
     def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        self._story.append((self.recorded_time(now), what, task_id, why))
-
-    def recorded_time(self, now: float) -> float:
-        """The time to record for a step at ``now``: never before the last step, whatever the clock says."""
-        return step_time(self._story[-1][0], now) if self._story else now
+        """Add an entry to the story, as part of a step."""
+        self._last_at = now = step_time(self._last_at, now)
+        self._story.append((now, what, task_id, why))
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        """Add an entry to the story. Changes nothing else; journals record it."""
+        """Add an entry to the story. A step of its own, which changes nothing else; journals record it."""
         self.add_entry(now, what, task_id, why)
 
     # -- steps of tasks ------------------------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ class Graph:
         if self.state not in (ConstellationState.CREATED, ConstellationState.READY):
             raise PlanError(f"plan {self.id!r} is {self.state}: it cannot begin")
         self.state = ConstellationState.EXECUTING
-        self.started_at = now = self.recorded_time(now)
+        self.started_at = now = step_time(self._last_at, now)
         self.add_entry(now, "began")
         for node in self.nodes.values():
             self.requeue(node)
@@ -120,7 +122,7 @@ class Graph:
         """Assign a ready task to a device. Returns the epoch of this execution.
 
         A running task without a device waits for its next attempt, and keeps its status."""
-        now = self.recorded_time(now)
+        now = step_time(self._last_at, now)
         if node.status is not RUNNING or node.device is not None:
             if node.open or (node.held and not (self.speculative and node.task.revocable)):
                 self._refuse(node, "start")
@@ -132,7 +134,7 @@ class Graph:
         self.epochs += 1
         node.epoch = self.epochs
         node.attempts += 1
-        node.device, node.begun_at = device, now
+        node.device, node.begun_at, self._last_at = device, now, now
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
         return self.epochs
 
@@ -146,15 +148,16 @@ class Graph:
         review: bool = False,
     ) -> None:
         """Record the end of a task. With ``review``, the same step holds its children until ``settle``."""
-        now = self.recorded_time(now)
+        now, why = step_time(self._last_at, now), "" if error is None else error_text(error)
         if not node.provisional:
             self.change_status(node, EVENTS[status])
-            self._story.append((now, status, node.id, error_text(error)))
+            self._story.append((now, status, node.id, why))
         elif node.tentative is None:
             node.tentative = status
-            self._story.append((now, f"{status} provisionally", node.id, error_text(error)))
+            self._story.append((now, f"{status} provisionally", node.id, why))
         else:
             self._refuse(node, EVENTS[status])
+        self._last_at = now
         if node.device is not None:
             node.worked += now - node.begun_at
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
@@ -188,7 +191,7 @@ class Graph:
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self._refuse(node, "retry")
         node.device = None
-        node.worked += self.recorded_time(now) - node.begun_at
+        node.worked += step_time(self._last_at, now) - node.begun_at
         self.add_entry(now, "attempt failed", node.id, why)
 
     def count_loss(self, node: Node) -> None:
@@ -229,7 +232,7 @@ class Graph:
         else:
             stopped = []
         self.change_status(node, "cancel")
-        node.entry, node.ended_at, node.epoch, node.reason = None, self.recorded_time(now), 0, why
+        node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self._last_at, now), 0, why
         self.add_entry(now, "cancelled", node.id, why)
         return stopped
 
@@ -315,18 +318,18 @@ class Graph:
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
-        self.ended_at = self.recorded_time(now)
+        self.ended_at = step_time(self._last_at, now)
         self.add_entry(now, str(self.state))
         return self.state
 
     def _give_up(self, node: Node, now: float, cancelled: bool) -> None:
         if cancelled:
-            why = "the plan was cancelled"
+            why = PLAN_CANCELLED
         else:
             node.needless, why = self.unreachable_reason(node)
             self.unreachable += not node.needless
         self.change_status(node, "cancel")
-        node.entry, node.ended_at, node.reason = None, self.recorded_time(now), why
+        node.entry, node.ended_at, node.reason = None, step_time(self._last_at, now), why
         self.add_entry(now, "cancelled", node.id, why)
 
     def unreachable_reason(self, node: Node) -> tuple[bool, str]:

@@ -38,7 +38,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node, provisional_below
-from asterism.core.plan.plan_codec import Snapshot, clone
+from asterism.core.plan.plan_codec import PlanSnapshot, clone
 from asterism.core.plan.status import ConstellationState, TaskStatus
 
 SCHEMA = 2
@@ -62,7 +62,7 @@ class RecordedConstellation(Constellation):
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
         self.record: Record = _discard
-        self.snapshot: Snapshot | None = None  # must know of every node before it changes
+        self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self._editing = False
 
     @classmethod
@@ -70,9 +70,9 @@ class RecordedConstellation(Constellation):
         """A copy of a plan, as another process would read it from its record. Raises NotJson."""
         return clone(plan, cls)
 
-    def take_snapshot(self) -> Snapshot:
+    def take_snapshot(self) -> PlanSnapshot:
         """Start a snapshot of the plan as it is now. One at a time."""
-        self.snapshot = Snapshot(self)
+        self.snapshot = PlanSnapshot(self)
         return self.snapshot
 
     def begin(self, now: float) -> None:
@@ -150,7 +150,7 @@ class RecordedConstellation(Constellation):
         return super().settle(ends, now)
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        super().note(now, what, task_id, why)
+        self.add_entry(now, what, task_id, why)
         self.record(["note", now, what, task_id, why])
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
@@ -209,7 +209,7 @@ class RecordedLock(AssignmentLock):
         return confirmed
 
 
-def _preserve_below(snapshot: Snapshot, node: Node) -> None:
+def _preserve_below(snapshot: PlanSnapshot, node: Node) -> None:
     """Preserve a node, the provisional nodes below it, and the children whose conditions they decide."""
     for below in provisional_below(node):
         snapshot.preserve(below, *_conditional_children(below))
@@ -321,4 +321,4 @@ def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
         ends = tuple((task, epoch) for task, epoch in item["ends"])
         cycle = EditCycle(item["id"], item["version"], item["opened_at"], ends, item["stuck"])
         cycle.rejections, cycle.edits = item["rejections"], item["edits"]
-        lock.restore(cycle)
+        lock.add_cycle(cycle)

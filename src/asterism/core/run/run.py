@@ -294,7 +294,8 @@ def grant_to(
     run: Run, events: tuple[str, ...], to: Owner, by: str, at: float, entries: tuple[Entry, ...], **changes: Any
 ) -> Run:
     """Grant a run to a session: the next epoch, with all the statuses that ``events`` lead through."""
-    require_offered(run, "be assigned to a device")
+    if not run.offered:
+        require_offered(run, "be assigned to a device")
     if run.pinned is not None and run.pinned != to.device:
         raise refused(run, f"be assigned to {to.device}: it is pinned to {run.pinned}")
     status = run.status

@@ -75,23 +75,25 @@ def create(
     if keep not in KEEP_RULES:
         raise ValueError(f"keep is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"
-    return BLANK.changed(
-        id=run_id,
-        workflow=workflow.name,
-        version=workflow.version,
-        created_at=now,
-        created_by=by,
-        input=given,
-        key=key,
-        series=series,
-        priority=workflow.priority if priority is None else priority,
-        pinned=workflow.device if device is None else device,
-        retry_of=retry_of,
-        keep=keep,
-        timeout=workflow.timeout,
-        waiting_since=now,
-        held=series is not None,
-        story=(Entry(now, "created", None, why),),
+    return BLANK.with_changes(
+        {
+            "id": run_id,
+            "workflow": workflow.name,
+            "version": workflow.version,
+            "created_at": now,
+            "created_by": by,
+            "input": given,
+            "key": key,
+            "series": series,
+            "priority": workflow.priority if priority is None else priority,
+            "pinned": workflow.device if device is None else device,
+            "retry_of": retry_of,
+            "keep": keep,
+            "timeout": workflow.timeout,
+            "waiting_since": now,
+            "held": series is not None,
+            "story": (Entry(now, "created", None, why),),
+        }
     )
 
 

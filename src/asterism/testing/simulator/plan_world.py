@@ -34,7 +34,8 @@ from asterism.testing.simulator.network import Wire
 from asterism.testing.simulator.sim_machine import Machine, SimExecutor
 
 PLAN = "nightly"
-PATIENCE = 2000.0
+PLAN_TIMEOUT = 2000.0
+"""How long a plan of a simulation may take to end, in simulated seconds."""
 
 
 class DoomedWire(Wire):
@@ -152,7 +153,7 @@ class PlanWorld(FleetWorld):
             self.boot(name)
         await insert_plan(self.store, self.plan, {"policy": "speculative"})
         boss = self.start_orchestrator()
-        until = asyncio.get_running_loop().time() + PATIENCE
+        until = asyncio.get_running_loop().time() + PLAN_TIMEOUT
         troubled = asyncio.create_task(self.trouble())
         while asyncio.get_running_loop().time() < until:
             self._reboot()

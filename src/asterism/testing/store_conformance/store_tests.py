@@ -9,7 +9,7 @@ from asterism.store.store_errors import StoreError
 from asterism.testing.conformance import AsyncTest, AsyncTests, ProcessOpener
 from asterism.testing.store_conformance.sample_records import raising
 
-PATIENCE = 300.0
+WAKE_TIMEOUT = 300.0
 """How long a test waits for something that has to happen, in seconds. Only a failure takes that long."""
 
 
