@@ -164,7 +164,7 @@ async def test_a_large_result_does_not_make_a_part_too_long(stage: Stage) -> Non
 
 async def test_without_a_yield_between_pieces_other_tasks_starve(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once() -> None:
-        """No turn for anybody."""
+        """No other task gets a turn."""
 
     monkeypatch.setattr(compaction, "yield_to_loop", at_once)
     assert await most_between_two_turns(monkeypatch) > 50
@@ -203,7 +203,7 @@ class Watched:
         monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 50)
 
     async def check(self) -> list[StoredConstellation]:
-        """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""
+        """Each of these states loads as the plan was when its last record was cut."""
         found = []
         for registers in self.states:
             store = MemoryStore(lambda: 0.0)
@@ -332,7 +332,7 @@ async def test_an_interrupted_compaction_closes_without_the_store(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(writes: Sequence[Write]) -> None:
-        raise StoreReadOnly("somebody has taken the rights away")
+        raise StoreReadOnly("the file is read-only now")
 
     journal, kept = await begun(stage)
     there = await parts(stage)

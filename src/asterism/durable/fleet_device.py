@@ -243,9 +243,9 @@ class FleetDevice:
         """The run of an execution: found by its key after a takeover, else created."""
         key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
         if (work.task.id, work.epoch) in plan.resumed:
-            found = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=key)))
-            if found and found[0].workflow == plan.workflows.name:
-                return found[0]
+            runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=key)))
+            if runs and runs[0].workflow == plan.workflows.name:
+                return runs[0]
         flow = await plan.workflows.of(work.task, plan.journal)
         what = f"the input of task {work.task.id!r}"
         try:
@@ -267,10 +267,10 @@ class FleetDevice:
         while True:
             try:
                 if run is None:
-                    kept = await self.fleet.blobs.keep(given, what)
+                    stored = await self.fleet.blobs.keep(given, what)
                     now = self.fleet.store.clock()
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
-                    run = transitions.create(run_id, flow, kept, by=by, now=now, key=key, device=device)
+                    run = transitions.create(run_id, flow, stored, by=by, now=now, key=key, device=device)
                 return await self.fleet.place(run, flow, add)
             except StoreUnavailable:
                 await self.fleet.clock.sleep(REQUEST_RETRY_PAUSE)
@@ -360,21 +360,21 @@ def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, 
 
 def _named(task: Task) -> set[str]:
     """The tasks whose results the variables or the request of a task refer to."""
-    found: set[str] = set()
+    names: set[str] = set()
     if not task.env and task.http is None:
-        return found
+        return names
 
-    def look(value: Any) -> None:
+    def collect(value: Any) -> None:
         if task_inputs.is_reference(value):
             if "from" in value:
-                found.add(value["from"])
+                names.add(value["from"])
         elif isinstance(value, Mapping):
             for item in value.values():
-                look(item)
+                collect(item)
         elif isinstance(value, list | tuple):
             for item in value:
-                look(item)
+                collect(item)
 
-    look(list(task.env.values()))
-    look(dict(task.http or {}))
-    return found
+    collect(list(task.env.values()))
+    collect(dict(task.http or {}))
+    return names

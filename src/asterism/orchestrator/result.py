@@ -69,7 +69,7 @@ class Result:
         everything = (
             [(c.opened_at, c.closed_at) for c in self.cycles if c.closed_at] if self._policy == "global" else []
         )
-        found = []
+        holds = []
         for node in self.plan.nodes.values():
             ends = [self.plan.nodes[source].ended_at or 0.0 for source in node.parents]
             if not ends or node.started_at is None:
@@ -78,8 +78,8 @@ class Result:
             free = max((reviewed.get(source) or 0.0 for source in node.parents), default=0.0)
             free = max([free, *(closed for opened, closed in everything if opened <= ready < closed)])
             if ready < free:
-                found.append((node.id, ready, min(free, node.started_at)))
-        return [hold for hold in found if hold[1] < hold[2]]
+                holds.append((node.id, ready, min(free, node.started_at)))
+        return [hold for hold in holds if hold[1] < hold[2]]
 
     @property
     def summary(self) -> Summary:

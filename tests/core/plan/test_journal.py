@@ -1,4 +1,4 @@
-"""Whoever takes the recorded steps again has the same plan and the same lock, to the byte."""
+"""Replay of the recorded steps gives the same plan and the same lock, to the byte."""
 
 from __future__ import annotations
 

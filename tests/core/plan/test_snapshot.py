@@ -1,4 +1,4 @@
-"""A plan that goes on while it is written is written as it was at one instant, to the byte."""
+"""A snapshot of a running plan shows it as it was at one instant, to the byte."""
 
 from __future__ import annotations
 

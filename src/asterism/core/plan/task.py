@@ -309,12 +309,12 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
         if not all(isinstance(source, str) for source in sources):
             raise InvalidTask(f"after= takes ids of tasks, not {after!r}")
         return [Dependency(source, target) for source in dict.fromkeys(sources)]
-    found = []
+    dependencies = []
     for source, terms in after.items():
         if isinstance(terms, str):
-            found.append(Dependency(source, target, terms))
+            dependencies.append(Dependency(source, target, terms))
         elif isinstance(terms, Mapping) and set(terms) <= {"on", "when"}:
-            found.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
+            dependencies.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
         else:
             raise InvalidTask(f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …}}, not {terms!r}")
-    return found
+    return dependencies

@@ -111,16 +111,16 @@ def parents_first(nodes: Iterable[Node]) -> list[Node]:
     left = {id: sum(source in chosen for source in node.parents) for id, node in chosen.items()}
     heap = [(chosen[id].number, id) for id, count in left.items() if not count]
     heapify(heap)
-    found = []
+    ordered = []
     while heap:
         node = chosen[heappop(heap)[1]]
-        found.append(node)
+        ordered.append(node)
         for id, child in node.children.items():
             if id in left:
                 left[id] -= 1
                 if not left[id]:
                     heappush(heap, (child.number, id))
-    return found
+    return ordered
 
 
 # -- parallelism -------------------------------------------------------------------------------------------------------
