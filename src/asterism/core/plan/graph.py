@@ -125,7 +125,7 @@ class Graph:
         now = step_time(self._last_at, now)
         if node.status is not RUNNING or node.device is not None:
             if node.open or (node.held and not (self.speculative and node.task.revocable)):
-                self._refuse(node, "start")
+                self.refuse(node, "start")
             self.change_status(node, "start")
             node.started_at = now
             if node.held:
@@ -156,7 +156,7 @@ class Graph:
             node.tentative = status
             self._story.append((now, f"{status} provisionally", node.id, why))
         else:
-            self._refuse(node, EVENTS[status])
+            self.refuse(node, EVENTS[status])
         self._last_at = now
         if node.device is not None:
             node.worked += now - node.begun_at
@@ -189,7 +189,7 @@ class Graph:
         """Record a failed attempt that will be retried. The task stays running, without a device until the next
         attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
-            self._refuse(node, "retry")
+            self.refuse(node, "retry")
         node.device = None
         node.worked += step_time(self._last_at, now) - node.begun_at
         self.add_entry(now, "attempt failed", node.id, why)
@@ -198,22 +198,10 @@ class Graph:
         """Count that a device vanished. Losses are counted apart from failures of the work."""
         node.losses += 1
 
-    def set_device(self, node: Node, device: str) -> None:
-        """Record which device of a fleet runs a running task."""
-        if node.status is not RUNNING or node.device is None:
-            self._refuse(node, "locate")
-        node.device = device
-
-    def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
-        """Record how often a fleet attempted a running task, and how often it lost a device."""
-        if node.status is not RUNNING or node.device is None:
-            self._refuse(node, "be counted")
-        node.attempts, node.losses = attempts, losses
-
     def release(self, node: Node, now: float, why: str) -> None:
         """Put a task back because its device left before the work began. That is not counted as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
-            self._refuse(node, "release")
+            self.refuse(node, "release")
         self.add_entry(now, "put back", node.id, why)
         if node.attempts > 1:  # it has run before: it stays running, so that no edit may change it
             node.attempts -= 1
@@ -417,12 +405,13 @@ class Graph:
         """Change a status by the table of transitions. The only place that does so."""
         status = TRANSITIONS[event].get(node.status)
         if status is None:
-            self._refuse(node, event)
+            self.refuse(node, event)
         self.counts[node.status] -= 1
         self.counts[status] += 1
         node.status = status
 
-    def _refuse(self, node: Node, event: str) -> NoReturn:
+    def refuse(self, node: Node, event: str) -> NoReturn:
+        """Raise InvalidTransition: the state of a task does not allow a step."""
         raise InvalidTransition(node.id, str(node.status), event, self.story(node.id))
 
 

@@ -39,7 +39,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, clone
-from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.core.plan.status import RUNNING, ConstellationState, TaskStatus
 
 SCHEMA = 2
 """The version of steps and snapshots. Every version reads all earlier ones."""
@@ -57,7 +57,8 @@ def _discard(step: Step) -> None:
 
 
 class RecordedConstellation(Constellation):
-    """A plan that calls ``record`` after every step, and preserves nodes for a snapshot before it changes them."""
+    """A plan that calls ``record`` after every step, and preserves nodes for a snapshot before it changes them. It also
+    has the steps of a plan whose device is a fleet: ``set_device`` and ``set_attempts``."""
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
@@ -117,15 +118,21 @@ class RecordedConstellation(Constellation):
         self.record(["lose", node.id])
 
     def set_device(self, node: Node, device: str) -> None:
+        """Record which device of a fleet runs a running task."""
+        if node.status is not RUNNING or node.device is None:
+            self.refuse(node, "locate")
         if self.snapshot is not None:
             self.snapshot.preserve(node)
-        super().set_device(node, device)
+        node.device = device
         self.record(["locate", node.id, device])
 
     def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
+        """Record how often a fleet attempted a running task, and how often it lost a device."""
+        if node.status is not RUNNING or node.device is None:
+            self.refuse(node, "be counted")
         if self.snapshot is not None:
             self.snapshot.preserve(node)
-        super().set_attempts(node, attempts, losses)
+        node.attempts, node.losses = attempts, losses
         self.record(["tried", node.id, attempts, losses])
 
     def release(self, node: Node, now: float, why: str) -> None:
@@ -233,7 +240,7 @@ def _batch_as_json(batch: EditBatch) -> Any:
 # -- replay ------------------------------------------------------------------------------------------------------------
 
 
-def replay(plan: Constellation, lock: AssignmentLock, steps: Iterable[Step]) -> None:
+def replay(plan: RecordedConstellation, lock: AssignmentLock, steps: Iterable[Step]) -> None:
     """Replay recorded steps. Raises UnreadableJournal for a step that cannot be replayed."""
     for number, step in enumerate(steps):
         try:

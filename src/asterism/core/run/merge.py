@@ -33,8 +33,8 @@ same run, given back.
 *Revisions* count the writes of one store, and differ between stores that made the same record. They are not part of the
 order (the number of steps takes their place), and the merged record has the greater one. A store applies a merge with
 ``next_revision``: it compares all but the revision, writes nothing if nothing is new (or two peers would answer each
-other without end), and otherwise writes the merged record with its own next revision, expecting its own. On a conflict it
-reads its record again and merges again. After that every function of transitions.py works on it. An owner that lost
+other without end), and otherwise writes the merged record with its own next revision, expecting its own. On a conflict
+it reads its record again and merges again. After that every function of transitions.py works on it. An owner that lost
 stops without another step: giving its assignment back would be another end of the same epoch, and might win.
 
 *Layout.* In ``previous`` and ``story`` the side entries come first, sorted; then the own history in its own order, to
