@@ -45,7 +45,7 @@ themselves are in ``asterism.core.plan.lock``, the strategies that choose a devi
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.orchestrator.devices import Device, LocalDevice, Work
