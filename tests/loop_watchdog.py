@@ -13,7 +13,6 @@ than it has cores, as in CI, a step has twice the time: what others do to the ca
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import itertools
 import os
@@ -186,10 +185,12 @@ class Watchdog:
                 if known is not handle:
                     places = Counter()
                     self._samples[thread] = (handle, places)
-                with contextlib.suppress(AttributeError):  # CPython 3.11 may show a frame that its thread is leaving
+                try:
                     stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
-                    within = itertools.takewhile(lambda one: one.filename != __file__, stack)
-                    places.update(dict.fromkeys(map(_place, within), 1))
+                except AttributeError:  # CPython 3.11: a frame that returns meanwhile may have a broken f_back
+                    continue
+                within = itertools.takewhile(lambda one: one.filename != __file__, stack)
+                places.update(dict.fromkeys(map(_place, within), 1))
             seen = now
 
 
