@@ -8,7 +8,7 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series.github.discovery import Assignee, BadPattern, SeriesMatcher
-from asterism.series.github.reconcile import is_newer_version
+from asterism.series.github.series_sync import is_newer_version
 from asterism.series.github.tracking_issue import body_of
 
 
