@@ -15,12 +15,13 @@ UnreadableSeries, because it may hold any claim. Only an update with ``repair`` 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from asterism.core.series.machine import Item, Series, UnreadableSeries
+from asterism.core.series.machine import SCHEMA, Item, Series, UnreadableSeries
 from asterism.series.register import (
     OutcomeUnknown,
     RateLimited,
@@ -192,6 +193,15 @@ def unreadable_reason(text: str | None, name: str) -> UnreadableSeries | None:
     except UnreadableSeries as error:
         return error
     return None
+
+
+def is_newer_version(text: str | None) -> bool:
+    """Whether a later version of Asterism wrote this state."""
+    try:
+        version = json.loads(text or "null")["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return type(version) is int and version > SCHEMA
 
 
 class _Attempts:

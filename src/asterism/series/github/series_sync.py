@@ -7,15 +7,14 @@ of the steps and why it is safe.
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from asterism.core.series.machine import SCHEMA, Live, Series, UnreadableSeries
+from asterism.core.series.machine import Live, Series, UnreadableSeries
 from asterism.series.claims import signed
-from asterism.series.compare_and_swap import Contended, UpdateCounts, unreadable_reason, update
+from asterism.series.compare_and_swap import Contended, UpdateCounts, is_newer_version, unreadable_reason, update
 from asterism.series.github.assignment import (
     AssignmentFailed,
     HeldLock,
@@ -44,7 +43,8 @@ MAX_LOCK_PAUSE = 5.0
 MAX_NAMED = 10
 """Queued issues that a message names."""
 
-OBSERVE_NOTE = "Asterism only observes this series: it assigns and promotes nothing."
+OBSERVE_NOTE = "Asterism only observes this series: nothing is assigned or promoted by it."
+"""In the body of a tracking issue: see ``body_of`` before you change it."""
 
 
 # -- the state --------------------------------------------------------------------------------------------------------
@@ -442,12 +442,3 @@ def _broken_reason(text: str | None, name: str) -> UnreadableSeries | None:
     if error is not None and is_newer_version(text):
         raise error
     return error
-
-
-def is_newer_version(text: str | None) -> bool:
-    """Whether a later version of Asterism wrote this state."""
-    try:
-        version = json.loads(text or "null")["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
-    return type(version) is int and version > SCHEMA

@@ -177,6 +177,7 @@ def shown_body(name: str, tracking: Iterable[Mapping[str, Any]]) -> str | None:
 def body_of(series: Series, note: str = "") -> str:
     """The body for a state: the same text for the same state, so that it is written only when the state changes.
 
+    A new wording would be written into every tracking issue once, so the words stay as they are.
     Of a queue that is too long for an issue only the beginning is shown, and the document if it fits on one line."""
     document = series.to_text().rstrip("\n")
     one_line = json.dumps(series.to_document(), ensure_ascii=False, separators=(",", ":"))
@@ -185,7 +186,7 @@ def body_of(series: Series, note: str = "") -> str:
         body = _body(series, note, SHORT_QUEUE, ["```json", one_line, "```"])
     if len(body) > MAX_BODY:
         body = _body(
-            series, note, SHORT_QUEUE, ["The state is too long for an issue: `asterism series status` shows it."]
+            series, note, SHORT_QUEUE, ["The whole of it is too long for an issue: `asterism series status` says it."]
         )
     return body
 
@@ -198,10 +199,10 @@ def _body(series: Series, note: str, places: int, end: list[str]) -> str:
     paused = plain(series.paused or "")[:500]
     lines = [
         f"<!-- asterism-series: {plain(series.name)} -->",
-        f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, and the "
-        "others wait in this order. Asterism maintains this issue and overwrites manual edits.",
+        f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, the "
+        "others wait in this order. Asterism keeps this view; what is written here by hand is overwritten.",
         *([f"> {note}"] if note else []),
-        *([f"> Paused {paused}. No issue is promoted until the series is resumed."] if series.paused else []),
+        *([f"> Paused {paused}. Nobody is promoted until it is resumed."] if series.paused else []),
         "",
         "| place | issue |",
         "| --- | --- |",
@@ -224,7 +225,7 @@ def unassigned_note(series: Series, person: str, assignee: str) -> str:
 
 
 def _issue(item: object) -> str:
-    return "none" if item is None else f"#{item}"
+    return "nobody" if item is None else f"#{item}"
 
 
 def plain(text: str) -> str:
