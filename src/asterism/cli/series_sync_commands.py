@@ -13,7 +13,7 @@ import click
 from asterism.base.extras import install_hint
 from asterism.base.text import clean
 from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
-from asterism.cli.option_types import duration, positive_duration
+from asterism.cli.option_types import positive_duration
 from asterism.cli.series_context import (
     EXIT_CONTENDED,
     EXIT_QUEUED,
@@ -320,10 +320,10 @@ def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
 )
 @click.option(
     "--every",
-    type=duration,
-    callback=positive_duration,
+    type=positive_duration,
     default="10m",
     show_default=True,
+    metavar="DURATION",
     help="The interval of syncs of all series.",
 )
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The TLS certificate, with its chain.")
