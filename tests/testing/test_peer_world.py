@@ -109,6 +109,7 @@ def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
         assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).checker.lost == 0
 
 
+@pytest.mark.long
 def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     async def believed(
         self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
@@ -121,7 +122,11 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("words", "first"), [("records long after", 770_026), ("was closed as forgotten, and it is open", 18)]
+    ("words", "first"),
+    [
+        pytest.param("records long after", 770_026, marks=pytest.mark.long),
+        ("was closed as forgotten, and it is open", 18),
+    ],
 )
 def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     words: str, first: int, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +146,7 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
     is_noticed(monkeypatch, "and was not notified")
 
 
+@pytest.mark.long
 def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
