@@ -46,7 +46,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import WAKE_TIMEOUT
+from asterism.testing.conformance import WAKE_TIMEOUT
 
 PEER = "peer-store-1"
 OTHER = "peer-store-2"
