@@ -13,7 +13,7 @@ from asterism.store.postgres.error_mapping import storable
 from asterism.store.postgres.schema import statements
 from asterism.store.protocol import HeartbeatReply, Notice, OwnedRun, ProgressReport, Query, Register, WaitingRuns
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, session_of, to_text
-from asterism.store.store_errors import StoreCorrupt
+from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}
 
@@ -136,7 +136,7 @@ def _register(row: Sequence[Any]) -> Register:
     try:
         return Register(key, json.loads(value), revision)
     except ValueError as error:
-        raise StoreCorrupt(f"register {key} cannot be read: {error}") from error
+        raise CorruptRecord(f"register {key} cannot be read: {error}") from error
 
 
 def _report(run: str, epoch: int, progress: str | None, tail: str) -> ProgressReport:
