@@ -32,7 +32,7 @@ class Reads:
             return HeartbeatReply(self.clock(), False, False, ())
         last = {report.run: report for report in reports if storable(report.run)}.values()
         asked = self.clock.own()
-        now, draining, runs, epochs, statuses, wishes = await self._quick.fetchrow(
+        now, draining, runs, epochs, statuses, stop_requests = await self._quick.fetchrow(
             statements()["heartbeat"],
             session,
             to_text(dict(profile)),
@@ -44,7 +44,7 @@ class Reads:
         self.clock.learn(now, asked)
         if draining is None:
             return HeartbeatReply(now, False, False, ())
-        held = sorted(zip(runs, epochs, statuses, wishes, strict=True))
+        held = sorted(zip(runs, epochs, statuses, stop_requests, strict=True))
         return HeartbeatReply(
             now, True, bool(draining), [OwnedRun(run, e, _STATUSES[status], w) for run, e, status, w in held]
         )

@@ -99,7 +99,7 @@ class PostgresStore(Reads):
         except BaseException:
             await store.close()
             raise
-        factory.settled = True
+        factory.opened = True
         return store
 
     @property

@@ -71,7 +71,7 @@ class FileConnection:
         self._replaced = False
 
     def first_open(self, create: bool) -> None:
-        """Open the file. If there is none, create it, or raise StoreMissing."""
+        """Open the file. If it does not exist, create it, or raise StoreMissing."""
         try:
             self._find_or_make(create)
         except OSError as error:  # such as a name that is too long, or a read-only disk

@@ -253,7 +253,7 @@ class Writer:
                 job.error.__cause__ = error
 
     def _poll(self) -> None:
-        """Check for commits of other processes. An error is ignored here; the next job meets it too."""
+        """Check for commits of other processes. An error is ignored here; the next job gets it too."""
         with contextlib.suppress(sqlite3.Error, StoreError):
             self._connection.follow()
             if self._connection.cursor is not None:

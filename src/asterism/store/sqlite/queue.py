@@ -49,7 +49,7 @@ LARGEST_PAGE = Page(LAST, 4000, 1000)
 
 
 class TakeJob(Job):
-    """One page of a take. The result is the runs that were taken, and the next page; None if there is none."""
+    """One page of a take. The result is the runs that were taken, and the next page; None at the end of the queue."""
 
     __slots__ = ("page", "request", "step", "taken")
 

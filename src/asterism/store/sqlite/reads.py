@@ -230,12 +230,12 @@ def left_to(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, str]:
     return dict(cursor.execute(STATEMENTS["left_to"], (row_codec.to_text(list(run_ids)),)).fetchall())
 
 
-def copies(cursor: sqlite3.Cursor, whom: str, limit: int, after: str) -> list[Run]:
-    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (whom, after, limit)).fetchall()]
+def copies(cursor: sqlite3.Cursor, peer: str, limit: int, after: str) -> list[Run]:
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (peer, after, limit)).fetchall()]
 
 
 def judges(cursor: sqlite3.Cursor) -> set[str]:
-    return {whom for (whom,) in cursor.execute(STATEMENTS["judges"]).fetchall()}
+    return {peer for (peer,) in cursor.execute(STATEMENTS["judges"]).fetchall()}
 
 
 def usage(cursor: sqlite3.Cursor, store: str) -> Usage:

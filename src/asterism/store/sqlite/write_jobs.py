@@ -110,7 +110,7 @@ class CommitJob(Job):
 class HeartbeatJob(Job):
     """A heartbeat. The result is a HeartbeatReply."""
 
-    __slots__ = ("clock", "profile", "said", "session")
+    __slots__ = ("clock", "profile", "reports", "session")
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class HeartbeatJob(Job):
         super().__init__()
         self.session = session
         self.profile = row_codec.to_text(dict(profile))
-        self.said = [(report.run, report.epoch, encode_report(report)) for report in reports]
+        self.reports = [(report.run, report.epoch, encode_report(report)) for report in reports]
         self.clock = clock
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
@@ -132,17 +132,17 @@ class HeartbeatJob(Job):
             return
         (draining,) = cursor.execute(_DRAINING, (self.session,)).fetchone()
         held = [
-            OwnedRun(run_id, epoch, RunStatus(status), wish)
-            for run_id, epoch, status, wish in cursor.execute(_HELD, (self.session,)).fetchall()
+            OwnedRun(run_id, epoch, RunStatus(status), stop_request)
+            for run_id, epoch, status, stop_request in cursor.execute(_HELD, (self.session,)).fetchall()
         ]
-        if self.said:
+        if self.reports:
             epochs = {one.run: one.epoch for one in held}
-            cursor.executemany(_PUT_REPORT, [said for said in self.said if epochs.get(said[0]) == said[1]])
+            cursor.executemany(_PUT_REPORT, [report for report in self.reports if epochs.get(report[0]) == report[1]])
         self.result = HeartbeatReply(now, True, bool(draining), held)
 
 
 class PruneJob(Job):
-    """Deletion of old runs, or, if there is none, of records to which none refers. The result is the number of runs."""
+    """Deletion of old runs, or, if no run is old enough, of records without a run. The result is the number of runs."""
 
     __slots__ = ("ended_before", "keep", "limit")
 
