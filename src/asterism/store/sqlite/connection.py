@@ -73,13 +73,13 @@ class FileConnection:
     def first_open(self, create: bool) -> None:
         """Open the file. If it does not exist, create it, or raise StoreMissing."""
         try:
-            self._find_or_make(create)
+            self._find_or_create(create)
         except OSError as error:  # such as a name that is too long, or a read-only disk
             why = error.strerror or error
             raise StoreMissing(f"there is no file {self.path}, and it cannot be created: {why}") from error
         self._open(new=True)
 
-    def _find_or_make(self, create: bool) -> None:
+    def _find_or_create(self, create: bool) -> None:
         folder = self.path.parent
         if not folder.is_dir():
             raise StoreMissing(f"there is no directory {folder} for the store {self.path.name}; create it first")

@@ -264,8 +264,9 @@ class Writer:
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         if self._seen != (cursor, version):
             version_of(cursor.connection, self._connection.path)  # a later Asterism may have migrated the tables
+            if self._seen is not None:  # there is no watch yet when the file is opened first
+                call_soon(self._loop, self._watches.wake_all)
             self._seen = cursor, version
-            call_soon(self._loop, self._watches.wake_all)
         self._polled_at = time.monotonic()
 
     # -- in the event loop -------------------------------------------------------------------------------------------
