@@ -46,6 +46,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
+from asterism.testing.store_conformance.store_tests import WAKE_TIMEOUT, StoreTests
 
 PEER = "peer-store-1"
 OTHER = "peer-store-2"
@@ -224,9 +225,9 @@ class FeedTests(StoreTests):
         ends = store.watch(frozenset({ENDED_TOPIC}))
         try:
             await store.commit([PutCopy(assigned_to(a_run(1), _ABROAD), None, PEER)])
-            assert await device.wait(PATIENCE)
+            assert await device.wait(WAKE_TIMEOUT)
             await store.commit([PutCopy(completed(held_by(a_run(2), _ABROAD)), None, PEER)])
-            assert await ends.wait(PATIENCE)
+            assert await ends.wait(WAKE_TIMEOUT)
         finally:
             device.close()
             ends.close()
