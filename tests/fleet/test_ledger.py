@@ -14,9 +14,10 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
-from asterism.fleet.ledger import PATIENCE, UnknownRun, happened
+from asterism.fleet.ledger import UnknownRun, happened
 from asterism.store.protocol import PutRegister, PutRun, PutSession, Write
 from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.conformance import PATIENCE
 from tests.fleet.fleet_scenes import WORK, Line, Stage
 
 pytestmark = pytest.mark.virtual_time
