@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,11 @@ import pytest
 from tests import async_tests, long_tests, property_tests
 from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import NoServer, RunningServer, Server
+
+# httpcore tries to import sniffio for each lock. Where it is not installed, Python searches its whole path every time:
+# that was most of the processor time of tests that send HTTP requests. None ends the search at once.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 _numbers = itertools.count(1)
 _shared_server = pytest.StashKey[Server]()

@@ -129,7 +129,7 @@ class SeriesAssignmentLock:
         seen = await self.register.read(name)
         if seen.token is not None:
             entry = await self._entry(seen.text or "", seen.token)
-            if entry.holder is not None and self.register.clock() < entry.until + CLOCK_TOLERANCE:
+            if entry.holder is not None and self.register.clock() < entry.until + TIMESTAMP_TOLERANCE:
                 raise LockHeld(f"another process holds the assignment lock of series {name}")
         started = self._clock()
         text = _text(name, holder, self.register.clock() + DURATION)
@@ -162,7 +162,7 @@ class SeriesAssignmentLock:
         try:
             data = json.loads(text)
             holder, until = data["holder"], float(data["until"])
-            plausible = until <= self.register.clock() + DURATION + CLOCK_TOLERANCE
+            plausible = until <= self.register.clock() + DURATION + TIMESTAMP_TOLERANCE
             if holder is None or (isinstance(holder, str) and plausible):
                 return _Entry(holder, until)
         except (ValueError, KeyError, TypeError, RecursionError):
