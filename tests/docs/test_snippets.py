@@ -62,6 +62,7 @@ def broken_links(page: Path) -> Iterator[str]:
                 yield f"{name_of(page)}:{number}: {path or 'this page'} has no heading {anchor!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     if not any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8"))):

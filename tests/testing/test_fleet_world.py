@@ -25,6 +25,8 @@ from asterism.testing.simulator.fleet_world import SimHost
 from asterism.testing.simulator.machines import Machine, SimExecutor
 from asterism.testing.virtual_time import run as in_virtual_time
 
+pytestmark = pytest.mark.slow
+
 ABLATED = 400
 """The number of worlds in which a missing safeguard has to show."""
 

@@ -18,6 +18,8 @@ from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PutBackWorld
 
+pytestmark = pytest.mark.slow
+
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 

@@ -16,6 +16,8 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.store.protocol import PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
 
+pytestmark = pytest.mark.slow
+
 LARGE = 200
 """The largest number of tasks of a large plan."""
 
