@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
-from asterism.fleet.election import Election
+from asterism.fleet.coordinator import Election
 from asterism.fleet.monitor import Monitor
 from asterism.store.protocol import PutSession
 from tests.fleet.fleet_scenes import WORK, Stage

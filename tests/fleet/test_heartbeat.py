@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from typing import Any
 
 import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import RecentSet
-from asterism.fleet.device.worker import Worker
+from asterism.fleet.device.worker import Worker, remember
 from tests.fleet.fleet_scenes import WORK, Clock, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -105,10 +105,10 @@ async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) 
     assert (len(desk), len(kitchen.hands.begun)) == (0, 2)
 
 
-def test_a_recent_set_forgets_old_members() -> None:
-    past = RecentSet(3)
+def test_the_oldest_grants_are_forgotten() -> None:
+    past: OrderedDict[int, None] = OrderedDict()
     for number in range(5):
-        past.add(number)
-    assert [number in past for number in range(6)] == [True] * 5 + [False]
-    past.add(5)
-    assert [number in past for number in range(6)] == [False] * 3 + [True] * 3
+        remember(past, number, most=3)
+    assert list(past) == [2, 3, 4]
+    remember(past, 4, most=3)
+    assert list(past) == [2, 3, 4]

@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import Progress
-from asterism.fleet.run_blobs import TooLarge
+from asterism.fleet.ledger import TooLarge
 from tests.fleet.fleet_scenes import WORK, Stage
 
 pytestmark = pytest.mark.virtual_time

@@ -27,11 +27,9 @@ from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
-from asterism.fleet.election import COORDINATOR
-from asterism.fleet.ledger import Ledger, UnknownRun
+from asterism.fleet.ledger import Ledger, RunBlobs, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
-from asterism.fleet.run_blobs import RunBlobs
-from asterism.fleet.settings import Settings
+from asterism.fleet.settings import COORDINATOR, Settings
 from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict

@@ -1,4 +1,4 @@
-"""Every change of a run: read the record, apply a transition, commit, retry on conflict.
+"""The records of runs: every change of one (read, apply, commit, retry), and large values as blobs.
 
 Another writer may be faster: then the run is read again and the step is judged anew. The store may be unavailable, and
 the answer to a commit lost: then the ledger looks whether its own entry is part of the story of the run, so that
@@ -6,27 +6,32 @@ nothing happens twice and nothing that happened is denied. A run that ends makes
 
 All writers of a series write the one document of that series. The writers of this process take turns, or of a hundred
 at once each would lose ninety-nine times.
+
+Inputs and outputs that are large are stored apart, as blobs, so that records stay small (``RunBlobs``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from typing import Any
 from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock
-from asterism.core.errors import RunRefused
+from asterism.core.errors import AsterismError, NotJson, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.fleet.settings import Settings
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Query, Store, Write, feed_of, has_feed
-from asterism.store.store_errors import Conflict
+from asterism.store.store_errors import Conflict, StoreCorrupt
 
 Step = Callable[[Run, Workflow], Run]
 """A change of a run: from the record in the store to the next one. It raises RunRefused, or returns the run itself if
@@ -38,8 +43,9 @@ PATIENCE = 10.0
 WRITES_REMEMBERED = 20
 """How many of its own writes a change recognises in the story of a run."""
 
-
 _NO_TURN = nullcontext()
+_SMALL_TYPES = frozenset({bool, float, type(None)})
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
 
 
 class UnknownRun(RunRefused):
@@ -249,3 +255,67 @@ def _without_control(text: str) -> str:
 
 def _series_key(name: str) -> str:
     return f"series/{name}"
+
+
+# -- large inputs and outputs ------------------------------------------------------------------------------------------
+
+
+class TooLarge(AsterismError):
+    """An input or output above the limit of the fleet (``most`` in its settings)."""
+
+
+def is_small(value: Any) -> bool:
+    """Whether a value is stored in the record, whatever the settings say."""
+    return type(value) in _SMALL_TYPES or not value
+
+
+def blob_of(value: Any) -> str | None:
+    """The name of the blob that holds a value; None for a value that is stored in the record."""
+    if isinstance(value, dict) and len(value) == 2 and "$blob" in value and "size" in value:
+        return value["$blob"]  # type: ignore[no-any-return]
+    return None
+
+
+class RunBlobs:
+    """``settings`` reads the settings of the fleet, which say what is large."""
+
+    def __init__(self, store: Store, settings: Callable[[], Awaitable[Settings]]) -> None:
+        self._store, self._settings = store, settings
+
+    async def keep(self, value: Any, what: str) -> Any:
+        """Store a JSON value if it is large. Returns the value, or the reference to its blob. ``what`` names it in
+        messages. Raises TooLarge, and NotJson for a value that cannot be written as JSON after all."""
+        if is_small(value):
+            return value
+        settings = await self._settings()
+        inside = min(settings.large, settings.most)
+        if type(value) is str and len(value) * 6 < inside:
+            return value
+        try:
+            text = _compact(value)
+        except ValueError as error:  # a number with more digits than Python prints
+            raise NotJson(f"{what} cannot be written as JSON: {error}") from None
+        if len(text) <= inside:
+            if blob_of(value) is not None:
+                raise NotJson(f"{what} looks like a reference to a blob; put it into another object")
+            return value
+        data = text.encode()
+        if len(data) > settings.most:
+            raise TooLarge(f"{what} has {len(data):,} bytes; the limit of this fleet is {settings.most:,}")
+        return {"$blob": await self._store.put_blob(data), "size": len(data)}
+
+    async def copy(self, value: Any) -> Any:
+        """The value for another run: its blob is stored anew, since the first run may be pruned with its own."""
+        name = blob_of(value)
+        return value if name is None else {**value, "$blob": await self._store.put_blob(await self._read(name))}
+
+    async def fetch(self, value: Any) -> Any:
+        """The value that ``keep`` was given."""
+        name = blob_of(value)
+        return value if name is None else json.loads(await self._read(name))
+
+    async def _read(self, name: str) -> bytes:
+        data = await self._store.blob(name)
+        if data is None:
+            raise StoreCorrupt(f"the blob {name} is missing")
+        return data

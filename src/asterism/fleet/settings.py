@@ -9,12 +9,19 @@ from typing import Any
 from asterism.base.url_text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.core.run.placement import Weights
-from asterism.fleet.election import LEASE
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
 
 KEY = "settings"
 DAY = 86_400.0
+
+ELECTION_LEASE = 15.0
+"""How long an election lasts by default without being renewed, in seconds."""
+
+COORDINATOR = "coordinator"
+DEPUTY = "deputy"
+ELECTED_ROLES = (COORDINATOR, DEPUTY)
+"""The registers with the leases of the coordinator and its deputy (coordinator.py)."""
 
 
 class InvalidSettings(AsterismError, ValueError):
@@ -29,7 +36,7 @@ class Settings:
     ``large``           inputs and outputs above this size are stored as blobs
     ``most``            inputs and outputs above this size are refused
     ``hold``            how long nothing is taken from silent devices after a mass loss or a jump of the clock
-    ``lease``           how long the coordinator stays in office without renewing, at least three of its passes
+    ``lease``           how long the coordinator stays elected without renewing, at least three of its passes
     ``peer_timeout``    after how long without contact the runs that are left to a peer are taken over
     ``peer_runs``       how many runs each peer may store here
     ``peer_bytes``      how many bytes of records each peer may store here
@@ -43,7 +50,7 @@ class Settings:
     large: int = 64 * 1024
     most: int = 64 * 1024 * 1024
     hold: float = 90.0
-    lease: float = LEASE
+    lease: float = ELECTION_LEASE
     peer_timeout: float = 3600.0
     peer_runs: int = 100_000
     peer_bytes: int = 1024 * 1024 * 1024

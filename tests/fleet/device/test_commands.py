@@ -21,8 +21,7 @@ from asterism.base.secret_mask import Mask
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.fleet.device.executor import LONGEST_VARIABLE, LimitReached
-from asterism.fleet.device.output import TAIL, progress_of
+from asterism.fleet.device.executor import LONGEST_VARIABLE, TAIL, LimitReached, progress_of
 from asterism.fleet.device.process_records import ProcessRecords
 from asterism.fleet.device.run_inputs import literal
 from asterism.fleet.policy.policy import DevicePolicy, Rules

@@ -23,13 +23,13 @@ from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.acceptance import LOOK_INTERVAL, Acceptance
+from asterism.fleet.device.completion import preemption_order
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.device.health import DeviceHealth
-from asterism.fleet.device.held_run import preemption_order
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.worker import PREEMPTED, Worker
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_blobs import blob_of
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import OFFERED, Query, TakeRequest, for_device
 from asterism.store.store_errors import StoreUnavailable

@@ -1,6 +1,7 @@
-"""How executions begin and end: the steps of their runs, and one commit for simultaneous ends.
+"""The runs that a device holds: the steps that begin and end them, and one commit for simultaneous ends.
 
-A ``Step`` of the ledger takes the run as it is stored to what it becomes. ``clock`` is always the store's.
+``HeldRun`` is what the device knows of a run while it holds it. A ``Step`` of the ledger takes the run as it is stored
+to what it becomes. ``clock`` is always the store's.
 
 ``CompletionBatch`` writes ends that come up together in one commit. A commit is all or nothing, so after a failed one
 nothing is known of any of its ends: each is then written alone, through the ledger, which finds out whether it was
@@ -16,12 +17,11 @@ from typing import Any, NamedTuple
 
 from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, PROCESSING, Owner, Progress, Run
+from asterism.core.run.run import COMPLETED, PROCESSING, Grant, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
-from asterism.store.protocol import PutRun
+from asterism.store.protocol import ProgressReport, PutRun
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
@@ -30,6 +30,63 @@ LARGEST_BATCH = 100
 """How many ends one commit writes at most."""
 
 StoreClock = Callable[[], float]
+
+
+class HeldRun:
+    """A run that the device has claimed.
+
+    ``since``      when it was received, by the device's own clock
+    ``started``    whether its execution has begun; if not, it waits for a slot
+    ``stopping``   why its execution is being stopped
+    ``ending``     whether the execution is over and only the store has not been told yet
+    ``slot_freed`` whether its slot was given away before the end was written
+    ``lost``       whether the device gave the run up, so that there is no result
+    ``on_report``  called when there is new progress or output to report
+    """
+
+    __slots__ = (
+        "changed",
+        "ending",
+        "grant",
+        "lost",
+        "on_report",
+        "progress",
+        "run",
+        "since",
+        "slot_freed",
+        "started",
+        "stopping",
+        "tail",
+        "task",
+        "workflow",
+    )
+
+    def __init__(self, run: Run, workflow: Workflow, since: float, on_report: Callable[[], None]) -> None:
+        assert run.session is not None
+        self.run, self.workflow, self.since, self.on_report = run, workflow, since, on_report
+        self.grant = Grant(run.id, run.session, run.epoch)
+        self.started = run.started_at is not None
+        self.progress: Progress | None = run.progress
+        self.tail = ""
+        self.changed = self.ending = self.slot_freed = self.lost = False
+        self.stopping: str | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def report(self) -> ProgressReport:
+        return ProgressReport(self.run.id, self.grant.epoch, self.progress, self.tail)
+
+    def set_progress(self, progress: Progress) -> None:
+        self.progress, self.changed = progress, True
+        self.on_report()
+
+    def set_output(self, tail: str) -> None:
+        self.tail, self.changed = tail, True
+        self.on_report()
+
+
+def preemption_order(held: HeldRun) -> tuple[int, bool, float]:
+    """Sort key: the least urgent first; among equals what has not begun, then the most recent."""
+    return (held.run.priority, held.started, -held.since)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

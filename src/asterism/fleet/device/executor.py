@@ -21,11 +21,11 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -34,23 +34,40 @@ from asterism.base import task_inputs
 from asterism.base.extras import install_hint
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
-from asterism.base.task_inputs import LONGEST_VARIABLE, ResolvedInputs
+from asterism.base.task_inputs import ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.device_requests import request
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
-from asterism.fleet.device.output import TAIL, OutputWatcher
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
-from asterism.fleet.device.run_inputs import bare, fill, is_secret, request_terms, secrets_of, stands_for_itself
+from asterism.fleet.device.run_inputs import (
+    INPUT_FILE_ADVICE,
+    Command,
+    bare,
+    command_of,
+    fill,
+    is_secret,
+    judge_command,
+    request_terms,
+    secrets_of,
+    stands_for_itself,
+)
+from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 
 log = logging.getLogger("asterism.device")
 
-
 PROBE_TIMEOUT = 30.0
 """How long an empty command may take, in seconds."""
+
+TAIL = 8 * 1024
+"""How much of the output is shown while a command runs, in bytes."""
+
+LOOK_INTERVAL = 0.25
+"""How often new output and progress are passed on, in seconds."""
+
+_PROGRESS = re.compile(rb"\s*([0-9]{1,15})(?:\s*/\s*([0-9]{1,15}))?\s*")
 
 
 class LimitReached(AsterismError, TimeoutError):
@@ -67,14 +84,6 @@ class RunWork(NamedTuple):
     on_output: Callable[[str], None]
     lease: float | None = None
     """How long the run is certainly this device's, in seconds from now."""
-
-
-@dataclass(frozen=True)
-class _Command:
-    argv: list[str]
-    executable: str | None
-    environment: dict[str, str]
-    cwd: str | None
 
 
 class Executor(Protocol):
@@ -185,12 +194,7 @@ class DeviceExecutor:
         elif flow.call is not None:
             self.policy.call(flow.call)
         else:
-            argv, program = self._argv(flow, resolved)
-            self.policy.variables(resolved.environment)
-            self.policy.directory(flow.cwd)
-            self._check_inputs(flow, resolved)
-            if program is None:
-                _check_command(argv[0], {**os.environ, **resolved.environment})
+            judge_command(flow, resolved, self.policy)
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
@@ -245,7 +249,7 @@ class DeviceExecutor:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
         with own_part("its command could not be prepared", EXHAUSTED):
-            command = self._command(work, resolved)
+            command = command_of(work.run, work.workflow, resolved, self.policy, self._records.marks())
         return await self._run(work, command, resolved)
 
     async def probe(self) -> None:
@@ -267,67 +271,7 @@ class DeviceExecutor:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def _argv(self, flow: Workflow, resolved: ResolvedInputs) -> tuple[list[str], str | None]:
-        """The words of a command, and the file to execute if the device policy chose it."""
-        if flow.shell is not None:
-            self.policy.shell()
-            return ["/bin/sh", "-c", flow.shell], None
-        assert flow.argv is not None
-        argv = [task_inputs.fill_template(word, resolved.inputs) for word in flow.argv]
-        program = self.policy.command(argv[0])
-        return (argv, None) if program is None else ([program.name, *argv[1:]], program.file)
-
-    def _command(self, work: RunWork, resolved: ResolvedInputs) -> _Command:
-        argv, executable = self._argv(work.workflow, resolved)
-        environment = self._environment(work, resolved)
-        _check_words(argv, environment)
-        if executable is None:
-            _check_command(argv[0], environment)
-        return _Command(argv, executable, environment, self.policy.directory(work.workflow.cwd))
-
-    def _environment(self, work: RunWork, resolved: ResolvedInputs) -> dict[str, str]:
-        run, last = work.run, work.run.progress
-        own = {
-            **self._records.marks(),
-            "ASTERISM_RUN": run.id,
-            "ASTERISM_EPOCH": str(run.epoch),
-            "ASTERISM_STEP": "" if last is None else str(last.step),
-            "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
-        }
-        device = {name: value for name, value in os.environ.items() if self.policy.passes(name)}
-        self.policy.variables(resolved.environment)
-        self._check_inputs(work.workflow, resolved)
-        bare = dict(task_inputs.bare_variables(resolved.inputs, partial(self._wants, work.workflow)))
-        return {
-            **bare,
-            **device,
-            **resolved.environment,
-            **dict(task_inputs.prefixed_variables(resolved.inputs)),
-            **own,
-        }
-
-    def _wants(self, workflow: Workflow, name: str) -> bool:
-        """Whether an input becomes a variable under its bare name: the device policy lists it, or allows everything and
-        the shell line mentions it."""
-        if not self.policy.everything:
-            return self.policy.may_be_given(name)
-        return workflow.shell is not None and task_inputs.mentions_name(workflow.shell, name)
-
-    def _check_inputs(self, workflow: Workflow, resolved: ResolvedInputs) -> None:
-        """Refuse a shell line that uses the variable of an input which cannot be set: the device policy does not list
-        it, or the device has a variable of that name, which no run replaces."""
-        line = workflow.shell or ""
-        task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
-        for name in resolved.inputs:
-            if task_inputs.refers_to_variable(line, name) and name not in resolved.environment:
-                self.policy.counts_on(name)
-                if name in os.environ and self.policy.passes(name):
-                    raise DeviceUnavailable(
-                        f"this device has a variable {name!r} of its own, which an input does not replace; "
-                        f"{task_inputs.variable_advice(name)}"
-                    )
-
-    async def _run(self, work: RunWork, command: _Command, resolved: ResolvedInputs) -> Any:
+    async def _run(self, work: RunWork, command: Command, resolved: ResolvedInputs) -> Any:
         mask = resolved.mask
         with self._run_files(work.given, command.cwd) as (progress, files, in_child):
             watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress)
@@ -348,7 +292,9 @@ class DeviceExecutor:
                 failed = CommandFailed(error.code, said[-TAIL:])
             except OSError as error:
                 if error.errno == errno.E2BIG:
-                    raise AsterismError(f"the words and variables of the command are too long; {_INSTEAD}") from None
+                    raise AsterismError(
+                        f"the words and variables of the command are too long; {INPUT_FILE_ADVICE}"
+                    ) from None
                 raise
             except subprocess.SubprocessError:  # the child checked its directory before it became the command
                 raise AsterismError("the command was not started: its directory was replaced") from None
@@ -374,25 +320,6 @@ class DeviceExecutor:
             yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
 
 
-_INSTEAD = "let it read its input from the file $ASTERISM_INPUT"
-
-
-def _check_words(argv: list[str], environment: Mapping[str, str]) -> None:
-    """Refuse what the operating system refuses, with a clearer message."""
-    named = {f"word {index} of the command": word for index, word in enumerate(argv, 1)}
-    for what, text in {**named, **{f"the variable {name}": value for name, value in environment.items()}}.items():
-        if "\0" in text:
-            raise AsterismError(f"{what} has a NUL character, which no command can get")
-        if len(text) * 4 > LONGEST_VARIABLE and len(text.encode(errors="replace")) > LONGEST_VARIABLE:
-            raise AsterismError(f"{what} has more than {LONGEST_VARIABLE:,} bytes; {_INSTEAD}")
-
-
-def _check_command(word: str, environment: Mapping[str, str]) -> None:
-    """Raises DeviceUnavailable for a command that is not on the PATH: another device may have it."""
-    if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
-        raise DeviceUnavailable(f"there is no command {word!r} on this device")
-
-
 def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
     return any(is_secret(given.get(name)) for name in task_inputs.names_in(text))
 
@@ -412,3 +339,89 @@ def _sendable(value: Any) -> Any:
     except ValueError as error:  # half of a surrogate pair, or a number with more digits than Python prints
         raise NotJson(f"the result cannot be written as JSON: {error}") from None
     return value
+
+
+# -- output of a command -----------------------------------------------------------------------------------------------
+
+
+class OutputWatcher:
+    """Passes new output and progress to ``on_output`` and ``on_progress``, a few times a second and when it is
+    closed."""
+
+    def __init__(
+        self,
+        progress: Path,
+        mask: Mask,
+        on_output: Callable[[str], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._progress, self._mask = progress, mask
+        self._on_output, self._on_progress = on_output, on_progress
+        self._kept = bytearray()
+        self.heard = {1: 0, 2: 0}
+        """How many bytes came out of each pipe."""
+        self._new = False
+        self._last: Progress | None = None
+        self._seen: tuple[int, int, int] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
+
+    def hear(self, pipe: int, data: bytes) -> None:
+        self.heard[pipe] += len(data)
+        self._new = True
+        self._kept += data
+        enough = TAIL + self._mask.longest
+        if len(self._kept) > 4 * enough:
+            del self._kept[:-enough]
+
+    def _look(self, *, growing: bool = True) -> None:
+        found = self._read_progress()
+        if found is not None and found != self._last:
+            self._last = found
+            self._on_progress(found)
+        if self._new:
+            self._new = False
+            self._on_output(self._tail(growing))
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._look(growing=False)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
+        self._look()
+
+    def _tail(self, growing: bool) -> str:
+        kept = bytes(self._kept[-(TAIL + self._mask.longest) :])
+        cut = len(kept) < sum(self.heard.values())
+        text = self._mask.tail(kept.decode(errors="replace"), cut=cut, growing=growing)
+        end = text.encode(errors="replace")[-TAIL:]
+        return end.decode(errors="ignore")  # leaves out a character that was cut in two
+
+    def _read_progress(self) -> Progress | None:
+        """The last line of the file that is not blank. A file that is not a regular one is ignored."""
+        try:
+            file = os.open(self._progress, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            status = os.fstat(file)
+            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if seen == self._seen or not stat.S_ISREG(status.st_mode):
+                return None
+            self._seen = seen
+            lines = os.pread(file, 4096, max(0, status.st_size - 4096)).splitlines()
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        for line in reversed(lines):
+            if line.strip():
+                return progress_of(line)
+        return None
+
+
+def progress_of(line: bytes) -> Progress | None:
+    """Parse ``3/10`` or ``3``."""
+    found = _PROGRESS.fullmatch(line)
+    return None if found is None else Progress(int(found[1]), None if found[2] is None else int(found[2]))

@@ -16,7 +16,7 @@ from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import HeldRun
+from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import PolicyForbids
 from asterism.store.protocol import Notice, Query

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,15 +19,20 @@ from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device import completion
-from asterism.fleet.device.completion import CompletionBatch, End, completed, failed
+from asterism.fleet.device.completion import (
+    CompletionBatch,
+    End,
+    HeldRun,
+    completed,
+    failed,
+    preemption_order,
+)
 from asterism.fleet.device.executor import Executor, RunWork
 from asterism.fleet.device.health import DeviceHealth
-from asterism.fleet.device.held_run import HeldRun, RecentSet, preemption_order
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Step, UnknownRun
+from asterism.fleet.ledger import Step, UnknownRun, blob_of, is_small
 from asterism.fleet.policy.policy import PolicyForbids
-from asterism.fleet.run_blobs import blob_of, is_small
 from asterism.fleet.waiters import Consumer
 from asterism.store.protocol import Notice, PutRun
 from asterism.store.store_errors import StoreError, StoreUnavailable
@@ -72,10 +78,10 @@ class Worker:
         self._batch = CompletionBatch(fleet, self._written, self._write_alone, lambda end: self._leave(end.held))
         self.occupied = asyncio.Event()
         self._held: dict[str, HeldRun] = {}
-        self._past_grants = RecentSet(GRANTS_REMEMBERED)
+        self._past_grants: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         self._reserved: dict[str, bool] = {}  # runs that are coming, and whether they will execute at once
         self._starting = 0  # how many of them will
-        self._waited_in_vain = RecentSet(GRANTS_REMEMBERED)  # ids of runs
+        self._waited_in_vain: OrderedDict[str, None] = OrderedDict()  # ids of runs
         self._busy = 0  # held runs that execute
         self._freed = 0  # held runs whose slot was freed before their end is written
         self._closed = False
@@ -356,7 +362,7 @@ class Worker:
         """Hand back a run whose claim is about to run out while it waits for a slot: other devices may have one, and
         it does not count as a loss."""
         self.stop(held, NO_SLOT)
-        self._waited_in_vain.add(held.run.id)
+        remember(self._waited_in_vain, held.run.id)
 
     def waited_in_vain(self, run_id: str) -> bool:
         """Whether the run has waited here for a slot before; it is not taken again only to wait."""
@@ -406,7 +412,7 @@ class Worker:
             self._freed -= 1
         else:
             self._busy -= held.started
-        self._past_grants.add(held.grant)
+        remember(self._past_grants, held.grant)
         self.on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
@@ -438,6 +444,13 @@ class Worker:
                 if held.task is not None:
                     held.task.cancel()
         return not len(self)
+
+
+def remember(members: OrderedDict[Any, None], member: Hashable, *, most: int = GRANTS_REMEMBERED) -> None:
+    """Add a member, and forget the oldest if there are too many."""
+    members[member] = None
+    if len(members) > most:
+        members.popitem(last=False)
 
 
 def _ignore() -> None:

@@ -6,7 +6,7 @@ was judged is executed. Without a device policy everything is allowed.
 
 Limits. An allowed command does what it likes, with any arguments: a policy that lists ``sh``, ``env`` or ``python``
 allows everything. A function runs inside the agent and sees all that the agent sees; ``environment`` and
-``directories`` apply to commands. Host names are compared as text and are not resolved.
+``directories`` apply to commands. Host names are compared as text, not resolved: a listed name means a trusted owner.
 
 ``secrets`` lists variables of the device that hold secrets: work may read them as ``{"secret": NAME}``, and their
 values are masked in all text that leaves the device, even if the work does not refer to them.
@@ -14,11 +14,13 @@ values are masked in all text that leaves the device, even if the work does not 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,6 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.patterns import (
-    DEFAULT_PORTS,
-    HostRule,
-    NamePatterns,
-    compile_pattern,
-    is_pattern,
-    parse_host,
-)
 
 ORDINARY = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*"),
@@ -321,9 +315,6 @@ def _inside(place: str, root: str) -> bool:
     return place == root or place.startswith(root.rstrip("/") + "/")
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
-
-
 def _import_pattern(entry: str) -> re.Pattern[str]:
     """``*`` in the module part matches submodules, too; in the function part it matches one name, since imported
     objects hang below the names of a module."""
@@ -332,3 +323,129 @@ def _import_pattern(entry: str) -> re.Pattern[str]:
         raise ValueError("must be package.module:function, with * for any part")
     found, below = compile_pattern(module), compile_pattern(function, ".")
     return re.compile(f"{found.pattern}:{below.pattern}", found.flags)
+
+
+# -- patterns of names -------------------------------------------------------------------------------------------------
+
+
+def is_pattern(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+@lru_cache(maxsize=1024)
+def compile_pattern(pattern: str, separator: str = "") -> re.Pattern[str]:
+    """Compile a pattern for use with ``fullmatch``: ``*`` matches any text, ``?`` one character, everything else
+    itself. Wildcards do not match ``separator``, in names with parts such as paths. The patterns belong to the device,
+    but the names come from others, so the expression never backtracks: no name takes long to compare."""
+    one = f"[^{re.escape(separator)}]" if separator else "."
+    parts = pattern.split(separator) if separator else [pattern]
+    return re.compile(re.escape(separator).join(_part(part, one) for part in parts), re.DOTALL)
+
+
+def _part(text: str, one: str) -> str:
+    """The first match of the text between two stars is as good as any later one, so no backtracking is needed."""
+    chunks = ("".join(one if letter == "?" else re.escape(letter) for letter in chunk) for chunk in text.split("*"))
+    first, *rest = chunks
+    if not rest:
+        return first
+    between = "".join(f"(?>{one}*?{chunk})" for chunk in rest[:-1] if chunk)
+    return f"{first}{between}{one}*{rest[-1]}"
+
+
+class NamePatterns:
+    """A list of names and patterns; ``name in patterns`` says whether one of them matches."""
+
+    def __init__(self, entries: tuple[str, ...]) -> None:
+        each = "|".join(f"(?:{compile_pattern(entry).pattern})" for entry in entries)
+        self._expression = re.compile(each, re.DOTALL) if entries else None
+
+    def __contains__(self, name: object) -> bool:
+        return self._expression is not None and isinstance(name, str) and self._expression.fullmatch(name) is not None
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_ENTRY = re.compile(r"(?:(https?)://)?(\[[^\]]*\]|[^\[\]:]+)(?::(\*|[0-9]{1,5}))?", re.IGNORECASE)
+_NAME = re.compile(r"[a-z0-9_*?-]+(\.[a-z0-9_*?-]+)*")
+_NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True)
+class HostRule:
+    """One entry of ``hosts``: ``*.example.org:8443``, ``https://api.example.org``, ``10.0.0.0/8:*``, ``[::1]``, ``*``.
+
+    Without a port (None) it allows the default port of the scheme; ``:*`` (-1) allows any. Without a scheme it allows
+    both. ``*.example.org`` does not match ``example.org``. A name pattern never matches a numeric address: ``127.*`` is
+    not a network, and ``127.example.org`` is not an address in one. Only ``*`` matches both."""
+
+    scheme: str | None
+    names: re.Pattern[str] | None
+    network: Network | None
+    port: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> HostRule:
+        """Raises ValueError that says what to write."""
+        found = _ENTRY.fullmatch(text)
+        if found is None:
+            raise ValueError("must be host or host:port, optionally with http:// or https:// before it")
+        scheme = found[1].lower() if found[1] else None
+        port = None if found[3] is None else -1 if found[3] == "*" else int(found[3])
+        if port is not None and port > 65535:
+            raise ValueError("must have a port of at most 65535")
+        names, network = _host_rule(found[2].lower())
+        return cls(scheme, names, network, port)
+
+    def allows(self, scheme: str, host: str | Address, port: int) -> bool:
+        if self.scheme not in (None, scheme):
+            return False
+        if port != DEFAULT_PORTS[scheme] if self.port is None else self.port not in (-1, port):
+            return False
+        if self.network is None:
+            return self.names is None or (isinstance(host, str) and self.names.fullmatch(host) is not None)
+        return not isinstance(host, str) and host.version == self.network.version and host in self.network
+
+
+def _host_rule(text: str) -> tuple[re.Pattern[str] | None, Network | None]:
+    if text == "*":
+        return None, None
+    if text.startswith("["):
+        return None, _network(text[1:-1])
+    text = text.rstrip(".")
+    if "/" in text or _NUMERIC.fullmatch(text):
+        return None, _network(text)
+    if not _NAME.fullmatch(text):
+        raise ValueError("must be the name of a host (in ASCII), an address or a network such as 10.0.0.0/8")
+    return compile_pattern(text), None
+
+
+def _network(text: str) -> Network:
+    try:
+        found = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"must be an address or a network ({error})") from None
+    mapped = getattr(found.network_address, "ipv4_mapped", None)
+    if mapped is not None and found.prefixlen >= 96:
+        return ipaddress.ip_network(f"{mapped}/{found.prefixlen - 96}")
+    return found
+
+
+def parse_host(host: str) -> str | Address | None:
+    """The host of a URL as an address, in whatever form it is written, or as a name; None if it is neither."""
+    host = host.lower().removesuffix(".")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        pass
+    else:
+        return getattr(address, "ipv4_mapped", None) or address
+    if _NUMERIC.fullmatch(host):  # 127.1, 0x7f000001 and 2130706433 are 127.0.0.1 too
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    return host if _NAME.fullmatch(host) and "*" not in host and "?" not in host else None

@@ -17,8 +17,8 @@ from asterism.base.http_requests import NoAnswer, RequestFailed
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, NotJson
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device import device_requests
 from asterism.fleet.device.executor import LimitReached
+from asterism.fleet.policy import judged_requests
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Told, check, execute, executors
 from tests.process_scenes import soon_async
@@ -119,7 +119,7 @@ def test_an_answer_is_json_if_it_says_so_and_text_otherwise(server: Any) -> None
 
 
 def test_an_answer_that_is_too_large_fails_the_work(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_requests, "LARGEST", 50)
+    monkeypatch.setattr(judged_requests, "LARGEST", 50)
     assert execute(request(f"{server.url}/to?/status%3F200"), None) == "status 200"
     with pytest.raises(AsterismError, match="answered with more than 50 bytes"):
         execute(request(f"{server.url}/thing"))
