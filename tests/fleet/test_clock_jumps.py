@@ -12,6 +12,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.fleet.coordinator import Election
 from asterism.fleet.monitor import Monitor
+from asterism.fleet.settings import COORDINATOR
 from asterism.store.protocol import PutSession
 from tests.fleet.fleet_scenes import WORK, Stage
 
@@ -111,10 +112,10 @@ async def test_a_run_in_backoff_is_tried_again_although_the_clock_was_set_back(s
     assert stage.now() - began < 120.0
 
 
-async def test_a_coordinator_of_the_future_does_not_stay_in_office_when_the_clock_was_set_back(stage: Stage) -> None:
+async def test_a_coordinator_of_the_future_does_not_stay_elected_when_the_clock_was_set_back(stage: Stage) -> None:
     clock = stage.person.clock
-    first = Election(stage.store, clock, "kitchen", "kitchen-1", 15.0)
-    second = Election(stage.store, clock, "attic", "attic-1", 15.0)
+    first = Election(COORDINATOR, stage.store, clock, "kitchen", "kitchen-1", 15.0)
+    second = Election(COORDINATOR, stage.store, clock, "attic", "attic-1", 15.0)
     assert await first.campaign()
     assert not await second.campaign()
     stage.jump = -HOUR

@@ -198,8 +198,8 @@ def test_without_asking_first_the_work_is_evaluated(
 ) -> None:
     """The safeguard switched off."""
     made = executors(NOTHING)
-    monkeypatch.setattr(made, "_judge_early", lambda work: None)
-    made.check(Told().work(workflow, given))
+    monkeypatch.setattr(made, "_judge_early", lambda *_: None)
+    made.check(workflow, given)
     with pytest.raises(PolicyForbids):
         asyncio.run(made.execute(Told().work(workflow, given)))
     assert evaluated != []

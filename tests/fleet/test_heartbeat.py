@@ -92,7 +92,7 @@ async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) 
     await stage.at_work(kitchen, run)
     desk: Worker = kitchen.agent.worker
     first = await stage.read(run)
-    holding = desk.get(run.id)
+    holding = desk.held.get(run.id)
     assert holding is not None
     desk.stop(holding, "it may have it again")
     await stage.until(lambda: len(kitchen.hands.begun) == 2)

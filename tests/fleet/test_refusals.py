@@ -12,7 +12,7 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.claimer import JUDGED_AHEAD
-from asterism.fleet.device.executor import DeviceExecutor, RunWork
+from asterism.fleet.device.executor import DeviceExecutor
 from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
@@ -25,8 +25,8 @@ NAME_ONE = Workflow("name-one", argv=("{tool}", "--version"), rounds=9)
 class Strict(Hands):
     """Refuses what its input forbids."""
 
-    def check(self, work: RunWork) -> str | None:
-        return "the policy forbids it" if work.given.get("forbidden") else None
+    def check(self, workflow: Workflow, given: Any) -> str | None:
+        return "the policy forbids it" if given.get("forbidden") else None
 
 
 async def busy(stage: Stage, hands: Hands) -> tuple[Device, Run]:

@@ -146,15 +146,16 @@ class Fleet:
         else:
             flow = await self.workflows.add(workflow)
         _check_terms(key, series, device, priority, keep)
-        what = f"the input of {flow.name!r}"
+        what, value = f"the input of {flow.name!r}", {}
         if given is not None and not isinstance(given, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
-        kept = await self.blobs.keep(plain_json(dict(given or {}), what), what)
+        if given:
+            value = await self.blobs.keep(plain_json(dict(given), what), what)
         now = self.store.clock()
         run = transitions.create(
             new_id(now, self.chance),
             flow,
-            kept,
+            value,
             by=self.by,
             now=now,
             key=key,

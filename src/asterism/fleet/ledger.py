@@ -84,6 +84,7 @@ class Ledger:
         step: Step,
         *,
         patience: float = PATIENCE,
+        tries: int | None = None,
         tried: Run | None = None,
         put: Callable[[Run, Run], Awaitable[Write]] | None = None,
     ) -> Run:
@@ -91,6 +92,7 @@ class Ledger:
 
         :param run: its id, or a record that is believed to be current, which saves a read if it is.
         :param patience: for how many seconds to try while the store is unavailable.
+        :param tries: raise Conflict after so many conflicts; None to try until one succeeds.
         :param tried: the result of the same step elsewhere, if nothing is known about whether it was written.
         :param put: makes the write from the run after the step and before it; by default a PutRun.
 
@@ -116,7 +118,7 @@ class Ledger:
                 await self.store.commit(writes)
             return after
 
-        after = await retry_on_conflict(attempt, patience=patience, clock=self.clock, chance=self._chance)
+        after = await retry_on_conflict(attempt, tries=tries, patience=patience, clock=self.clock, chance=self._chance)
         if after.ended:
             self._on_end(after)
         return after

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from asterism.base.expressions import holds
@@ -293,7 +294,7 @@ class Monitor:
         if crowded and ABROAD not in idle:
             return
         now, settings = self.store.clock(), await self.fleet.settings()
-        found.sort(key=lambda run: (-run.priority, run.created_at, run.id))
+        found.sort(key=attrgetter("queue_order"))
         for run in found:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:

@@ -47,7 +47,7 @@ def execute(workflow: Workflow, given: Any = None, policy: DevicePolicy | None =
 
 def check(workflow: Workflow, given: Any = None, policy: DevicePolicy | None = None) -> str | None:
     made = executors(policy)
-    return made.check(Told().work(workflow, given))
+    return made.check(workflow, {} if given is None else given)
 
 
 def command(*argv: str, **terms: Any) -> Workflow:

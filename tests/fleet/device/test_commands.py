@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from asterism.base.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.base.secret_mask import Mask
-from asterism.base.task_inputs import MissingInput
+from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.fleet.device.executor import LONGEST_VARIABLE, TAIL, LimitReached, progress_of
+from asterism.fleet.device.executor import TAIL, LimitReached, progress_of
 from asterism.fleet.device.process_records import ProcessRecords
 from asterism.fleet.device.run_inputs import literal
 from asterism.fleet.policy.policy import DevicePolicy, Rules
@@ -75,7 +75,7 @@ async def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
 
     with pytest.raises(MissingInput, match="must be an object of named values"):
         await main()
-    assert executors().check(work) is None
+    assert executors().check(work.workflow, work.given) is None
 
 
 def test_names_that_cannot_be_variables_are_in_the_file_all_the_same() -> None:

@@ -6,7 +6,7 @@
 ``acceptance``            which runs the device accepts now (its own rules, rest, draining), and its measured profile
 ``health``                the circuit breaker: a failing device takes no more work
 ``lease``                 until when the device is certain of its runs, and how often it must renew
-``heartbeat``             renews the lease, reports progress, obeys the store, stops what outlives the lease
+``heartbeat``             renews the lease, reports progress, follows the store's reply, stops what outlives the lease
 ``claimer``               finds runs: claims assigned ones, takes offered ones, starts those created in its process
 ``worker``                holds runs, executes them, hands them back
 ``completion``            a held run, the steps that begin and end it, one commit for ends that come up together
@@ -16,8 +16,8 @@
 ``process_records``       which processes a device has started; kills what a crashed device left running
 ========================  ==============================================================================================
 
-``Lease`` is passed to claimer, worker and heartbeat; none of them reaches through another for it. The claimer sets
-``Worker.on_free`` and the heartbeat ``Worker.on_report``; all other calls go from the agent downwards.
+``Lease`` is passed to claimer, worker and heartbeat; none of them reaches through another for it. ``Worker.connect``
+names what the worker calls above it, in the claimer and the heartbeat; all other calls go from the agent downwards.
 
 Two clocks, never mixed: the store judges with its own clock when it last heard of a device; the device measures its
 lease with its own, from before it sent the last accepted heartbeat. A process that was frozen asks the lease again

@@ -135,6 +135,7 @@ class DeviceAgent:
             measure=self._profile,
             on_draining=self.draining.set,
         )
+        self.worker.connect(on_free=self.claimer.look_if_free, on_report=self.heartbeat.report_soon)
 
     @property
     def session(self) -> Session:
@@ -269,7 +270,7 @@ class DeviceAgent:
     def _profile(self) -> dict[str, Any]:
         """Measure the profile for a heartbeat, and act on it: rest, or take work again."""
         rested = self.acceptance.resting
-        profile = self.acceptance.measure(self.health.suspended, len(self.worker))
+        profile = self.acceptance.measure(self.health.suspended, len(self.worker.held))
         self.claimer.forget_judgements()
         resting = self.acceptance.resting
         if resting is not None:

@@ -53,6 +53,7 @@ from asterism.fleet.device.run_inputs import (
     secrets_of,
     stands_for_itself,
 )
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 
@@ -92,9 +93,9 @@ class Executor(Protocol):
     def objection(self, workflow: Workflow) -> str | None:
         """Why the device never executes a workflow; None if it does."""
 
-    def check(self, work: RunWork) -> str | None:
-        """Why the device does not execute this very run; None if it does. Starts and changes nothing, and may be called
-        in any thread."""
+    def check(self, workflow: Workflow, given: Any) -> str | None:
+        """Why the device does not execute a run with this input; None if it does. An input that is stored as a blob is
+        judged just before the execution. Starts and changes nothing, and may be called in any thread."""
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
         """Whether ``check`` may refuse a run with this input although ``objection`` does not refuse its workflow. May
@@ -145,18 +146,19 @@ class DeviceExecutor:
             return f"HTTP requests need httpx on this device: {install_hint('http')}"
         return self.policy.objection(workflow)
 
-    def check(self, work: RunWork) -> str | None:
+    def check(self, workflow: Workflow, given: Any) -> str | None:
         """Judges the run with its input filled in. An error that would be a failure of the work is not an objection."""
-        if self.policy.everything and work.workflow.call is not None and stands_for_itself(work.workflow, work.given):
+        constant = stands_for_itself(workflow, given)
+        if self.policy.everything and workflow.call is not None and constant:
             return None  # the usual case, on the hot path of every run
-        why = self.objection(work.workflow)
-        if why is not None:
+        why = self.objection(workflow)
+        if why is not None or blob_of(given) is not None:
             return why
         try:
-            with self._mask(work, stands_for_itself(work.workflow, work.given)) as mask:
+            with self._mask(workflow, given, constant) as mask:
                 if not self.policy.everything:
-                    self._judge_early(work)
-                self._judge(work, fill(work.workflow, work.given, mask))
+                    self._judge_early(workflow, given)
+                self._judge(workflow, fill(workflow, given, mask))
         except (PolicyForbids, DeviceUnavailable) as error:
             return str(error)
         except Exception:
@@ -167,25 +169,23 @@ class DeviceExecutor:
         """A function with an input of constants is judged by its workflow alone."""
         return workflow.call is None or not stands_for_itself(workflow, given)
 
-    def _judge_early(self, work: RunWork) -> None:
+    def _judge_early(self, flow: Workflow, given: Any) -> None:
         """Judge all that is known before an expression of the work is evaluated. Raises PolicyForbids, and
         DeviceUnavailable for what this device does not have."""
-        flow = work.workflow
         why = self.policy.objection(flow)
         if why is not None:
             raise PolicyForbids(why)
-        if not isinstance(work.given, Mapping):
+        if not isinstance(given, Mapping):
             return  # fails before anything is evaluated
-        known = bare(work.given)
+        known = bare(given)
         if flow.http is not None:
             if not _names_a_secret(flow.http["url"], known):  # such an address is judged once it is filled in
                 self.policy.url(task_inputs.fill_template(flow.http["url"], known, task_inputs.url_quoted))
         elif flow.argv is not None and not _names_a_secret(flow.argv[0], known):
             self.policy.command(task_inputs.fill_template(flow.argv[0], known))
 
-    def _judge(self, work: RunWork, resolved: ResolvedInputs) -> None:
+    def _judge(self, flow: Workflow, resolved: ResolvedInputs) -> None:
         """Raises PolicyForbids, and DeviceUnavailable for what this device does not have."""
-        flow = work.workflow
         self.policy.workflow(flow.name)
         if flow.http is not None:
             terms = request_terms(flow, resolved)
@@ -206,9 +206,9 @@ class DeviceExecutor:
         When cancelled, the process group of a command gets SIGTERM, then SIGKILL after the grace period, or at once if
         cancelled again."""
         constant = stands_for_itself(work.workflow, work.given)
-        with self._mask(work, constant) as mask:
+        with self._mask(work.workflow, work.given, constant) as mask:
             if not self.policy.everything:
-                self._judge_early(work)
+                self._judge_early(work.workflow, work.given)
             if constant:
                 resolved = ResolvedInputs(dict(work.given), {}, mask)
             else:
@@ -218,11 +218,11 @@ class DeviceExecutor:
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return _sendable(value)
 
-    def _mask(self, work: RunWork, constant: bool) -> Mask:
+    def _mask(self, flow: Workflow, given: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
-        refers = not constant or work.workflow.http is not None
-        names = secrets_of(work.workflow, work.given, self.policy) if refers else frozenset()
+        refers = not constant or flow.http is not None
+        names = secrets_of(flow, given, self.policy) if refers else frozenset()
         if new := names - self._secrets_read:
             self._secrets_read |= new
             self._warn_of_short_secrets(new)

@@ -46,13 +46,17 @@ class CurrentRun:
         self, run: Run, on_progress: Callable[[Progress], None], expired: Callable[[], bool] | None = None
     ) -> None:
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
-        self.attempt = attempt_of(run)
+        self._run = run
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._stopped = False
         self._over = False
         self.expired = expired
+
+    @property
+    def attempt(self) -> int:
+        return attempt_of(self._run)
 
     @property
     def stopping(self) -> bool:

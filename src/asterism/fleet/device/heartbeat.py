@@ -49,7 +49,6 @@ class Heartbeat:
         self.quality = 1.0
         """How well the store is reached, in 0…1."""
         self._report_timer: asyncio.TimerHandle | None = None
-        worker.on_report = self._report_soon
 
     # -- beating -----------------------------------------------------------------------------------------------------
 
@@ -84,7 +83,7 @@ class Heartbeat:
     def _interval(self) -> float:
         return self.lease.interval(*(held.workflow.heartbeat for held in self.worker))
 
-    def _report_soon(self) -> None:
+    def report_soon(self) -> None:
         """A run has something to report: beat soon, but not for every line."""
         if self._report_timer is None:
             self._report_timer = asyncio.get_running_loop().call_later(REPORT_DELAY, self._report_now)
@@ -133,7 +132,7 @@ class Heartbeat:
         took = self.clock.time() - sent
         self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self._interval)
         with contextlib.suppress(StoreUnavailable):  # the next answer repeats what could not be done now
-            await self._obey(reply, sent)
+            await self._follow_reply(reply, sent)
         return True
 
     async def _check_store(self) -> bool:
@@ -143,7 +142,9 @@ class Heartbeat:
             raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
         return False
 
-    async def _obey(self, reply: HeartbeatReply, sent: float) -> None:
+    async def _follow_reply(self, reply: HeartbeatReply, sent: float) -> None:
+        """Stop what the store has taken away or asks to stop, and take up what it says is ours. Nothing here pauses:
+        the next heartbeat must not be late."""
         if reply.draining:
             self._on_draining()
         granted = {grant.run: grant for grant in reply.held}
@@ -159,7 +160,7 @@ class Heartbeat:
         for grant in reply.held:
             if grant.status is ASSIGNED:
                 self.claimer.wake()
-            elif self.worker.get(grant.run) is None:
+            elif grant.run not in self.worker.held:
                 if self.worker.knows(grant.run, grant.epoch):
                     await self.worker.disown(grant.run, grant.epoch)
                 else:

@@ -53,12 +53,9 @@ class Lease:
     # -- how sure the device is of a run -----------------------------------------------------------------------------
 
     def remaining(self, run: Run) -> float:
-        """In how many seconds the device must have stopped work on a run, unless the lease is renewed before."""
+        """In how many seconds the device must have stopped work on a run, unless the lease is renewed before. While
+        this is positive, the run is certainly this device's."""
         return self.renewed_at + run.timeout - margin(run.timeout, self.grace) - self._clock.time()
-
-    def holds(self, run: Run) -> bool:
-        """Whether the run is certainly this device's now."""
-        return self._clock.time() < self.renewed_at + run.timeout - margin(run.timeout, self.grace)
 
     def unbroken(self, run: Run, since: float) -> bool:
         """Whether the store could not have taken a run away at any moment since then. It could if more than the run's

@@ -32,6 +32,9 @@ from asterism.store.store_errors import Conflict
 PATIENCE = 60.0
 """How long to try to join while the store is unavailable, in seconds."""
 
+JOIN_PAUSE = (1.0, 1.0)
+"""The first and the longest pause between these tries, in seconds."""
+
 
 class DeviceNameTaken(AsterismError):
     """Another device with this name is alive."""
@@ -77,7 +80,7 @@ async def join(store: Store, clock: Clock, session: Session, host: DeviceHost, *
             raise
         return session
 
-    return await retry_on_conflict(attempt, patience=PATIENCE, clock=clock)
+    return await retry_on_conflict(attempt, patience=PATIENCE, outage_pause=JOIN_PAUSE, clock=clock)
 
 
 async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
@@ -147,7 +150,7 @@ async def store_identity(store: Store, clock: Clock) -> str:
         await store.commit([PutRegister("store/id", {"id": new}, None)])
         return new
 
-    return await retry_on_conflict(attempt, patience=PATIENCE, clock=clock)
+    return await retry_on_conflict(attempt, patience=PATIENCE, outage_pause=JOIN_PAUSE, clock=clock)
 
 
 # -- this machine ------------------------------------------------------------------------------------------------------

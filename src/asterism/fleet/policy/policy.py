@@ -344,8 +344,7 @@ def compile_pattern(pattern: str, separator: str = "") -> re.Pattern[str]:
 
 def _part(text: str, one: str) -> str:
     """The first match of the text between two stars is as good as any later one, so no backtracking is needed."""
-    chunks = ("".join(one if letter == "?" else re.escape(letter) for letter in chunk) for chunk in text.split("*"))
-    first, *rest = chunks
+    first, *rest = ("".join(one if c == "?" else re.escape(c) for c in chunk) for chunk in text.split("*"))
     if not rest:
         return first
     between = "".join(f"(?>{one}*?{chunk})" for chunk in rest[:-1] if chunk)
