@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.worker import Worker, remember
+from asterism.store.protocol import Write
+from asterism.store.store_errors import Conflict
 from tests.fleet.fleet_scenes import WORK, Clock, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -112,3 +115,24 @@ def test_the_oldest_grants_are_forgotten() -> None:
     assert list(past) == [2, 3, 4]
     remember(past, 4, most=3)
     assert list(past) == [2, 3, 4]
+
+
+async def test_a_hand_back_that_meets_conflicts_does_not_delay_the_heartbeat(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next heartbeat tries again. A pause between the tries could make it late."""
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    commits = 0
+
+    async def conflict(writes: Sequence[Write]) -> None:
+        nonlocal commits
+        commits += 1
+        raise Conflict(f"run {run.id}")
+
+    monkeypatch.setattr(kitchen.fleet.store, "commit", conflict)
+    began = stage.now()
+    await kitchen.agent.worker.disown(run.id, run.epoch)
+    assert (commits, stage.now()) == (3, began)
+    assert (await stage.read(run)).session == kitchen.session
