@@ -7,7 +7,7 @@ writing and waiting around it.
 
 ========================  ==============================================================================================
 ``fleet``                 ``Fleet``: create, wait for, cancel, pause and retry runs; list and drain devices; settings
-``ledger``                the records of runs: every change of one (read, step by the core, commit), large values
+``ledger``                the records of runs: every change (read, apply a transition, commit), large values
 ``workflows``             the versions of workflows
 ``settings``              settings of the whole fleet
 ``waiters``               waiting for the ends of runs

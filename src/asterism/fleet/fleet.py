@@ -287,8 +287,8 @@ class Fleet:
     async def devices(self) -> list[Session]:
         """Every device that is there, or was lately: the newest session of each."""
         newest: dict[str, Session] = {}
-        found = await self.store.sessions(ended=True)
-        for session in sorted(found, key=lambda one: (one.state == OPEN, one.state == ABROAD, one.joined_at)):
+        sessions = await self.store.sessions(ended=True)
+        for session in sorted(sessions, key=lambda one: (one.state == OPEN, one.state == ABROAD, one.joined_at)):
             newest[session.device] = session
         return sorted(newest.values(), key=lambda one: one.device)
 
@@ -297,21 +297,21 @@ class Fleet:
 
         async def attempt() -> Session:
             known = [session for session in await self.store.sessions() if session.device == device]
-            found = next((session for session in known if session.state == OPEN), None)
-            if found is None:
+            session = next((session for session in known if session.state == OPEN), None)
+            if session is None:
                 if any(session.state == ABROAD for session in known):
                     raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
                 raise UnknownDevice(f"no device {device!r} is joined")
-            asked = found.changed(draining=True)
-            await self.store.commit([PutSession(asked, found.revision)])
+            asked = session.changed(draining=True)
+            await self.store.commit([PutSession(asked, session.revision)])
             return asked
 
         return await retry_on_conflict(attempt)
 
     async def coordinator(self) -> str | None:
         """The device that is the coordinator; None while there is none."""
-        found = await self.store.register(COORDINATOR)
-        return found.value["device"] if found is not None and found.value["until"] > self.store.clock() else None
+        lease = await self.store.register(COORDINATOR)
+        return lease.value["device"] if lease is not None and lease.value["until"] > self.store.clock() else None
 
     async def placer(self, *, fresh: bool = False) -> Placer:
         """The devices as placement sees them, at most ``PLACER_AGE`` old."""

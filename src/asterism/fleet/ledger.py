@@ -1,11 +1,11 @@
-"""The records of runs: every change of one (read, apply, commit, retry), and large values as blobs.
+"""The records of runs: every change (read, apply a transition, commit, retry), and large values as blobs.
 
 Another writer may be faster: then the run is read again and the step is judged anew. The store may be unavailable, and
 the answer to a commit lost: then the ledger looks whether its own entry is part of the story of the run, so that
 nothing happens twice and nothing that happened is denied. A run that ends makes room in its series in the same commit.
 
-All writers of a series write the one document of that series. The writers of this process take turns, or of a hundred
-at once each would lose ninety-nine times.
+All writers of a series write the same register. The writers of this process take turns: of a hundred at once, each
+would otherwise lose ninety-nine times.
 
 Inputs and outputs that are large are stored apart, as blobs, so that records stay small (``RunBlobs``).
 """
@@ -138,8 +138,8 @@ class Ledger:
 
         async def attempt() -> Run:
             nonlocal attempted
-            if attempted and (found := await self.store.run(run.id)) is not None:
-                return found
+            if attempted and (existing := await self.store.run(run.id)) is not None:
+                return existing
             async with _NO_TURN if run.series is None else self._series_turn(run.series):
                 admitted, writes = (run, []) if run.series is None else await self._admit(run, run.series)
                 added = assign(admitted) if admitted.offered else admitted
@@ -147,20 +147,20 @@ class Ledger:
                 try:
                     await self.store.commit([PutRun(added, None), *writes])
                 except Conflict as conflict:
-                    found = await self._existing(run, conflict)
-                    if found is None:
+                    existing = await self._existing(run, conflict)
+                    if existing is None:
                         raise
-                    return found
+                    return existing
             return added
 
         return await retry_on_conflict(attempt, patience=PATIENCE, clock=self.clock, chance=self._chance)
 
     async def _existing(self, run: Run, conflict: Conflict) -> Run | None:
-        """The run that is in the way of a new one: that with its key, or itself, written by a commit whose answer was
-        lost. None if there is none (any more)."""
+        """The run that conflicts with a new one: the one with its key, or the new one itself, written by a commit whose
+        answer was lost. None if there is no such run (any more)."""
         if run.key is not None and conflict.concerns("key", run.key):
-            found = await self.store.find(Query(key=run.key))
-            return found[0] if found else None
+            runs = await self.store.find(Query(key=run.key))
+            return runs[0] if runs else None
         return await self.read(run.id) if conflict.concerns("run", run.id) else None
 
     # -- series ------------------------------------------------------------------------------------------------------
@@ -185,14 +185,14 @@ class Ledger:
     async def leave_series(self, run: Run, name: str) -> list[Write]:
         """The writes that take a run out of its series and promote the next one."""
         now = self.store.clock()
-        found = await self.store.register(_series_key(name))
+        register = await self.store.register(_series_key(name))
         try:
-            series = Series(name) if found is None else Series.from_json(found.value)
+            series = Series(name) if register is None else Series.from_json(register.value)
         except UnreadableSeries as error:  # the end of this run counts all the same, and its series stays taken
-            assert found is not None
-            message = f"series {name} cannot be read, so nothing more of it begins until it is mended: {error}"
-            # another writer that mends it at this moment must see that this run has ended
-            same = PutRegister(found.key, found.value, found.revision)
+            assert register is not None
+            message = f"series {name} cannot be read, so nothing more of it begins until it is repaired: {error}"
+            # another writer that repairs it at this moment must see that this run has ended
+            same = PutRegister(register.key, register.value, register.revision)
             return [same, Notice(now, "series", message, run.id, run.device)]
         writes: list[Write] = []
         after = series.leave(run.id, now)
@@ -203,7 +203,7 @@ class Ledger:
                 break
             after, promoted = after.leave(after.active, now), None  # it is gone, and the next one is up
         if after is not series:
-            writes.append(PutRegister(_series_key(name), after.to_json(), found and found.revision))
+            writes.append(PutRegister(_series_key(name), after.to_json(), register and register.revision))
         if promoted is not None and promoted.held:
             writes.append(PutRun(transitions.release_hold(promoted, now), promoted.revision))
         return writes
@@ -223,8 +223,8 @@ class Ledger:
         return run.changed(held=True), writes
 
     async def _read_series(self, name: str) -> tuple[int | None, Series]:
-        found = await self.store.register(_series_key(name))
-        return (None, Series(name)) if found is None else (found.revision, Series.from_json(found.value))
+        register = await self.store.register(_series_key(name))
+        return (None, Series(name)) if register is None else (register.revision, Series.from_json(register.value))
 
     async def series(self, name: str) -> Series:
         """Raises UnreadableSeries."""
@@ -239,14 +239,14 @@ def failure_notice(run: Run, at: float) -> list[Write]:
     return [Notice(at, "failed", message, run.id, run.device)]
 
 
-def happened(written: Run, found: Run) -> bool:
+def happened(written: Run, stored: Run) -> bool:
     """Whether a write of ours is part of the history of the stored run. Stories only grow, so ours is the beginning of
-    the one we find; or it is beside it, if a peer's record was kept since. The grant is compared too, since two writers
-    may write the same words at the same moment."""
+    the stored one; or part of it, if it was merged with a peer's record since. The grant is compared too, since two
+    writers may write the same words at the same moment."""
     return (
-        found.revision >= written.revision
-        and (found.story[: len(written.story)] == written.story or set(own_story(written)) <= set(found.story))
-        and (found.epoch != written.epoch or found.session in (written.session, None))
+        stored.revision >= written.revision
+        and (stored.story[: len(written.story)] == written.story or set(own_story(written)) <= set(stored.story))
+        and (stored.epoch != written.epoch or stored.session in (written.session, None))
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of a fleet: kept in its store, so that every device uses the same."""
+"""Settings of a fleet: stored with it, so that every device uses the same."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ _NAMES = tuple(field.name for field in fields(Settings))
 
 async def read(store: Store) -> Settings:
     """Read the settings of a store."""
-    found = await store.register(KEY)
-    return Settings() if found is None else _from_stored(found.value)
+    register = await store.register(KEY)
+    return Settings() if register is None else _from_stored(register.value)
 
 
 def _from_stored(value: Mapping[str, Any]) -> Settings:
@@ -115,15 +115,15 @@ async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
         raise InvalidSettings(f"no such setting: {', '.join(unknown)}; the settings are {', '.join(_NAMES)}")
 
     async def attempt() -> Settings:
-        found = await store.register(KEY)
-        stored = {} if found is None else found.value
+        register = await store.register(KEY)
+        stored = {} if register is None else register.value
         old = _from_stored(stored)
         before = old.to_json()
         merged = {**before, **changes}
         if isinstance(changes.get("weights"), Mapping):
             merged["weights"] = {**before["weights"], **changes["weights"]}
         new = Settings(**merged)
-        writes: list[Write] = [PutRegister(KEY, {**stored, **new.to_json()}, found and found.revision)]
+        writes: list[Write] = [PutRegister(KEY, {**stored, **new.to_json()}, register and register.revision)]
         if new.notifies and not old.notifies:
             writes += await _skip_old_notices(store)
         await store.commit(writes)

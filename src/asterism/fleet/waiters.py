@@ -1,7 +1,7 @@
 """Waiting for runs to end; callbacks that commit their own writes together with an end.
 
-An end that is written in this process is known at once. One that is written elsewhere is found when the store announces
-it, or when a look from time to time finds it.
+An end that is written in this process is known at once. One that is written elsewhere is read when the store announces
+it, and at intervals.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RunWaiters:
                         run = await self._store.run(run_id) if run_id in self._waiting else None
                         if run is None or run.ended:
                             self._resolve(run_id, run)
-        except Exception as error:  # pass it on: the waiters would wait for ever otherwise
+        except Exception as error:  # the waiters get it: they would wait forever otherwise
             for run_id in list(self._waiting):
                 for future in self._forget(run_id):
                     if not future.done():

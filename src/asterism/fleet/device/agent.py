@@ -56,7 +56,7 @@ class DeviceAgent:
     ``grace``          how long work has to stop before it is killed
     ``monitor_every``  interval of its passes as coordinator; None if it never stands for election
     ``lease``          how long an election lasts; that of the fleet's settings if left out
-    ``replace``        take the name from another living device
+    ``replace``        take the name from another device that is alive
     ``host``           the machine it runs on, if it is not this one
     ``measure``        returns its profile
     """
@@ -145,7 +145,7 @@ class DeviceAgent:
     def session(self, session: Session) -> None:
         self.acceptance.session = session
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- from joining to leaving ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work impossible,
@@ -199,7 +199,7 @@ class DeviceAgent:
                 await self._leave()
 
     async def _stop(self, heartbeat: Sequence[asyncio.Task[None]], others: Sequence[asyncio.Task[None]]) -> bool:
-        """Take nothing more and stop all executions; heartbeats go on until then. Returns whether all have stopped."""
+        """Take nothing more and stop all executions, with heartbeats until then. Returns whether all have stopped."""
         try:
             try:
                 await _cancel(others)

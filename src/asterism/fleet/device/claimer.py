@@ -1,12 +1,12 @@
 """The claimer of a device: claims runs that are assigned to it, and takes runs that no device has.
 
-A device comes by a run in three ways. The coordinator assigns it one, which it claims or declines. It takes one that is
-offered to all, while it has room. Or a program in its own process creates one, which then starts here in the same
+A device gets runs in three ways. The coordinator assigns a run to it, which it claims or declines. It takes a run that
+is offered to all, while it has room. Or a program in its own process creates a run, which starts here in the same
 commit (``reserve``, ``accept``, ``begin``: the ``InProcessDevice`` of a fleet).
 
 Before it takes an offered run, the device judges it: it reads the workflow and asks its executor, which knows the
 device policy. Reading and judging happen on the event loop; inside the transaction of the store the claimer only looks
-up what it has found out before.
+up earlier judgements.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from asterism.store.store_errors import StoreUnavailable
 log = logging.getLogger("asterism.device")
 
 ROUNDS = 4
-"""How often one look asks the store again because it met workflows that it did not know."""
+"""How often one look asks the store again after it read workflows that it did not know."""
 
 SAME_TIME = 0.01
 """Takes within this many seconds share one timestamp, so that most of their record is equal."""
@@ -46,11 +46,11 @@ JUDGED_AHEAD = 16
 
 
 class _Enough(Exception):
-    """So much has to be read or judged first that the store need not look further."""
+    """Ends the search of the store: enough runs have to be read or judged first."""
 
 
 class _Unseen(NamedTuple):
-    """What a look met that must be read (``kinds``) or judged (``runs``) before it can be taken."""
+    """What must be read (``kinds``) or judged (``runs``) before it can be taken."""
 
     kinds: set[tuple[str, int]]
     runs: list[tuple[Run, Workflow]]
@@ -181,12 +181,12 @@ class Claimer:
 
     async def _look_at_own(self) -> None:
         """Claim what is assigned to us, and stop what a person asks us to stop."""
-        found = await self.fleet.store.find(Query(session=self.worker.owner.session))
-        for run in found:
+        own = await self.fleet.store.find(Query(session=self.worker.owner.session))
+        for run in own:
             held = self.worker.held.get(run.id)
             if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
                 self.worker.stop(held, run.stop_request)
-        assigned = [run for run in found if run.status is ASSIGNED]
+        assigned = [run for run in own if run.status is ASSIGNED]
         assigned.sort(key=attrgetter("queue_order"))
         remembered = self.fleet.workflows.remembered
         kinds = {(run.workflow, run.version) for run in assigned}

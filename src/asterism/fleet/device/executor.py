@@ -108,8 +108,8 @@ class Executor(Protocol):
         """Do what a device does for any run, without one. Raises DeviceTrouble if it cannot."""
 
     def allow(self, run_id: str, seconds: float) -> None:
-        """The lease on a run was renewed: its execution may go on for so many seconds, even if this process is frozen
-        meanwhile."""
+        """The lease on a run was renewed: its execution may continue for so many seconds, even while this process is
+        frozen."""
 
     def close(self) -> None: ...
 
@@ -287,9 +287,9 @@ class DeviceExecutor:
                     lease=work.lease,
                 )
             except CommandFailed as error:
-                said, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT
-                said = mask.tail(said, cut=cut or len(said) < len(error.output))
-                failed = CommandFailed(error.code, said[-TAIL:])
+                tail, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT
+                tail = mask.tail(tail, cut=cut or len(tail) < len(error.output))
+                failed = CommandFailed(error.code, tail[-TAIL:])
             except OSError as error:
                 if error.errno == errno.E2BIG:
                     raise AsterismError(
@@ -357,7 +357,7 @@ class OutputWatcher:
     ) -> None:
         self._progress, self._mask = progress, mask
         self._on_output, self._on_progress = on_output, on_progress
-        self._kept = bytearray()
+        self._received = bytearray()
         self.heard = {1: 0, 2: 0}
         """How many bytes came out of each pipe."""
         self._new = False
@@ -369,16 +369,16 @@ class OutputWatcher:
     def hear(self, pipe: int, data: bytes) -> None:
         self.heard[pipe] += len(data)
         self._new = True
-        self._kept += data
+        self._received += data
         enough = TAIL + self._mask.longest
-        if len(self._kept) > 4 * enough:
-            del self._kept[:-enough]
+        if len(self._received) > 4 * enough:
+            del self._received[:-enough]
 
     def _look(self, *, growing: bool = True) -> None:
-        found = self._read_progress()
-        if found is not None and found != self._last:
-            self._last = found
-            self._on_progress(found)
+        progress = self._read_progress()
+        if progress is not None and progress != self._last:
+            self._last = progress
+            self._on_progress(progress)
         if self._new:
             self._new = False
             self._on_output(self._tail(growing))
@@ -392,9 +392,9 @@ class OutputWatcher:
         self._look()
 
     def _tail(self, growing: bool) -> str:
-        kept = bytes(self._kept[-(TAIL + self._mask.longest) :])
-        cut = len(kept) < sum(self.heard.values())
-        text = self._mask.tail(kept.decode(errors="replace"), cut=cut, growing=growing)
+        tail = bytes(self._received[-(TAIL + self._mask.longest) :])
+        cut = len(tail) < sum(self.heard.values())
+        text = self._mask.tail(tail.decode(errors="replace"), cut=cut, growing=growing)
         end = text.encode(errors="replace")[-TAIL:]
         return end.decode(errors="ignore")  # leaves out a character that was cut in two
 
@@ -423,5 +423,5 @@ class OutputWatcher:
 
 def progress_of(line: bytes) -> Progress | None:
     """Parse ``3/10`` or ``3``."""
-    found = _PROGRESS.fullmatch(line)
-    return None if found is None else Progress(int(found[1]), None if found[2] is None else int(found[2]))
+    numbers = _PROGRESS.fullmatch(line)
+    return None if numbers is None else Progress(int(numbers[1]), None if numbers[2] is None else int(numbers[2]))

@@ -84,7 +84,7 @@ class Heartbeat:
         return self.lease.interval(*(held.workflow.heartbeat for held in self.worker))
 
     def report_soon(self) -> None:
-        """A run has something to report: beat soon, but not for every line."""
+        """A run has something to report: send a heartbeat soon, but not for every line."""
         if self._report_timer is None:
             self._report_timer = asyncio.get_running_loop().call_later(REPORT_DELAY, self._report_now)
 
@@ -99,7 +99,7 @@ class Heartbeat:
             self._report_timer = None
 
     async def beat(self) -> bool:
-        """Send one heartbeat. Returns whether the store takes this session for alive. Raises StoreUnavailable."""
+        """Send one heartbeat. Returns whether the session is alive in the store. Raises StoreUnavailable."""
         sent = self.clock.time()
         if self._report_timer is not None:
             self._cancel_report_timer()
@@ -154,7 +154,7 @@ class Heartbeat:
                 if grant.stop_request is not None:
                     self.worker.stop(held, grant.stop_request)
             elif held.since < sent and not held.ending:
-                # a run that came after the question cannot be in the answer; one that ends may be written already
+                # a run that came after the request cannot be in the reply; the end of another may be written already
                 log.warning("the store has taken the run away", extra={"run": held.run.id})
                 self.worker.stop(held, LOST)
         for grant in reply.held:

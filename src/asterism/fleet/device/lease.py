@@ -20,7 +20,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 
 RENEWALS_REMEMBERED = 100
-"""How many renewals are remembered: the time of the one before, and when the answer arrived."""
+"""How many renewals are remembered: when the one before was sent, and when its own answer arrived."""
 
 INTERVAL_REMEMBERED = 120.0
 """How long the heartbeat interval of a workflow is kept after its last run, in seconds."""

@@ -143,9 +143,9 @@ async def store_identity(store: Store, clock: Clock) -> str:
     """What tells a store from every other, under whatever URL: written once, by the first process that asks."""
 
     async def attempt() -> str:
-        found = await store.register("store/id")
-        if found is not None:
-            return str(found.value["id"])
+        register = await store.register("store/id")
+        if register is not None:
+            return str(register.value["id"])
         new = uuid.uuid4().hex
         await store.commit([PutRegister("store/id", {"id": new}, None)])
         return new
@@ -278,9 +278,9 @@ class _ForgetInChild:
 
 def _is_file_at(file: int, path: Path) -> bool:
     """Whether an open file is the one at this path."""
-    found = os.fstat(file)
+    opened = os.fstat(file)
     try:
         named = path.stat()
     except FileNotFoundError:
         return False
-    return (found.st_dev, found.st_ino) == (named.st_dev, named.st_ino)
+    return (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)

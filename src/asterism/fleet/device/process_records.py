@@ -39,7 +39,7 @@ LARGEST = 1 << 16
 """The size of the file, in bytes, from which on the lines of ended processes are removed."""
 
 ROUNDS = 10
-"""How often to look again for processes that were started while others were being killed."""
+"""How often to search again for processes that were started while others were being killed."""
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -53,16 +53,16 @@ def start_time(number: int, proc: Path = PROC) -> float | None:
     if proc.is_dir():
         stat = read_stat(number, proc)
         return None if stat is None or stat[0] in "ZX" else float(stat[19])
-    told = subprocess.run(
+    fields = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(number)],
         env={**os.environ, "LC_ALL": "C"},
         capture_output=True,
         text=True,
         check=False,
     ).stdout.split(None, 1)
-    if len(told) < 2 or told[0].startswith("Z"):
+    if len(fields) < 2 or fields[0].startswith("Z"):
         return None
-    return time.mktime(time.strptime(told[1].strip(), "%a %b %d %H:%M:%S %Y"))
+    return time.mktime(time.strptime(fields[1].strip(), "%a %b %d %H:%M:%S %Y"))
 
 
 def read_stat(number: int | str, proc: Path = PROC) -> list[str] | None:
@@ -75,8 +75,8 @@ def read_stat(number: int | str, proc: Path = PROC) -> list[str] | None:
 
 def is_same_process(number: int, noted: float, proc: Path = PROC) -> bool:
     """Whether a process is the recorded one. Where start times are in seconds, they may differ by two."""
-    found = start_time(number, proc)
-    return found is not None and abs(found - noted) <= (0.0 if proc.is_dir() else 2.0)
+    started = start_time(number, proc)
+    return started is not None and abs(started - noted) <= (0.0 if proc.is_dir() else 2.0)
 
 
 def boot_id(proc: Path = PROC) -> str:
@@ -228,13 +228,13 @@ class ProcessRecords:
 
     def _compact(self) -> None:
         """Remove the lines of ended processes. No child writes meanwhile: each has become its command before the event
-        loop goes on."""
+        loop continues."""
         os.lseek(self._groups, 0, os.SEEK_SET)
         with os.fdopen(os.dup(self._groups), "rb") as file:
             first, *lines = file.read().splitlines(keepends=True)
-        kept = [line for line in lines if line[:1] == b"+" and int(line[1:].split()[0]) in self._open]
+        still_open = [line for line in lines if line[:1] == b"+" and int(line[1:].split()[0]) in self._open]
         os.ftruncate(self._groups, 0)
-        os.write(self._groups, b"".join([first, *kept]))
+        os.write(self._groups, b"".join([first, *still_open]))
         self._written = 0
 
 
@@ -277,8 +277,8 @@ def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user
     (``membership.DeviceLock``) may call this."""
     ended: set[int] = set()
     for _ in range(ROUNDS):
-        found = dict(_marked(device, store_mark(store), alive, proc, os.getuid() if user is None else user))
-        new = _end(found, proc)
+        orphans = dict(_marked(device, store_mark(store), alive, proc, os.getuid() if user is None else user))
+        new = _end(orphans, proc)
         ended |= new
         if not new:
             break
@@ -311,12 +311,12 @@ def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Itera
                 yield number, int(stat[2])
 
 
-def _end(found: Mapping[int, int], proc: Path) -> set[int]:
+def _end(orphans: Mapping[int, int], proc: Path) -> set[int]:
     """Kill whole groups whose leader is among the processes or gone, and single processes of other groups."""
     ended = set()
-    for number, group in found.items():
+    for number, group in orphans.items():
         leader = read_stat(group, proc)
-        if group != os.getpgrp() and (group in found or leader is None or leader[0] in "ZX"):
+        if group != os.getpgrp() and (group in orphans or leader is None or leader[0] in "ZX"):
             if group not in ended and _kill_group(group):
                 ended.add(group)
         else:
@@ -399,11 +399,11 @@ def _was_here(agent: Mapping[str, Any], proc: Path) -> bool:
 
 def _open_groups(lines: Sequence[str]) -> list[tuple[int, float]]:
     """The recorded process groups that have not ended, each with the start time of its leader."""
-    found: dict[str, tuple[int, float]] = {}
+    groups: dict[str, tuple[int, float]] = {}
     for line in lines:
         ticket, *rest = line[1:].split()
         if line[0] == "+" and len(rest) == 2:
-            found[ticket] = (int(rest[0]), float(rest[1]))
+            groups[ticket] = (int(rest[0]), float(rest[1]))
         else:
-            found.pop(ticket, None)
-    return list(found.values())
+            groups.pop(ticket, None)
+    return list(groups.values())

@@ -291,8 +291,8 @@ class Worker:
 
     async def _write_end(self, held: HeldRun, step: Step, *, result: bool = True, tried: Run | None = None) -> None:
         """Write the end of a run, for as long as it takes to know that it is written. Nothing is executed any more, so
-        it does no harm to go on after the lease has run out: the store then refuses it. ``tried`` is what may have been
-        written already."""
+        it does no harm to continue after the lease has expired: the store then refuses it. ``tried`` is what may have
+        been written already."""
         held.ending = True
         try:
             if tried is not None:
@@ -348,8 +348,8 @@ class Worker:
     # -- stopping ----------------------------------------------------------------------------------------------------
 
     def stop(self, held: HeldRun, why: str) -> None:
-        """Stop an execution and hand the run back, unless ``why`` is LOST or FENCED. An execution that is over goes on
-        being written."""
+        """Stop an execution and hand the run back, unless ``why`` is LOST or FENCED. The end of an
+        execution that is over is still written."""
         if held.stopping is not None or held.ending:
             return
         held.stopping = why

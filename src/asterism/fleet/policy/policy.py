@@ -157,12 +157,12 @@ class DevicePolicy:
         forbidden = self._forbid(f"the command {word[:200]!r}", "commands")
         if not word.startswith("/") and "/" in word:
             raise forbidden
-        found = word if "/" in word else _on_path(word)
-        if found is None:
+        path = word if "/" in word else _on_path(word)
+        if path is None:
             if any("/" not in entry and compile_pattern(entry).fullmatch(word) for entry in self.rules.commands):
                 raise DeviceUnavailable(f"there is no command {word!r} on this device")
             raise forbidden
-        name = _named(found)
+        name = _named(path)
         program = Program(os.path.realpath(name), name)
         by_name = "/" not in word  # found on the PATH, like the entries of that name
         if not any(_allows_program(entry, program, by_name) for entry in self.rules.commands):
@@ -179,7 +179,7 @@ class DevicePolicy:
             path = import_path(call, "a run")
         except NotJson:
             raise self._forbid(f"{call!r}, which cannot be imported,", "callables") from None
-        if not _IMPORT.fullmatch(path) or not any(found.fullmatch(path) for found in self._callables):
+        if not _IMPORT.fullmatch(path) or not any(pattern.fullmatch(path) for pattern in self._callables):
             raise self._forbid(f"the function {path[:200]!r}", "callables")
 
     def called(self, path: str, function: Callable[..., Any]) -> None:
@@ -187,7 +187,7 @@ class DevicePolicy:
         if self.everything or path in self.rules.callables:
             return
         real = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
-        if not any(found.fullmatch(real) for found in self._callables):
+        if not any(pattern.fullmatch(real) for pattern in self._callables):
             raise self._forbid(f"the function {path!r}, which is really {real!r},", "callables")
 
     def host(self, scheme: str, host: str, port: int | None, userinfo: bool = False, *, begun: bool = False) -> None:
@@ -271,9 +271,9 @@ class DevicePolicy:
 def _on_path(name: str) -> str | None:
     """The path of a command on the device's PATH. Relative entries of the PATH are skipped."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = os.path.join(folder, name)
-        if os.path.isabs(folder) and os.path.isfile(found) and os.access(found, os.X_OK):
-            return found
+        path = os.path.join(folder, name)
+        if os.path.isabs(folder) and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
     return None
 
 
@@ -293,8 +293,8 @@ def _allows_program(entry: str, program: Program, by_name: bool) -> bool:
         name = os.path.basename(program.name)
         if not compile_pattern(entry).fullmatch(name):
             return False
-        found = None if by_name else _on_path(name)
-        return by_name or (found is not None and _named(found) == program.name)
+        path = None if by_name else _on_path(name)
+        return by_name or (path is not None and _named(path) == program.name)
     entry = os.path.expanduser(entry)
     if not is_pattern(entry):
         return _named(entry) == program.name
@@ -321,8 +321,8 @@ def _import_pattern(entry: str) -> re.Pattern[str]:
     module, colon, function = entry.partition(":")
     if not colon or not module or not function:
         raise ValueError("must be package.module:function, with * for any part")
-    found, below = compile_pattern(module), compile_pattern(function, ".")
-    return re.compile(f"{found.pattern}:{below.pattern}", found.flags)
+    above, below = compile_pattern(module), compile_pattern(function, ".")
+    return re.compile(f"{above.pattern}:{below.pattern}", above.flags)
 
 
 # -- patterns of names -------------------------------------------------------------------------------------------------
@@ -389,14 +389,14 @@ class HostRule:
     @classmethod
     def parse(cls, text: str) -> HostRule:
         """Raises ValueError that says what to write."""
-        found = _ENTRY.fullmatch(text)
-        if found is None:
+        parts = _ENTRY.fullmatch(text)
+        if parts is None:
             raise ValueError("must be host or host:port, optionally with http:// or https:// before it")
-        scheme = found[1].lower() if found[1] else None
-        port = None if found[3] is None else -1 if found[3] == "*" else int(found[3])
+        scheme = parts[1].lower() if parts[1] else None
+        port = None if parts[3] is None else -1 if parts[3] == "*" else int(parts[3])
         if port is not None and port > 65535:
             raise ValueError("must have a port of at most 65535")
-        names, network = _host_rule(found[2].lower())
+        names, network = _host_rule(parts[2].lower())
         return cls(scheme, names, network, port)
 
     def allows(self, scheme: str, host: str | Address, port: int) -> bool:
@@ -424,13 +424,13 @@ def _host_rule(text: str) -> tuple[re.Pattern[str] | None, Network | None]:
 
 def _network(text: str) -> Network:
     try:
-        found = ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError as error:
         raise ValueError(f"must be an address or a network ({error})") from None
-    mapped = getattr(found.network_address, "ipv4_mapped", None)
-    if mapped is not None and found.prefixlen >= 96:
-        return ipaddress.ip_network(f"{mapped}/{found.prefixlen - 96}")
-    return found
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= 96:
+        return ipaddress.ip_network(f"{mapped}/{network.prefixlen - 96}")
+    return network
 
 
 def parse_host(host: str) -> str | Address | None:

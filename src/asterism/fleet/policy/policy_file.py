@@ -73,16 +73,16 @@ def parse(text: str, name: str = "policy") -> Rules:
 
 def _rules(data: Any, mistakes: list[Mistake]) -> Rules:
     try:
-        found = _File.model_validate(data)
+        model = _File.model_validate(data)
     except ValidationError as error:
         for problem in error.errors(include_url=False):
             mistakes.append(Mistake(line_of(data, problem["loc"]), _sentence(problem)))
         return Rules()
-    said: dict[str, Any] = {}
-    for key in found.model_fields_set:
-        value = getattr(found, key)
-        said[key] = tuple(value) if isinstance(value, list) else value
-    return Rules(**said)
+    values: dict[str, Any] = {}
+    for key in model.model_fields_set:
+        value = getattr(model, key)
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return Rules(**values)
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
