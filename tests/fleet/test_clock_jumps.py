@@ -1,5 +1,5 @@
-"""The store's clock jumps, ahead and back, while a fleet works: no living device loses a run, no run waits for ever,
-and a notice is left."""
+"""The store's clock jumps, ahead and back, while a fleet works: no device that is alive loses a run, no run waits
+forever, and a notice is left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def watch(monitor: Monitor, seconds: float, every: float = 5.0) -> None:
         await asyncio.sleep(every)
 
 
-async def told(stage: Stage) -> list[str]:
+async def clock_notices(stage: Stage) -> list[str]:
     return [notice.message for notice in await stage.notices("clock")]
 
 
@@ -46,7 +46,7 @@ async def test_a_device_that_is_heard_of_keeps_its_work_when_the_clock_jumps(sta
     found = await stage.end_of(run)
     assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
     words = "jumped ahead by 3600 s: nothing runs out for 90 s" if jump > 0 else "was set back by 3600 s"
-    assert await told(stage) == [f"the store's clock {words}"]
+    assert await clock_notices(stage) == [f"the store's clock {words}"]
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -68,7 +68,7 @@ async def test_runs_of_a_dead_device_are_reassigned_in_time_when_the_clock_jumps
 
 
 async def asked_in_vain(stage: Stage) -> tuple[Run, Monitor]:
-    """A run that was assigned to a device which never answers, and a monitor that is not new in office."""
+    """A run that was assigned to a device which never answers, and a monitor that was not just elected."""
     session = Session("kitchen-1", "kitchen", stage.store.clock(), timeout=10 * HOUR)
     await stage.store.commit([PutSession(session, None)])
     monitor = stage.monitor()
@@ -135,4 +135,4 @@ async def test_a_loss_is_counted_once_when_the_clock_jumps_back_and_forth(stage:
         await watch(monitor, 30.0)
     assert (await stage.read(run)).previous == ()
     assert kitchen.hands.stopped == []
-    assert len(await told(stage)) == 4
+    assert len(await clock_notices(stage)) == 4

@@ -78,34 +78,34 @@ async def test_one_grant_is_begun_once_however_often_it_comes(stage: Stage) -> N
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    desk: Worker = kitchen.agent.worker
+    worker: Worker = kitchen.agent.worker
     found = await stage.read(run)
     for _ in range(3):
-        desk.receive(found, WORK, Clock().time())
-    assert (len(desk), len(kitchen.hands.begun)) == (1, 1)
+        worker.receive(found, WORK, Clock().time())
+    assert (len(worker), len(kitchen.hands.begun)) == (1, 1)
     kitchen.hands.finish(run)
     await stage.end_of(run)
-    desk.receive(found, WORK, Clock().time())
-    assert (len(desk), len(kitchen.hands.begun)) == (0, 1)
+    worker.receive(found, WORK, Clock().time())
+    assert (len(worker), len(kitchen.hands.begun)) == (0, 1)
 
 
 async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    desk: Worker = kitchen.agent.worker
+    worker: Worker = kitchen.agent.worker
     first = await stage.read(run)
-    holding = desk.held.get(run.id)
-    assert holding is not None
-    desk.stop(holding, "it may have it again")
+    held = worker.held.get(run.id)
+    assert held is not None
+    worker.stop(held, "it may have it again")
     await stage.until(lambda: len(kitchen.hands.begun) == 2)
     second = await stage.read(run)
     assert second.epoch == first.epoch + 1
     kitchen.hands.finish(run)
     await stage.end_of(run)
-    assert [desk.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
-    desk.receive(first, WORK, Clock().time())
-    assert (len(desk), len(kitchen.hands.begun)) == (0, 2)
+    assert [worker.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
+    worker.receive(first, WORK, Clock().time())
+    assert (len(worker), len(kitchen.hands.begun)) == (0, 2)
 
 
 def test_the_oldest_grants_are_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Membership: one living device per name; refusals, replacement, and the runs of an earlier session."""
+"""Membership: one device per name that is alive; refusals, replacement, and the runs of an earlier session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_new_incarnation_inherits_nothing_and_the_work_of_the_old_one_is
     await stage.at_work(old, run)
     await old.crash()
     new = await stage.device("kitchen")
-    assert new.presence.strays == [new.session], "what was left running is ended, but not what is ours"
+    assert new.presence.strays == [new.session], "it ends what was left running, but not its own"
     await asyncio.sleep(20.0)
     assert new.hands.begun == []
     monitor = stage.monitor()

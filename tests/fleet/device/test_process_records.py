@@ -195,7 +195,7 @@ def test_nothing_is_left_of_a_dead_life(agent: Callable[..., Agent], state: Path
 def test_processes_of_others_are_left_alone(agent: Callable[..., Agent]) -> None:
     line = "echo $$ >> $NOTED; exec sleep 1000"
     others = {
-        "a living agent": agent(line, session="s1"),
+        "an agent that is alive": agent(line, session="s1"),
         "another device": agent(line, device=LAPTOP, setting=WITHOUT_DEATH_SIGNAL),
         "another store": agent(line, store="sqlite:///other.db", session="s3", setting=WITHOUT_DEATH_SIGNAL),
         "this session": agent(line, session="s2", setting=WITHOUT_DEATH_SIGNAL),
@@ -377,7 +377,7 @@ def test_a_device_that_was_started_by_a_run_of_its_own_earlier_life_does_not_end
         f"print(kill_orphans({KITCHEN!r}, {STORE!r}, 's2'))"
     )
     environment = {**os.environ, **marks, "ASTERISM_AGENT": f"{dead.pid} 1"}
-    told = subprocess.run(
+    reports = subprocess.run(
         ["/bin/sh", "-c", f'"{sys.executable}" -c "{program}"; echo still here'],
         env=environment,
         capture_output=True,
@@ -385,7 +385,7 @@ def test_a_device_that_was_started_by_a_run_of_its_own_earlier_life_does_not_end
         check=True,
         process_group=0,
     )
-    assert told.stdout.split("\n")[:2] == ["[]", "still here"]
+    assert reports.stdout.split("\n")[:2] == ["[]", "still here"]
 
 
 # -- telling processes apart -------------------------------------------------------------------------------------------
