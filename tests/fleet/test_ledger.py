@@ -279,7 +279,7 @@ async def test_a_series_that_cannot_be_read_is_taken_and_says_so(stage: Stage) -
     assert ended.ended, "the end of a run counts all the same"
     assert (await stage.read(held)).held, "no other run begins"
     [notice] = await stage.notices("series")
-    assert "series films cannot be read, so nothing more of it begins until it is mended" in notice.message
+    assert "series films cannot be read, so nothing more of it begins until it is repaired" in notice.message
 
 
 async def test_a_repair_of_a_series_sees_runs_that_ended_meanwhile(stage: Stage) -> None:

@@ -172,7 +172,7 @@ class FunctionRunner:
         self.lingering -= 1
 
     async def _function(self, call: str) -> tuple[Callable[..., Any], function_calls.Signature]:
-        self._policy.call(call)  # before the import, which executes the module
+        """Import a function. The device policy has judged its path before, since an import executes the module."""
         loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
         if call.partition(":")[0] not in sys.modules:  # an import may take seconds: not on the event loop
             loaded = function_calls.call_in_thread(function_calls.load_function, {"path": call})
