@@ -59,13 +59,13 @@ async def test_a_refused_run_is_never_taken_and_records_the_reason(stage: Stage)
 
 async def test_a_device_judges_a_refused_run_once(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
-    judged: list[str] = []
+    judged: list[Any] = []
     check = kitchen.hands.check
-    kitchen.hands.check = lambda work: judged.append(work.run.id) or check(work)  # type: ignore[method-assign,func-returns-value]
-    run = await stage.person.create(WORK, {"forbidden": True})
+    kitchen.hands.check = lambda flow, given: judged.append(given) or check(flow, given)  # type: ignore[method-assign,func-returns-value]
+    await stage.person.create(WORK, {"forbidden": True})
     kitchen.hands.finish(first)
     await asyncio.sleep(1000.0)
-    assert judged == [run.id]
+    assert judged == [{"forbidden": True}]
 
 
 async def test_a_device_finds_an_acceptable_run_behind_any_number_of_others(stage: Stage) -> None:
