@@ -21,7 +21,7 @@ from asterism.cli.fleet_json import took
 from asterism.cli.screen import wrapped
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.host import devices_here
+from asterism.fleet.device.membership import devices_here
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.peers.registry import PeerRegistry

@@ -29,7 +29,7 @@ from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_blobs import blob_of
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Notice, ProgressReport
