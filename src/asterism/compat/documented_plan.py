@@ -1,8 +1,8 @@
 """The documented plan (TaskConstellation, TaskOrion), over a Constellation of the core.
 
-The object that is passed to an orchestrator is the live one: reading it shows progress, and changing it while it runs
-is an edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and knows its
-original, so that its changes can be merged.
+The object passed to an orchestrator is the live plan: reading it shows progress, and changing it while it runs is an
+edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and records its original, so
+that its changes can be merged.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 from uuid import uuid4
 
-from asterism.compat import manual_steps, plan_records
-from asterism.compat.checked_changes import refuse, refusing
-from asterism.compat.manual_progress import DrivenByHand
-from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat import manual_progress, plan_records
+from asterism.compat.documented_names import GALAXY, Alias, Naming, ReadOnly
+from asterism.compat.manual_progress import ManualProgress
 from asterism.compat.plan_analysis import Analysis
-from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.record_models import checked
-from asterism.compat.task_fields import changes_of
+from asterism.compat.plan_records import checked
 from asterism.compat.task_star import TaskStar, moment
+from asterism.compat.task_star_fields import changes_of
 from asterism.compat.task_star_line import Conditions, Evaluator, Lines, TaskStarLine
-from asterism.compat.vocabulary import ConstellationState
+from asterism.compat.vocabulary import ConstellationState, refuse, refusing
 from asterism.core.plan import status as core
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
@@ -45,11 +43,11 @@ from asterism.core.plan.status import ENDED_STATES
 from asterism.core.plan.task import Dependency
 
 KEPT_VERSIONS = 32
-"""Of how many versions that were written as JSON the outline is kept, to recognise copies that come back."""
+"""The number of versions written as JSON whose outlines are stored, to merge copies that come back."""
 
 
-class LivingPlan(Analysis, DrivenByHand):
-    """What TaskConstellation and TaskOrion are, but for their names."""
+class DocumentedPlan(Analysis, ManualProgress):
+    """The common part of TaskConstellation and TaskOrion."""
 
     naming: ClassVar[Naming] = GALAXY
 
@@ -63,19 +61,19 @@ class LivingPlan(Analysis, DrivenByHand):
         self.metadata: dict[str, Any] = dict(metadata or {})
         self.created_at = self.updated_at = datetime.now(UTC)
         self.lineage = uuid4().hex  # the same in all copies of copies
-        self.stamp: int | None = None  # of a copy read from JSON: the version it was written at
+        self.stamp: int | None = None  # for a copy read from JSON: the version it was written at
         self.runner: object | None = None  # the orchestrator that runs it
         self._outline: Outline | None = None
         self._written: dict[int, Outline] = {}
         self._stars: dict[str, TaskStar] = {}
-        self._born: dict[str, datetime] = {}  # when its tasks were made
+        self._created: dict[str, datetime] = {}  # when its tasks were made
         self.lines = Lines()
 
     @property
     def plan_id(self) -> str:
         return self.plan.id
 
-    # -- the one way in which it changes -------------------------------------------------------------------------------
+    # -- edits ---------------------------------------------------------------------------------------------------------
 
     def apply(
         self,
@@ -84,12 +82,12 @@ class LivingPlan(Analysis, DrivenByHand):
         stars: Iterable[TaskStar] = (),
         base_version: int | None = None,
     ) -> Applied:
-        """Apply edits, all or none, with all the checks of the core. A plan whose run is over is opened again.
+        """Apply edits, all or none, with all the checks of the core. A plan whose run has ended is opened again.
 
-        ``lines`` are those of added dependencies, ``stars`` the handles of added tasks."""
+        ``lines`` belong to the added dependencies, ``stars`` are the handles of added tasks."""
         known = {(line.from_task_id, line.to_task_id): line for line in lines}
         for line in known.values():
-            self.conditions.learn(line.condition, line.condition_evaluator)
+            self.conditions.register(line.condition, line.condition_evaluator)
         with self.reopened(), refusing():
             applied = self.plan.apply(EditBatch(tuple(edits), base_version=base_version), self.plan.clock())
         for edit in edits:
@@ -106,13 +104,13 @@ class LivingPlan(Analysis, DrivenByHand):
 
     @contextlib.contextmanager
     def reopened(self) -> Iterator[None]:
-        """If its run is over, let it be changed; if the change is refused, it stays as it was. Between the end of a run
-        and its return it stays closed."""
+        """Open a plan whose run has ended for a change; restore its state if the change is refused. Between the end
+        of a run and its return it stays closed."""
         before = self.plan.state
         if self.runner is not None or before not in ENDED_STATES:
             yield
             return
-        manual_steps.reopen(self.plan)
+        manual_progress.reopen(self.plan)
         try:
             yield
         except BaseException:
@@ -121,22 +119,22 @@ class LivingPlan(Analysis, DrivenByHand):
 
     @property
     def _building(self) -> bool:
-        """Before it first starts it is built: a dependency may then lead into a task whose progress was copied."""
+        """Whether it has never started. Then a dependency may be added even to a task with copied progress."""
         return self.plan.state is core.ConstellationState.CREATED
 
     def _claim(self, star: TaskStar) -> None:
-        """A star that stood alone becomes the handle of the task of its id."""
+        """Make a star that is in no plan the handle of its task here."""
         node = self.plan.nodes[star.task_id]
-        self._born[node.id] = star.created_at
+        self._created[node.id] = star.created_at
         if star.home is None:
             star.bind(self.plan, node, self)
             self._stars[node.id] = star
 
     def _forget(self, task_id: str) -> None:
         star = self._stars.pop(task_id, None)
-        self._born.pop(task_id, None)
+        self._created.pop(task_id, None)
         if star is not None:
-            star.stand_alone(star.node.task)
+            star.detach(star.node.task)
 
     def _touch(self) -> None:
         self.updated_at = datetime.now(UTC)
@@ -145,7 +143,7 @@ class LivingPlan(Analysis, DrivenByHand):
 
     @property
     def tasks(self) -> Mapping[str, TaskStar]:
-        """A window to look through: ``add_task`` and ``remove_task`` change it."""
+        """Read-only: use ``add_task`` and ``remove_task`` to change it."""
         return MappingProxyType({task_id: self._star(node) for task_id, node in self.plan.nodes.items()})
 
     def get_all_tasks(self) -> list[TaskStar]:
@@ -162,33 +160,33 @@ class LivingPlan(Analysis, DrivenByHand):
     def _star(self, node: Node) -> TaskStar:
         star = self._stars.get(node.id)
         if star is None or star.node is not node:
-            born = self._born.setdefault(node.id, datetime.now(UTC))
-            star = self._stars[node.id] = TaskStar.of(self.plan, node, self, born)
+            created = self._created.setdefault(node.id, datetime.now(UTC))
+            star = self._stars[node.id] = TaskStar.of(self.plan, node, self, created)
         return star
 
     def add_task(self, task: TaskStar) -> None:
-        """Take a task in. One that belongs to another constellation stays there, and a copy of it is taken."""
+        """Add a task. A task of another constellation stays there and is copied."""
         self.check(task)
         if self._building:
             with refusing():
-                self.take_in(task)
+                self.add_with_progress(task)
             return
         source = task.node
         self.apply(AddTask(source.task), stars=[task])
         if self.plan.owner is None:
-            manual_steps.carry(source, self.plan, self.plan.nodes[source.id])
+            manual_progress.carry(source, self.plan, self.plan.nodes[source.id])
 
     def check(self, task: TaskStar) -> None:
-        """Refuse a task with values that no plan can hold."""
+        """Refuse a task with invalid values."""
         if task.invalid:
             values = ", ".join(f"{name}={value!r}" for name, value in task.invalid.items())
             raise refuse("invalid", f"task {task.task_id!r} cannot be added: {values} is not valid")
 
-    def take_in(self, star: TaskStar) -> None:
+    def add_with_progress(self, star: TaskStar) -> None:
         """Put a task with its progress into a plan that is being built."""
         source = star.node
         self.plan.add(source.task)
-        manual_steps.carry(source, self.plan, self.plan.nodes[source.id])
+        manual_progress.carry(source, self.plan, self.plan.nodes[source.id])
         self._claim(star)
         self._touch()
 
@@ -202,11 +200,11 @@ class LivingPlan(Analysis, DrivenByHand):
         return self.apply(*(UpdateTask(task_id, **spec) for task_id, spec in specs.items()))
 
     def remove_task(self, task_id: str) -> None:
-        """Take out a task that has not started, and every dependency into it and out of it."""
+        """Remove a task that has not started, and all its dependencies."""
         self.apply(*self.removal(task_id))
 
     def removal(self, task_id: str) -> list[Edit]:
-        """The edits that take out a task with its dependencies."""
+        """The edits that remove a task with its dependencies."""
         node = self.plan.nodes.get(task_id)
         pairs = [] if node is None else [(task_id, child) for child in node.children]
         pairs += [] if node is None else [(source, task_id) for source in node.parents]
@@ -216,7 +214,7 @@ class LivingPlan(Analysis, DrivenByHand):
 
     @property
     def dependencies(self) -> Mapping[str, TaskStarLine]:
-        """A window to look through: ``add_dependency`` and ``remove_dependency`` change it."""
+        """Read-only: use ``add_dependency`` and ``remove_dependency`` to change it."""
         return MappingProxyType({line.line_id: line for line in self.lines})
 
     def get_all_dependencies(self) -> list[TaskStarLine]:
@@ -240,7 +238,7 @@ class LivingPlan(Analysis, DrivenByHand):
         if self.lines.get(dependency.line_id) is not None:
             raise ValueError(f"there is a line {dependency.line_id!r} already")
         if self._building:
-            self.conditions.learn(dependency.condition, dependency.condition_evaluator)
+            self.conditions.register(dependency.condition, dependency.condition_evaluator)
             with refusing():
                 self.plan.connect(edge.source, edge.target, edge.on, edge.when)
             self.lines.add(dependency, self)
@@ -249,25 +247,25 @@ class LivingPlan(Analysis, DrivenByHand):
         self.apply(AddDependency(edge.source, edge.target, edge.on, edge.when), lines=[dependency])
 
     def remove_dependency(self, dependency_id: str) -> None:
-        """Take out a line; nothing happens when there is none of that id."""
+        """Remove a line; do nothing if no line has that id."""
         line = self.lines.get(dependency_id)
         if line is not None:
             self.apply(RemoveDependency(line.from_task_id, line.to_task_id))
 
-    def tie(self, source: str, target: str) -> None:
-        """Make one task wait for another, however it ends."""
+    def add_unconditional(self, source: str, target: str) -> None:
+        """Make ``target`` wait for the end of ``source``, successful or not."""
         self.add_dependency(TaskStarLine(source, target))
 
-    def untie(self, source: str, target: str) -> None:
+    def remove_line(self, source: str, target: str) -> None:
         self.apply(RemoveDependency(source, target))
 
     def relink(self, dependency: Dependency, evaluator: Evaluator | None) -> None:
-        """A line of this plan is about to mean something else."""
-        self.conditions.learn(dependency.when, evaluator)
+        """Change the dependency of a line of this plan."""
+        self.conditions.register(dependency.when, evaluator)
         self.apply(UpdateDependency(dependency.source, dependency.target, dependency.on, dependency.when))
 
     def verdict(self, source: str, target: str) -> tuple[bool | None, datetime | None]:
-        """Whether a line is satisfied, and since when that is known; of a task that has not ended nothing is known."""
+        """Whether a line is satisfied, and when that was decided; (None, None) before its source has ended."""
         before, after = self.plan.nodes[source], self.plan.nodes[target]
         if before.status not in core.TERMINAL:
             return None, None
@@ -277,7 +275,7 @@ class LivingPlan(Analysis, DrivenByHand):
 
     @property
     def state(self) -> ConstellationState:
-        """Told by the orchestrator that runs or ran it; before that, by its tasks."""
+        """Set by the orchestrator that runs or ran it; before that, derived from its tasks."""
         if self.plan.state not in (core.ConstellationState.CREATED, core.ConstellationState.READY):
             return ConstellationState(self.plan.state)
         counts, total = self.plan.counts, len(self.plan)
@@ -291,10 +289,10 @@ class LivingPlan(Analysis, DrivenByHand):
         return ConstellationState.EXECUTING if begun else ConstellationState.READY
 
     def update_state(self) -> None:
-        """There is nothing to do: the state always agrees with the tasks. Documented programs call this."""
+        """Do nothing: the state always agrees with the tasks. Documented programs call this."""
 
     def get_ready_tasks(self) -> list[TaskStar]:
-        """What could start, the most urgent first."""
+        """The tasks that could start, the highest priority first."""
         ready = [star for star in self.get_modifiable_tasks() if star.is_ready_to_execute]
         return sorted(ready, key=lambda star: -star.priority)
 
@@ -314,7 +312,7 @@ class LivingPlan(Analysis, DrivenByHand):
         return [self._star(node) for node in self.plan.nodes.values() if node.status is status]
 
     def get_modifiable_tasks(self) -> list[TaskStar]:
-        """What has not started."""
+        """The tasks that have not started."""
         return self._with_status(core.PENDING)
 
     def is_task_modifiable(self, task_id: str) -> bool:
@@ -331,7 +329,7 @@ class LivingPlan(Analysis, DrivenByHand):
 
     @property
     def execution_start_time(self) -> datetime | None:
-        """When its last execution began."""
+        """The start of its last execution."""
         return moment(self.plan.started_at)
 
     @property
@@ -347,23 +345,23 @@ class LivingPlan(Analysis, DrivenByHand):
 
     def __copy__(self) -> Self:
         """A copy with its own tasks. Sharing them would let a copy change the plan that is running."""
-        twin = type(self)(self.plan_id, self.name)
-        twin.metadata, twin.created_at = dict(self.metadata), self.created_at
-        twin.lineage, twin.stamp = self.lineage, self.stamp
-        twin.follow(self)
+        copy = type(self)(self.plan_id, self.name)
+        copy.metadata, copy.created_at = dict(self.metadata), self.created_at
+        copy.lineage, copy.stamp = self.lineage, self.stamp
+        copy.copy_from(self)
         if self.runner is None and self.plan.origin is not None:
-            twin.plan.origin = self.plan.origin  # the copy of a copy still differs from the first by what was changed
-        return twin
+            copy.plan.origin = self.plan.origin  # the base of a copy of a copy is that of the first copy
+        return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.__copy__()
 
-    def follow(self, source: LivingPlan) -> None:
-        """Become what ``source`` is now. Handles on tasks stay valid; those of tasks that are gone stand alone."""
-        self.conditions.learn_from(source.conditions)
+    def copy_from(self, source: DocumentedPlan) -> None:
+        """Become a copy of ``source``. Handles of tasks stay valid; those of removed tasks leave the plan."""
+        self.conditions.register_all(source.conditions)
         self.plan, self._outline = source.plan.copy(), None
         self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
-        self._born = dict(source._born)
+        self._created = dict(source._created)
         self.lines.keep(self.plan)
         for line in source.lines:
             self.lines.take_over(line, self)
@@ -373,8 +371,8 @@ class LivingPlan(Analysis, DrivenByHand):
             else:
                 self._forget(task_id)
 
-    def adopt(self, copy: LivingPlan, edits: tuple[Edit, ...]) -> None:
-        """Edits that came from a copy have been applied: let lines and handles agree with them."""
+    def adopt(self, copy: DocumentedPlan, edits: tuple[Edit, ...]) -> None:
+        """Update lines and handles after edits from a copy were applied."""
         self.lines.keep(self.plan)
         for edit in edits:
             if isinstance(edit, AddDependency | UpdateDependency):
@@ -384,19 +382,19 @@ class LivingPlan(Analysis, DrivenByHand):
         self._touch()
 
     def outline(self) -> Outline:
-        """The structure as it is now. Of a plan that runs it is made once per version."""
+        """The current structure. For a running plan it is made once per version."""
         if self.runner is None or self._outline is None or self._outline.version != self.plan.version:
             self._outline = Outline.of(self.plan)
         return self._outline
 
     def written(self, version: int | None) -> Outline | None:
-        """What was written as JSON at a version, if that is not too long ago."""
+        """The outline written as JSON at a version, if it is still stored."""
         return None if version is None else self._written.get(version)
 
     # -- JSON ----------------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON data. A result that JSON cannot hold is written as text, a condition by its name."""
+        """The plan as JSON data. A result that JSON cannot hold is written as text, a condition by its name."""
         self._written[self.plan.version] = Outline.of(self.plan)
         while len(self._written) > KEPT_VERSIONS:
             del self._written[next(iter(self._written))]
