@@ -217,18 +217,18 @@ class DeviceScore:
 async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
     """The devices for a run, or for a new run of the workflow: candidates first, the best at the top."""
     sample = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
-    outlook = await fleet.placer(fresh=True)
-    choice = outlook.choose(sample, workflow)
+    placer = await fleet.placer(fresh=True)
+    choice = placer.choose(sample, workflow)
     chosen = choice.owner.device if choice.owner is not None else None
     found = []
-    for session in outlook.sessions.values():
+    for session in placer.sessions.values():
         refusal = choice.refused.get(session.device)
-        parts = outlook.score_parts(session, workflow) if refusal is None else None
+        parts = placer.score_parts(session, workflow) if refusal is None else None
         why = refusal or ("no free slot" if session.device in choice.busy else "")
         found.append(DeviceScore(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
-        if session.state in REACHABLE_STATES and session.device not in outlook.sessions:
-            quiet = f"no heartbeat for {format_age(outlook.now - session.beat_at)}"
+        if session.state in REACHABLE_STATES and session.device not in placer.sessions:
+            quiet = f"no heartbeat for {format_age(placer.now - session.beat_at)}"
             found.append(DeviceScore(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))
 
@@ -262,9 +262,9 @@ def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], 
     else:
         yield Text("No device is joined.")
     if run is not None and run.scores:
-        kept = ", ".join(f"{name} {score:.2f}" for name, score in sorted(run.scores.items(), key=lambda one: -one[1]))
+        listed = ", ".join(f"{name} {score:.2f}" for name, score in sorted(run.scores.items(), key=lambda one: -one[1]))
         yield Text()
-        yield Text(f"At its assignment to {run.device}, epoch {run.epoch}: {kept}")
+        yield Text(f"At its assignment to {run.device}, epoch {run.epoch}: {listed}")
 
 
 _WORKFLOW_COLUMNS = (

@@ -15,7 +15,9 @@ from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEv
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, sentence
 
-KEPT = 50
+MOST_ENDED = 50
+"""How many ended tasks are remembered."""
+
 _DOING = {"constellation_paused": "paused", "constellation_cancelling": "cancelling"}
 MANY = 50
 """The most parents or reviews that are named; more are counted, because naming them takes too long."""
@@ -31,7 +33,7 @@ class Progress:
         for node in plan.nodes.values():  # a resumed plan may have running tasks
             if node.status is RUNNING and node.device is not None and node.tentative is None:
                 self._begun(node.id, node.device)
-        self.ended: deque[str] = deque(maxlen=KEPT)
+        self.ended: deque[str] = deque(maxlen=MOST_ENDED)
         self.stranded: dict[str, None] = {}
         self.latest = ""
         self.doing = ""

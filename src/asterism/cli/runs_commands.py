@@ -114,7 +114,7 @@ def create(
 @click.option("--newest", is_flag=True, help="List the newest first instead of last.")
 @fleet_options
 def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
-    """List the runs that were created last.
+    """List the latest runs.
 
     FOR is how long a run has had its status; for a run that has ended it is how long the work took. BEAT is the age of
     the last heartbeat of its device."""
@@ -128,8 +128,10 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
         found = await list_runs(fleet, **wanted)
         if as_json:
             masks = await masks_of(fleet, found.runs)
-            told = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
-            print_json([one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in told])
+            documents = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
+            print_json(
+                [one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in documents]
+            )
         elif found.runs:
             print_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
             for peer in sorted(set(found.held.values())):
@@ -170,8 +172,8 @@ def show(run: str, store: str | None, as_json: bool) -> None:
 def why(run: str, store: str | None, as_json: bool) -> None:
     """Explain why a run is not running.
 
-    The answer names what holds the run: another run of its series, a person who paused it, the delay before its next
-    try, no device that can do it, or devices that are busy, resting, silent or about to answer."""
+    The answer names what holds the run: another run of its series, a pause, the delay before its next attempt, or the
+    devices: none is capable, or they are busy, resting, silent or about to answer."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
