@@ -182,7 +182,7 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
 )
 @fleet_options
 def serve(listen: str, store: str | None, as_json: bool) -> int:
-    """Answer peers until Ctrl-C or SIGTERM, without running work.
+    """Answer peers until Ctrl-C or SIGTERM, without executing runs.
 
     The default address accepts connections from this machine only; 0.0.0.0:7420 accepts them from any. Requests without
     a valid token are refused. `device join --listen` answers peers while it works."""

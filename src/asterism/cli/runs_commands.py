@@ -129,9 +129,10 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
         if as_json:
             masks = await masks_of(fleet, found.runs)
             documents = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
-            print_json(
-                [one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in documents]
-            )
+            for document in documents:
+                if document["id"] in found.held:
+                    document["held_for"] = found.held[document["id"]]
+            print_json(documents)
         elif found.runs:
             print_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
             for peer in sorted(set(found.held.values())):

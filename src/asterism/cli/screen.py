@@ -128,7 +128,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
 
 
 def _fit(columns: Sequence[Column], widths: list[int], shown: list[int], width: int) -> list[int]:
-    """Leave out columns that are not needed until the rest can fit, then cut the widest ones. Returns the columns to show."""
+    """Leave out columns that are not needed until the rest can fit, then cut the widest ones. Returns the rest."""
     while True:
         least = sum(min(widths[place], columns[place].least or widths[place]) + GAP for place in shown) - GAP
         spare = next((place for place in reversed(shown) if not columns[place].needed), None)
