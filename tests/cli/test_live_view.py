@@ -56,7 +56,7 @@ class Scene:
         return in_virtual_time(body())
 
 
-def test_a_plan_that_was_taken_up_shows_what_is_under_way() -> None:
+def test_a_resumed_plan_shows_its_running_tasks() -> None:
     plan = Constellation("nightly")
     plan.add(Task("one"))
     plan.begin(0.0)

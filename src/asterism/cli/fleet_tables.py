@@ -64,7 +64,7 @@ def since_of(run: Run) -> float:
 def note_on(run: Run, now: float) -> str:
     """The most important fact beside the status, in a few words."""
     if run.error is not None:
-        return _without_prefix(run.error)
+        return _error_note(run.error, run.cancelled)
     if run.paused is not None:
         return run.paused
     if run.stop_request is not None:
@@ -81,11 +81,13 @@ def note_on(run: Run, now: float) -> str:
     return f"attempt {attempts}" if attempts > 1 and not run.ended else ""
 
 
-def _without_prefix(error: str) -> str:
-    """The error without what the status says, and without the class names of our own errors."""
+def _error_note(error: str, cancelled: bool) -> str:
+    """The error without the words that the status shows, and without the class names of our own errors."""
+    if cancelled:
+        return error.removeprefix("cancelled ").removesuffix(" (cancel)")
     for name in OWN_ERRORS:
         error = error.removeprefix(f"{name}: ")
-    return error.removeprefix("cancelled ").removesuffix(" (cancel)")
+    return error
 
 
 RUN_COLUMNS = (

@@ -169,13 +169,9 @@ def describe_end(run: Run) -> str:
     if run.status is COMPLETED:
         return clean(f"{short(run.id)} completed{on}{after}")
     if run.cancelled:
-        return clean(f"{short(run.id)} {without_cancel_mark(run.error or '')}")
+        error = (run.error or "").removesuffix(" (cancel)")  # a remark of the device that stopped it
+        return clean(f"{short(run.id)} {error}")
     return clean(f"{short(run.id)} failed{on}{after}: {run.error}")
-
-
-def without_cancel_mark(error: str) -> str:
-    """The error of a cancelled run without the remark of its device that it was stopped to cancel it."""
-    return error.removesuffix(" (cancel)")
 
 
 def describe_outcome(before: Run, after: Run) -> str:
