@@ -1,4 +1,4 @@
-"""YAML text becomes plain data with line numbers, and every way in which it cannot is told with its line."""
+"""YAML text becomes plain data with line numbers, and every error names its line."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import TaskStatus
-from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.events import Event
+from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, reason, sentence
 from asterism.report.result_summary import state_tone

@@ -22,10 +22,9 @@ from asterism.cli.cli_context import format_size, note, print_json
 from asterism.cli.screen import Cell, Column, print_lines, table, wrapped
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client
-from asterism.peers.exchange import Exchange
+from asterism.peers.exchange import Exchange, SyncResult
 from asterism.peers.invitations import DEFAULT_PORT, Invitation, expires_at, invite, peer_url
 from asterism.peers.registry import Peer, PeerRegistry
-from asterism.peers.sync_progress import SyncResult
 from asterism.report.status_style import DIM, tone
 from asterism.store.protocol import Notice, Store, Usage, feed_of
 
@@ -99,7 +98,7 @@ async def _print_result(name: str, result: SyncResult, refusals: RefusalLog, as_
 
 async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> int:
     """Answer peers until SIGINT or SIGTERM. Returns the exit code."""
-    from asterism.peers.service import serve_peers
+    from asterism.peers.peer_service import serve_peers
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     async with serve_peers(Exchange(fleet), address) as url:

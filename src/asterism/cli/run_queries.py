@@ -14,7 +14,7 @@ from asterism.cli.fleet_json import sessions_of
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
-from asterism.peers.removal import held_runs
+from asterism.peers.takeover import held_runs
 from asterism.store.protocol import ProgressReport, Query
 
 PAGE = 250

@@ -125,7 +125,7 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again."""
 
     async def read(fleet: Fleet) -> None:
-        runs = await restore_backup(fleet.store, file)
+        runs = await fleet.store.load(_lines(file))
         if as_json:
             print_json({"file": str(file), "runs": runs, "store": fleet.store.url})
         else:
@@ -227,12 +227,6 @@ def check_backup(path: Path) -> None:
     OSError."""
     for _ in read_backup(path):
         pass
-
-
-async def restore_backup(store: Store, path: Path) -> int:
-    """Fill an empty store from a checked file. Returns the number of runs. Raises StoreError if the store is not
-    empty."""
-    return await store.load(_lines(path))
 
 
 def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from asterism.compat.vocabulary import TaskStatus
-from asterism.core.plan.parallelism import Parallelism, parallelism
+from asterism.core.plan.topological_order import Parallelism, parallelism
 
 if TYPE_CHECKING:
     from asterism.compat.documented_plan import DocumentedPlan
@@ -139,7 +139,7 @@ if TYPE_CHECKING:
 
 def _in_tasks(documented: DocumentedPlan) -> Parallelism:
     """The parallelism, with every task counted as one."""
-    return parallelism(documented.plan, dict.fromkeys(documented.plan.nodes, 1.0))
+    return parallelism(documented.plan.nodes, dict.fromkeys(documented.plan.nodes, 1.0))
 
 
 def longest_path(documented: DocumentedPlan) -> tuple[int, list[str]]:
@@ -150,7 +150,7 @@ def longest_path(documented: DocumentedPlan) -> tuple[int, list[str]]:
 def critical_path(documented: DocumentedPlan) -> tuple[float, list[str]]:
     if not documented.is_complete():
         return 0.0, []
-    shape = parallelism(documented.plan)
+    shape = parallelism(documented.plan.nodes)
     return shape.critical_path, list(shape.path)
 
 
@@ -179,7 +179,7 @@ def parallelism_metrics(documented: DocumentedPlan) -> dict[str, Any]:
     """L, W and W/L: in seconds when every task has ended, in tasks before that."""
     plan = documented.plan
     timed = documented.is_complete() and len(plan) > 0
-    shape = parallelism(plan) if timed else _in_tasks(documented)
+    shape = parallelism(plan.nodes) if timed else _in_tasks(documented)
     number = float if timed else int
     return {
         "critical_path_length": number(shape.critical_path),

@@ -9,6 +9,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from asterism.core.errors import FieldProblem, InvalidTask, NotJson
+from asterism.core.json_values import NOTHING
 
 
 class Priority(IntEnum):
@@ -24,8 +25,12 @@ OUTCOMES = ("success", "failure", "completion")
 """How the source of a dependency may have to end."""
 
 _OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 ACTIONS = ("call", "argv", "shell", "http")
+
+Lane = tuple[str | None, frozenset[str]] | None
+"""The device and the capabilities that a task requires; None if any device will do."""
+
+ANY_DEVICE: Lane = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,13 @@ def _needs(value: Any) -> frozenset[str]:
     return needs
 
 
+def lane_of(task: Task) -> Lane:
+    """The lane of a task."""
+    if task.device is None and not task.needs:
+        return ANY_DEVICE
+    return (task.device, task.needs)
+
+
 def capabilities(value: Any) -> frozenset[str] | None:
     """A list of capabilities, or one capability, as a set; None for anything else."""
     words: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [None]
@@ -297,12 +309,12 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
         if not all(isinstance(source, str) for source in sources):
             raise InvalidTask(f"after= takes ids of tasks, not {after!r}")
         return [Dependency(source, target) for source in dict.fromkeys(sources)]
-    found = []
+    dependencies = []
     for source, terms in after.items():
         if isinstance(terms, str):
-            found.append(Dependency(source, target, terms))
+            dependencies.append(Dependency(source, target, terms))
         elif isinstance(terms, Mapping) and set(terms) <= {"on", "when"}:
-            found.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
+            dependencies.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
         else:
             raise InvalidTask(f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …}}, not {terms!r}")
-    return found
+    return dependencies

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
-from asterism.core.json_values import plain_json
-from asterism.core.plan.task import ACTIONS, NOTHING, Task, capabilities, import_path
+from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.plan.task import ACTIONS, Task, capabilities, import_path
 from asterism.core.run.placement import STRATEGIES
 
 

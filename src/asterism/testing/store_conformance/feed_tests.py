@@ -7,9 +7,7 @@ from typing import Any
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED
 from asterism.core.run.session import ABROAD, ENDED
-from asterism.store.protocol import (
-    ENDED as ENDED_TOPIC,
-)
+from asterism.store.protocol import ENDED as ENDED_TOPIC
 from asterism.store.protocol import (
     FEED,
     ChangeFeed,
@@ -25,6 +23,7 @@ from asterism.store.protocol import (
     for_device,
 )
 from asterism.store.store_errors import StoreError
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -47,7 +46,7 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import PATIENCE, StoreTests
+from asterism.testing.conformance import WAKE_TIMEOUT
 
 PEER = "peer-store-1"
 OTHER = "peer-store-2"
@@ -226,9 +225,9 @@ class FeedTests(StoreTests):
         ends = store.watch(frozenset({ENDED_TOPIC}))
         try:
             await store.commit([PutCopy(assigned_to(a_run(1), _ABROAD), None, PEER)])
-            assert await device.wait(PATIENCE)
+            assert await device.wait(WAKE_TIMEOUT)
             await store.commit([PutCopy(completed(held_by(a_run(2), _ABROAD)), None, PEER)])
-            assert await ends.wait(PATIENCE)
+            assert await ends.wait(WAKE_TIMEOUT)
         finally:
             device.close()
             ends.close()
