@@ -23,7 +23,7 @@ from asterism.store.protocol import (
     for_device,
 )
 from asterism.store.store_errors import StoreError
-from asterism.testing.conformance import StoreTests
+from asterism.testing.conformance import WAKE_TIMEOUT, StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -46,7 +46,6 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.conformance import WAKE_TIMEOUT
 
 PEER = "peer-store-1"
 OTHER = "peer-store-2"
