@@ -28,7 +28,7 @@ async def test_the_token_identifies_the_peer(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         for name in ("laptop", "attic"):
             async with scene.caller(await scene.token(name)) as caller:
-                message = {"peer": "somebody else", "n": [1, "ü"]}
+                message = {"peer": "someone else", "n": [1, "ü"]}
                 assert await caller.send(message) == {"peer": name, "message": message}
 
 

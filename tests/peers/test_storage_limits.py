@@ -105,7 +105,7 @@ async def test_records_of_other_stores_are_charged_to_the_sender() -> None:
     own = await laptop.id()
     for number in range(6):
         run = transitions.create(f"junk-{number}", FLOW, {}, by="liar", now=5.0)
-        await liar.says(run, by=own if number % 2 else "somebody else")
+        await liar.says(run, by=own if number % 2 else "someone else")
     assert sum([await laptop.store.run(f"junk-{number}") is not None for number in range(6)]) == 3
 
 

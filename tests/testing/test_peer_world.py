@@ -150,7 +150,7 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
     monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
-        """Otherwise one meeting would never end."""
+        """Otherwise one sync would never end."""
 
         def __init__(self, fleet: Fleet) -> None:
             super().__init__(fleet)
