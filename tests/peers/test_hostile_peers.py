@@ -256,10 +256,10 @@ async def valid_records_beside_an_invalid_one_are_ingested() -> None:
     await liar.says(bad, [1], good, good)
     assert await laptop.run("good") == good
     assert await laptop.run(run.id) == run
-    told = await laptop.notices("refused")
-    assert any("it differs from our record in priority" in one for one in told)
-    assert any("the message contains it twice" in one for one in told)
-    count = len(told)
+    notices = await laptop.notices("refused")
+    assert any("it differs from our record in priority" in one for one in notices)
+    assert any("the message contains it twice" in one for one in notices)
+    count = len(notices)
     await liar.says(bad)
     assert len(await laptop.notices("refused")) == count
 
@@ -282,8 +282,8 @@ async def it_announces_our_device() -> None:
     sessions = {one.id: one for one in await laptop.store.sessions()}
     assert set(sessions) == {"laptop-1", "oven-1"}
     assert (sessions["laptop-1"].state, sessions["laptop-1"].device) == (OPEN, "laptop")
-    [told, _] = await laptop.notices("impostor")
-    assert told.startswith("peer kitchen announced device laptop, which belongs to this store")
+    [notice, _] = await laptop.notices("impostor")
+    assert notice.startswith("peer kitchen announced device laptop, which belongs to this store")
     await liar.says(devices=[a_device(device="laptop"), a_device(id="laptop-1", device="x")])
     assert len(await laptop.notices("impostor")) == 2
 
@@ -347,7 +347,7 @@ def _message(side: Side, store: str, run: Run, by: str) -> dict[str, Any]:
     }
 
 
-# -- about workflows and large things ----------------------------------------------------------------------------------
+# -- about workflows and blobs -----------------------------------------------------------------------------------------
 
 
 @scene

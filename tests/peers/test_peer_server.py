@@ -21,7 +21,7 @@ from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.peer_server_fixtures import MOST, Said, connected, sentence, serving_peer, trusting
 
-# -- who is listened to ------------------------------------------------------------------------------------------------
+# -- authentication ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_token_identifies_the_peer(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_removed_peer_is_refused(tmp_path: Path) -> None:
             await caller.send({})
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- messages and blobs ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ async def test_records_and_blobs_have_separate_limits() -> None:
     assert "bytes of records" in result.refused_there[0]
     await kitchen.fleet.configure(peer_bytes=1_000_000)
     await laptop.fleet.configure(large=100)
-    large = [await laptop.fleet.create(FLOW, {"text": letter * 800}, device="nobody") for letter in "ab"]
+    large = [await laptop.fleet.create(FLOW, {"text": letter * 800}, device="absent") for letter in "ab"]
     result = await laptop.sync_with(kitchen)
     assert await known(kitchen, large) == [True, False]
     assert "bytes of large inputs and outputs" in result.refused_there[0]
