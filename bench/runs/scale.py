@@ -67,8 +67,8 @@ class Cost:
 WHAT: dict[str, Callable[[Cost], float]] = {
     "a round of heartbeats": lambda cost: cost.beats,
     "a pass that finds nothing to do": lambda cost: cost.idle,
-    "a pass that takes work from the gone": lambda cost: cost.losing,
-    "a pass that hands out work": lambda cost: cost.giving,
+    "a pass that reassigns the runs of dead devices": lambda cost: cost.losing,
+    "a pass that assigns work": lambda cost: cost.giving,
     "the creation of one run": lambda cost: cost.creating,
 }
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from asterism.compat import event_bus as events
-from asterism.compat import event_outlet
+from asterism.compat import event_bus
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +22,8 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             said.append(self.format(record))
 
     ear = Ear(logging.ERROR)
-    bus = events.EventBus()
-    monkeypatch.setattr(events, "_process_wide", bus)
+    bus = event_bus.EventBus()
+    monkeypatch.setattr(event_bus, "_process_wide", bus)
     for name in ("asyncio", "asterism.compat.events"):
         logging.getLogger(name).addHandler(ear)
     yield said
@@ -32,4 +31,4 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for name in ("asyncio", "asterism.compat.events"):
         logging.getLogger(name).removeHandler(ear)
     assert not said, "\n".join(said)
-    assert not event_outlet._live
+    assert not event_bus._runs

@@ -104,7 +104,7 @@ def test_a_manager_that_does_not_say_which_devices_there_are(caplog: pytest.LogC
     session = Session(GALAXY, Reticent())
     session.agent()
     assert session.run(GALAXY.plan("A"))["status"] == "completed"
-    assert "could not say which devices there are" in caplog.text
+    assert "could not list its devices" in caplog.text
 
 
 # -- the orchestrator's other methods ----------------------------------------------------------------------------------

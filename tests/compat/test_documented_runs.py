@@ -260,7 +260,7 @@ def test_a_manager_that_cannot_say_who_is_connected(caplog: pytest.LogCaptureFix
     session = Session(GALAXY, Shaky())
     session.agent()
     assert session.run(GALAXY.plan("A", "B", lines=["A>B"]))["status"] == "completed"
-    assert "could not say which devices are connected" in caplog.text
+    assert "could not list the connected devices" in caplog.text
 
 
 @each_dialect

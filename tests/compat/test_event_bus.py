@@ -94,7 +94,7 @@ async def test_a_prompt_observer_is_told_at_once_and_cannot_harm(complaints: lis
     bus, prompt = EventBus(), Prompt()
     bus.subscribe(prompt)
     diary = Diary(bus)
-    bus.hand_out(event())
+    bus.deliver(event())
     assert prompt.seen == 1
     await bus.drain(1.0)
     assert len(diary.events) == 1
@@ -116,7 +116,7 @@ async def test_an_observer_may_be_a_plain_function_of_its_events() -> None:
 
 
 async def test_an_observer_that_never_catches_up_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LIMIT", 3)
+    monkeypatch.setattr(events, "QUEUE_LIMIT", 3)
     bus, slow = EventBus(), Slow(1.0)
     bus.subscribe(slow)
     for n in range(10):

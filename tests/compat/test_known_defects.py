@@ -226,7 +226,7 @@ async def test_progress_cannot_be_claimed_on_the_live_plan(dialect: Dialect) -> 
         lambda: star.complete_with_failure(RuntimeError("forged")),
         lambda: plan.tasks["B"].start_execution(),
     ):
-        with pytest.raises(ModificationRejected, match="reported by devices"):
+        with pytest.raises(ModificationRejected, match="devices report the progress"):
             claim()
     await running
     assert session.devices.started == ["A", "B"]

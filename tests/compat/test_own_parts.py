@@ -155,7 +155,7 @@ def test_the_ablation_a_bus_of_ones_own_that_is_not_waited_for(
     async def at_once(self: Any, observer: object, timeout: float) -> None:
         return None
 
-    monkeypatch.setattr("asterism.compat.event_outlet.Outlet.delivered", at_once)
+    monkeypatch.setattr("asterism.compat.event_bus.Outlet.delivered", at_once)
     plan = GALAXY.plan("A", "B", lines=["A>B"])
     devices = orchestrated(GALAXY, LoggingBus(), GALAXY.synchronizer_class, plan)
     assert "B" in devices.started

@@ -91,7 +91,7 @@ async def test_a_plan_that_runs_refuses_them(dialect: Dialect) -> None:
     await at(0.5)
     for name, value in (("_status", TaskStatus.COMPLETED), ("_result", 1), ("_execution_end_time", WHEN)):
         for task in plan.tasks.values():
-            with pytest.raises(ModificationRejected, match="reported by devices"):
+            with pytest.raises(ModificationRejected, match="devices report the progress"):
                 setattr(task, name, value)
     await running
     assert session.devices.started == ["A", "B"]

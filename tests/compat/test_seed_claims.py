@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.compat.documented_events import PromptObserver
+from asterism.compat.event_bus import PromptObserver
 from asterism.compat.galaxy import EventType, TaskStar, TaskStarLine, TaskStatus
 from asterism.compat.vocabulary import STATE_LEVELS
 from tests.compat.compat_scenes import DIALECTS, SEEDS, Devices, Dialect, Session, at

@@ -345,5 +345,5 @@ def test_displaying(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("data", [{"tasks": ["A"]}, {"tasks": [{"task_id": "A"}], "dependencies": [7]}])
 def test_nonsense_in_a_plan_is_a_value_error(data: Any) -> None:
-    with pytest.raises(ValueError, match="is an object"):
+    with pytest.raises(ValueError, match="must be an object"):
         TaskConstellation.from_dict(data)

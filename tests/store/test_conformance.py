@@ -193,7 +193,7 @@ def test_an_engine_that_breaks_a_promise_fails_the_suite(
 
 
 def test_an_engine_that_wakes_no_watch_fails_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_tests, "PATIENCE", 0.05)
+    monkeypatch.setattr(session_tests, "WAKE_TIMEOUT", 0.05)
     with pytest.raises(AssertionError):
         conformance_of(store_engines.Sleepy).test_a_watch_is_woken_by_a_commit()
 

@@ -126,7 +126,7 @@ def list_(store: str | None, as_json: bool) -> None:
     store and cannot be called."""
 
     async def print_peers(fleet: Fleet) -> None:
-        from asterism.cli.peer_tables import peer_statuses, peers_table
+        from asterism.cli.peer_actions import peer_statuses, peers_table
         from asterism.cli.screen import print_lines
 
         found = await peer_statuses(fleet)

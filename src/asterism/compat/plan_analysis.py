@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from asterism.compat.vocabulary import TaskStatus
-from asterism.core.plan.parallelism import Parallelism, parallelism
+from asterism.core.plan.topological_order import Parallelism, parallelism
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
     from asterism.compat.task_star_line import Conditions
     from asterism.core.plan.constellation import Constellation
 
 
 class Analysis:
-    """The reading half of a LivingPlan."""
+    """The read-only methods of a DocumentedPlan."""
 
     plan: Constellation
     conditions: Conditions
 
     @property
-    def _living(self) -> LivingPlan:
-        return cast("LivingPlan", self)
+    def _documented(self) -> DocumentedPlan:
+        return cast("DocumentedPlan", self)
 
     def validate_dag(self) -> tuple[bool, list[str]]:
-        """Whether it can run, and what stands in the way. A cycle or a loose end cannot: they are refused at once."""
+        """Whether it can run, and the problems. Cycles and unknown tasks need no check: adding them is refused."""
         errors = [
             f"the condition {d.when!r} on {d.source!r} -> {d.target!r}: {problem}"
             for d in self.plan.dependencies
@@ -42,69 +42,70 @@ class Analysis:
 
     def get_longest_path(self) -> tuple[int, list[str]]:
         """The number of tasks on the longest chain, and the chain."""
-        return longest_path(self._living)
+        return longest_path(self._documented)
 
     def get_critical_path_length_with_time(self) -> tuple[float, list[str]]:
         """The seconds of the longest chain, and the chain; 0 seconds before every task has ended."""
-        return critical_path(self._living)
+        return critical_path(self._documented)
 
     def get_max_width(self) -> int:
-        """How many tasks could run at once, at most."""
-        return max_width(self._living)
+        """The most tasks that could run at once."""
+        return max_width(self._documented)
 
     def get_total_work(self) -> float:
-        """The seconds that the tasks took together."""
-        return total_work(self._living)
+        """The sum of the tasks' durations in seconds."""
+        return total_work(self._documented)
 
     def get_parallelism_metrics(self) -> dict[str, Any]:
-        return parallelism_metrics(self._living)
+        return parallelism_metrics(self._documented)
 
     def get_statistics(self) -> dict[str, Any]:
-        return statistics(self._living)
+        return statistics(self._documented)
 
     def display_dag(self, mode: str = "overview") -> None:
         """Print it: ``overview``, ``topology``, ``details`` or ``execution``."""
-        print(display_text(self._living, mode))
+        print(display_text(self._documented, mode))
 
     def _are_dependencies_satisfied(self, task_id: str) -> bool:
         node = self.plan.nodes.get(task_id)
         return node is not None and not node.open
 
     def _would_create_cycle(self, from_task_id: str, to_task_id: str) -> bool:
-        return reaches(self._living, to_task_id, from_task_id)
+        return reaches(self._documented, to_task_id, from_task_id)
 
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
     from asterism.compat.task_star import TaskStar
 
 
-def display_text(living: LivingPlan, mode: str) -> str:
+def display_text(documented: DocumentedPlan, mode: str) -> str:
     """Raises ValueError for a mode that is not documented."""
     if mode not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
-    return "\n".join([_headline(living), *_MODES[mode](living)])
+    return "\n".join([_headline(documented), *_MODES[mode](documented)])
 
 
-def _headline(living: LivingPlan) -> str:
-    return f"{living.name} ({living.state.value}): {living.task_count} tasks, {living.dependency_count} dependencies"
+def _headline(documented: DocumentedPlan) -> str:
+    counts = f"{documented.task_count} tasks, {documented.dependency_count} dependencies"
+    return f"{documented.name} ({documented.state.value}): {counts}"
 
 
-def _overview(living: LivingPlan) -> Iterator[str]:
-    counts = living.get_statistics()["task_status_counts"]
+def _overview(documented: DocumentedPlan) -> Iterator[str]:
+    counts = documented.get_statistics()["task_status_counts"]
     yield "  " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "no task")
 
 
-def _topology(living: LivingPlan) -> Iterator[str]:
-    for task_id in living.get_topological_order():
+def _topology(documented: DocumentedPlan) -> Iterator[str]:
+    for task_id in documented.get_topological_order():
         after = [
-            f"{line.from_task_id} ({line.dependency_type.value})" for line in living.get_task_dependencies(task_id)
+            f"{line.from_task_id} ({line.dependency_type.value})" for line in documented.get_task_dependencies(task_id)
         ]
         yield f"  {task_id}" + (f" <- {', '.join(after)}" if after else "")
 
 
-def _details(living: LivingPlan) -> Iterator[str]:
-    for task in _in_order(living):
+def _details(documented: DocumentedPlan) -> Iterator[str]:
+    for task in _in_order(documented):
         device = task.target_device_id or "any device"
         yield f"  {task.task_id}: {task.name}, {task.status.value}, priority {task.priority.name}, {device}"
         if task.description:
@@ -113,18 +114,18 @@ def _details(living: LivingPlan) -> Iterator[str]:
             yield f"    error: {task.error}"
 
 
-def _execution(living: LivingPlan) -> Iterator[str]:
-    for task in _in_order(living):
+def _execution(documented: DocumentedPlan) -> Iterator[str]:
+    for task in _in_order(documented):
         took = task.execution_duration
         yield f"  {task.task_id}: {task.status.value}" + ("" if took is None else f" after {took:.2f} s")
 
 
-def _in_order(living: LivingPlan) -> Iterator[TaskStar]:
-    tasks = living.tasks
-    return (tasks[task_id] for task_id in living.get_topological_order())
+def _in_order(documented: DocumentedPlan) -> Iterator[TaskStar]:
+    tasks = documented.tasks
+    return (tasks[task_id] for task_id in documented.get_topological_order())
 
 
-_MODES: dict[str, Callable[[LivingPlan], Iterator[str]]] = {
+_MODES: dict[str, Callable[[DocumentedPlan], Iterator[str]]] = {
     "overview": _overview,
     "topology": _topology,
     "details": _details,
@@ -133,52 +134,52 @@ _MODES: dict[str, Callable[[LivingPlan], Iterator[str]]] = {
 
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
 
 
-def _in_tasks(living: LivingPlan) -> Parallelism:
-    """The shape, where every task counts as one."""
-    return parallelism(living.plan, dict.fromkeys(living.plan.nodes, 1.0))
+def _in_tasks(documented: DocumentedPlan) -> Parallelism:
+    """The parallelism, with every task counted as one."""
+    return parallelism(documented.plan.nodes, dict.fromkeys(documented.plan.nodes, 1.0))
 
 
-def longest_path(living: LivingPlan) -> tuple[int, list[str]]:
-    path = list(_in_tasks(living).path)
+def longest_path(documented: DocumentedPlan) -> tuple[int, list[str]]:
+    path = list(_in_tasks(documented).path)
     return len(path), path
 
 
-def critical_path(living: LivingPlan) -> tuple[float, list[str]]:
-    if not living.is_complete():
+def critical_path(documented: DocumentedPlan) -> tuple[float, list[str]]:
+    if not documented.is_complete():
         return 0.0, []
-    shape = parallelism(living.plan)
+    shape = parallelism(documented.plan.nodes)
     return shape.critical_path, list(shape.path)
 
 
-def max_width(living: LivingPlan) -> int:
-    return _in_tasks(living).width
+def max_width(documented: DocumentedPlan) -> int:
+    return _in_tasks(documented).width
 
 
-def total_work(living: LivingPlan) -> float:
-    return sum(node.worked for node in living.plan.nodes.values() if node.ended_at is not None)
+def total_work(documented: DocumentedPlan) -> float:
+    return sum(node.worked for node in documented.plan.nodes.values() if node.ended_at is not None)
 
 
-def reaches(living: LivingPlan, start: str, goal: str) -> bool:
-    """Whether a chain of dependencies leads from one task to another, or they are the same."""
+def reaches(documented: DocumentedPlan, start: str, goal: str) -> bool:
+    """Whether ``goal`` depends on ``start``, directly or indirectly, or is the same task."""
     seen, stack = set[str](), [start]
     while stack:
         task_id = stack.pop()
         if task_id == goal:
             return True
-        if task_id not in seen and task_id in living.plan.nodes:
+        if task_id not in seen and task_id in documented.plan.nodes:
             seen.add(task_id)
-            stack.extend(living.plan.nodes[task_id].children)
+            stack.extend(documented.plan.nodes[task_id].children)
     return False
 
 
-def parallelism_metrics(living: LivingPlan) -> dict[str, Any]:
+def parallelism_metrics(documented: DocumentedPlan) -> dict[str, Any]:
     """L, W and W/L: in seconds when every task has ended, in tasks before that."""
-    plan = living.plan
-    timed = living.is_complete() and len(plan) > 0
-    shape = parallelism(plan) if timed else _in_tasks(living)
+    plan = documented.plan
+    timed = documented.is_complete() and len(plan) > 0
+    shape = parallelism(plan.nodes) if timed else _in_tasks(documented)
     number = float if timed else int
     return {
         "critical_path_length": number(shape.critical_path),
@@ -190,14 +191,14 @@ def parallelism_metrics(living: LivingPlan) -> dict[str, Any]:
     }
 
 
-def statistics(living: LivingPlan) -> dict[str, Any]:
-    plan = living.plan
-    shape = _in_tasks(living)
-    metrics = parallelism_metrics(living)
+def statistics(documented: DocumentedPlan) -> dict[str, Any]:
+    plan = documented.plan
+    shape = _in_tasks(documented)
+    metrics = parallelism_metrics(documented)
     return {
-        living.naming.id_key: plan.id,
-        "name": living.name,
-        "state": living.state.value,
+        documented.naming.id_key: plan.id,
+        "name": documented.name,
+        "state": documented.state.value,
         "total_tasks": len(plan),
         "total_dependencies": sum(len(node.parents) for node in plan.nodes.values()),
         "task_status_counts": {TaskStatus(status).value: count for status, count in plan.counts.items() if count},
@@ -209,7 +210,7 @@ def statistics(living: LivingPlan) -> dict[str, Any]:
         "parallelism_ratio": metrics["parallelism_ratio"],
         "parallelism_calculation_mode": metrics["calculation_mode"],
         "critical_path_tasks": metrics["critical_path_tasks"],
-        "execution_duration": living.execution_duration,
-        "created_at": living.created_at.isoformat(),
-        "updated_at": living.updated_at.isoformat(),
+        "execution_duration": documented.execution_duration,
+        "created_at": documented.created_at.isoformat(),
+        "updated_at": documented.updated_at.isoformat(),
     }

@@ -30,7 +30,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.extras import install_hint
 from asterism.base.http_limits import (
     Bodies,
     LargeAnswer,
@@ -41,6 +40,7 @@ from asterism.base.http_limits import (
     place_of,
     read_body,
 )
+from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.peers.exchange import Exchange
 from asterism.peers.invitations import DEFAULT_PORT, InvitationUsed, redeem, token_hash

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.store.file_ownership import open_plain, planted
 from asterism.store.protocol import Store

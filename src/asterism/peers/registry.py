@@ -21,7 +21,7 @@ from asterism.store.store_errors import Conflict
 
 PEER_PREFIX = "peer/"
 MAX_NAME_LENGTH = 100
-CLOCK_TOLERANCE = 60.0
+FUTURE_TOLERANCE = 60.0
 """How many seconds a time may lie in the future, since clocks are corrected now and then."""
 
 ROLLBACK_KEY = "store/put-back"
@@ -255,7 +255,7 @@ def largest_clock_lag(peers: Iterable[Peer]) -> float:
 
 def is_in_future(at: float, now: float) -> bool:
     """Whether a time was written while the store's clock was ahead. It does not say when the event really was."""
-    return at > now + CLOCK_TOLERANCE
+    return at > now + FUTURE_TOLERANCE
 
 
 def peer_key(name: str, part: str = "") -> str:

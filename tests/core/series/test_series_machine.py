@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from asterism.core.series import machine
 from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from tests.core.series.series_machine import SeriesMachine
 
@@ -157,8 +158,8 @@ def test_a_change_that_is_not_counted_is_noticed(monkeypatch: Patch) -> None:
 
 
 def test_a_document_that_forgets_the_pause_is_noticed(monkeypatch: Patch) -> None:
-    right = Series._fields
-    monkeypatch.setattr(Series, "_fields", lambda self: {**right(self), "paused": None})
+    right = machine.encode
+    monkeypatch.setattr(machine, "encode", lambda series, form: right(replace(series, paused=None), form))
     hunted()
 
 
@@ -189,7 +190,7 @@ def round_of(cell: Cell, contenders: int, chance: random.Random) -> tuple[int, i
     todo = list(range(1, contenders + 1))
     while todo or seen:
         place = chance.randrange(len(todo) + len(seen))
-        if place < len(todo) and len(seen) < 5:  # somebody reads; those who read before have not written yet
+        if place < len(todo) and len(seen) < 5:  # one client reads; those that read before have not written yet
             todo[place], todo[-1] = todo[-1], todo[place]
             seen[todo.pop()] = (cell.number, cell.series)
             continue

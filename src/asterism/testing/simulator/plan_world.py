@@ -33,7 +33,8 @@ from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorl
 from asterism.testing.simulator.machines import Machine, SimExecutor, Wire
 
 PLAN = "nightly"
-PATIENCE = 2000.0
+PLAN_TIMEOUT = 2000.0
+"""How long a plan of a simulation may take to end, in simulated seconds."""
 
 
 class DoomedWire(Wire):
@@ -151,7 +152,7 @@ class PlanWorld(FleetWorld):
             self.boot(name)
         await insert_plan(self.store, self.plan, {"policy": "speculative"})
         boss = self.start_orchestrator()
-        until = asyncio.get_running_loop().time() + PATIENCE
+        until = asyncio.get_running_loop().time() + PLAN_TIMEOUT
         troubled = asyncio.create_task(self.trouble())
         while asyncio.get_running_loop().time() < until:
             self._reboot()
