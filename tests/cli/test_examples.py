@@ -13,6 +13,8 @@ import pytest
 from tests.cli.cli_scenes import asterism
 from tests.process_scenes import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

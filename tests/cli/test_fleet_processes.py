@@ -9,12 +9,11 @@ import signal
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.cli_scenes import heard, read_until
-from tests.cli.command_scenes import Scene, pids_in
+from tests.cli.command_scenes import Scene, pids_in, until
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "60")  # quick to hear of things, and slow to be given up
@@ -36,16 +35,6 @@ def sleeper(scene: Scene, name: str = "nap", *options: str) -> Path:
     line = f"sleep 1000 & echo $$ $! > {place}; wait"
     scene.ok("workflow", "add", name, "--shell", line, *options)
     return place
-
-
-def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
-    """The run once some of its fields are as they should be. Another process makes it so: look again and again."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        told: dict[str, Any] = scene.json("runs", "show", run_id)
-        if all(told[name] == value for name, value in wanted.items()):
-            return told
-    raise AssertionError(f"{wanted} never came; it is {told}")
 
 
 # -- the first ten minutes ---------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from asterism.peers.invitations import parse_invitation
-from tests.cli.command_scenes import Scene
-from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
+from tests.cli.command_scenes import Scene, until
+from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving
 from tests.process_scenes import PATIENCE
 
 KILLED = """

@@ -4,7 +4,6 @@ Each scenario checks that a lie has no effect. The last test removes a safeguard
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -429,8 +428,8 @@ async def allowed_steps_have_an_effect() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SCENES))
-def test_a_lie_has_no_effect(name: str) -> None:
-    asyncio.run(SCENES[name]())  # type: ignore[arg-type]
+async def test_a_lie_has_no_effect(name: str) -> None:
+    await SCENES[name]()
 
 
 # -- safeguards that are missing ---------------------------------------------------------------------------------------
@@ -456,9 +455,9 @@ ABLATIONS: list[tuple[str, object, str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "where", "what", "instead"), ABLATIONS)
-def test_a_missing_safeguard_is_detected(
+async def test_a_missing_safeguard_is_detected(
     name: str, where: object, what: str, instead: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, what, instead)
     with pytest.raises((AssertionError, AsterismError, ValueError, TypeError)):
-        asyncio.run(SCENES[name]())  # type: ignore[arg-type]
+        await SCENES[name]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,11 +180,11 @@ async def what_a_third_store_did_reaches_the_winner() -> None:
     assert [one.output for one in (*ours.superseded,)] == [{"by": "garage"}]
 
 
-def test_records_of_a_third_store_reach_the_winner_through_a_peer() -> None:
-    asyncio.run(what_a_third_store_did_reaches_the_winner())
+async def test_records_of_a_third_store_reach_the_winner_through_a_peer() -> None:
+    await what_a_third_store_did_reaches_the_winner()
 
 
-def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = MemoryStore.commit
 
     async def forgetful(self: MemoryStore, writes: list[Write]) -> None:
@@ -194,7 +193,7 @@ def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.M
 
     monkeypatch.setattr(MemoryStore, "commit", forgetful)
     with pytest.raises(AssertionError):
-        asyncio.run(what_a_third_store_did_reaches_the_winner())
+        await what_a_third_store_did_reaches_the_winner()
 
 
 async def test_a_run_of_a_store_that_is_not_heard_from_is_left_to_the_sender() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from asterism.core.run import transitions
@@ -212,11 +210,11 @@ async def each_waits_for_the_other() -> None:
         assert await side.store.check() == []
 
 
-def test_series_of_two_stores_do_not_wait_for_each_other() -> None:
-    asyncio.run(each_waits_for_the_other())
+async def test_series_of_two_stores_do_not_wait_for_each_other() -> None:
+    await each_waits_for_the_other()
 
 
-def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     leaving = BatchDecisions._leave_series
 
     async def only_at_the_end(self: BatchDecisions, run: Run, left_to: str | None) -> list[Write]:
@@ -224,4 +222,4 @@ def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(BatchDecisions, "_leave_series", only_at_the_end)
     with pytest.raises(AssertionError, match="each store waits"):
-        asyncio.run(each_waits_for_the_other())
+        await each_waits_for_the_other()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import subprocess
 import sys
@@ -124,9 +123,9 @@ async def has_an_heir_after_the_clock_was_set_back(store: Store, clock: list[flo
     await store.close()
 
 
-def test_memory_corrects_a_heartbeat_from_the_future() -> None:
+async def test_memory_corrects_a_heartbeat_from_the_future() -> None:
     clock = [100.0]
-    asyncio.run(has_an_heir_after_the_clock_was_set_back(MemoryStore(lambda: clock[0]), clock))
+    await has_an_heir_after_the_clock_was_set_back(MemoryStore(lambda: clock[0]), clock)
 
 
 async def test_sqlite_corrects_a_heartbeat_from_the_future(tmp_path: Path) -> None:

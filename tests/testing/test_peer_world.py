@@ -18,11 +18,13 @@ from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PutBackWorld
 
+pytestmark = pytest.mark.slow
+
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.parametrize(("depth", "every"), [(1, 4), pytest.param(2, 11, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("depth", "every"), [(1, 16), pytest.param(2, 11, marks=pytest.mark.long)])
 def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int, every: int) -> None:
     """Play every schedule of ``depth`` splits, and one in ``every`` of those that are longer by one."""
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::every]]
@@ -109,6 +111,7 @@ def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
         assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).checker.lost == 0
 
 
+@pytest.mark.long
 def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     async def believed(
         self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
@@ -121,7 +124,11 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("words", "first"), [("records long after", 770_026), ("was closed as forgotten, and it is open", 18)]
+    ("words", "first"),
+    [
+        pytest.param("records long after", 770_026, marks=pytest.mark.long),
+        ("was closed as forgotten, and it is open", 18),
+    ],
 )
 def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     words: str, first: int, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +148,7 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
     is_noticed(monkeypatch, "and was not notified")
 
 
+@pytest.mark.long
 def test_peers_that_repeat_themselves_without_end_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))

@@ -23,6 +23,8 @@ from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, 
 from asterism.testing.simulator.plan_world import PlanWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
+pytestmark = pytest.mark.slow
+
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 

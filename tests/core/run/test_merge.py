@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.core.errors import RunRefused
-from asterism.core.run import transitions
+from asterism.core.run import merge, transitions
 from asterism.core.run.merge import FIXED, NotTheSameRun, loss_reason, next_revision, was_taken_away
 from asterism.core.run.run import KEEP_RULES, Owner, Progress, Run, Superseded
 from asterism.store import row_codec
@@ -205,7 +205,8 @@ def then_what_was_reported() -> None:
     for keep in KEEP_RULES:
         begun = taken(new(keep=keep), KITCHEN, 1.0)
         reports = [begun, begun.changed(progress=Progress(9)), begun.changed(progress=Progress(10))]
-        assert resolve(resolve(reports[2], reports[0]), reports[1]).progress == Progress(10), "a report was lost"
+        for first, second, third in permutations(reports):
+            assert resolve(resolve(first, second), third).progress == Progress(10), "a report was lost"
 
 
 def the_original_is_kept() -> None:
@@ -269,8 +270,27 @@ RULES = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_order_has_this_rule(rule: Callable[[], None]) -> None:
+def test_the_order_has_this_rule(rule: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By example; and the example shows it: it fails if the first of two records wins."""
     rule()
+    monkeypatch.setattr(merge, "_winner", lambda a, b: a)
+    with pytest.raises(AssertionError):
+        rule()
+
+
+ASSIGNMENT = ["session", "stage", "steps", "reported"]
+ORDERS = {
+    "epoch": ["completed", "epoch", "terminal", "known", "free", "earlier", "device", *ASSIGNMENT],
+    "original": ["completed", "origin", "free", "terminal", "known", *ASSIGNMENT],
+    "furthest": ["completed", "epoch", "terminal", "known", "free", "progress", "earlier", "device", *ASSIGNMENT],
+}
+
+
+@pytest.mark.parametrize("keep", KEEP_RULES)
+def test_the_rules_come_in_this_order(keep: str) -> None:
+    begun = taken(new(keep=keep), KITCHEN, 1.0)
+    assert [name for name, _ in merge._rank(begun)] == ORDERS[keep]
+    assert [name for name, _ in merge._rank(ended(begun, 2.0))] == ORDERS["epoch"], "results are compared alike"
 
 
 def test_a_result_that_lost_is_kept_and_its_device_is_told() -> None:

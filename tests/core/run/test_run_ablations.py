@@ -223,7 +223,7 @@ PAUSED = "a pause was forgotten|refused, and legal"
     [
         (believe_everybody, STRANGER),
         (believe_any_epoch, STRANGER),
-        (believe_any_session, STRANGER),
+        pytest.param(believe_any_session, STRANGER, marks=pytest.mark.long),  # as long as all the others
         (believe_a_grant_for_another_run, STRANGER),
         (keep_the_epoch, "an epoch counts grants"),
         (leave_the_owner_in_place, "ended and is not told|owned without an owner"),
@@ -235,7 +235,9 @@ PAUSED = "a pause was forgotten|refused, and legal"
         (let_ends_be_left, ENDED),
         (let_ends_be_paused, ENDED),
         (keep_the_owner_of_what_is_completed, "owned without an owner"),
-        (forgive_every_failure, "more failures than there may be|allowed, and wrong"),
+        pytest.param(
+            forgive_every_failure, "more failures than there may be|allowed, and wrong", marks=pytest.mark.long
+        ),
         (forgive_every_loss, "more losses than there may be|allowed, and wrong"),
         (ask_for_ever, "more rounds than there may be|allowed, and wrong"),
         (count_a_loss_as_a_failure, "wrongly counted|more failures|allowed, and wrong"),
