@@ -148,18 +148,14 @@ class Execution:
         if best is None:
             return False
         node = queue.pop(best[1])
-        if self.stopping and self._still_stopping(node):
-            self.parked[node] = None
+        if self.stopping and any(active.node.id == node.id for active in self.stopping.values()):
+            self.parked[node] = None  # an earlier execution has not stopped, and a task is executed once at a time
         else:
             self.plan.start(node, best[2].id, now)
             self._work_on(node, best[2])
             if self._bus.subscriptions:
                 self.events.task_changed("task_started", node)
         return True
-
-    def _still_stopping(self, node: Node) -> bool:
-        """Whether an earlier execution of the task has not stopped yet: a task is executed once at a time."""
-        return any(active.node.id == node.id for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
