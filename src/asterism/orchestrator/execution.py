@@ -1,8 +1,7 @@
 """Execution of one plan: starts its tasks, records their ends, retries, stops and cancels them.
 
 Nothing here polls. When a task's coroutine returns, its end is recorded and its dependents are held in the same call
-(``_ended``). Then the scheduler takes one step for all changes: it opens an edit cycle (``open_cycles``) and starts
-ready tasks (``start_one``).
+(``_ended``). One step of the scheduler for all changes opens an edit cycle (``open_cycles``) and starts ready tasks.
 
 The result of an execution counts while its epoch is in ``active``. A timeout, a cancellation or a revocation moves the
 epoch to ``stopping``: its result is then refused. Its slot is free when it has really stopped, or after ``grace``.
@@ -148,14 +147,18 @@ class Execution:
         if best is None:
             return False
         node = queue.pop(best[1])
-        if self.stopping and any(active.node.id == node.id for active in self.stopping.values()):
-            self.parked[node] = None  # an earlier execution has not stopped, and a task is executed once at a time
+        if self.stopping and self._still_stopping(node):
+            self.parked[node] = None
         else:
             self.plan.start(node, best[2].id, now)
             self._work_on(node, best[2])
             if self._bus.subscriptions:
                 self.events.task_changed("task_started", node)
         return True
+
+    def _still_stopping(self, node: Node) -> bool:
+        """Whether an earlier execution of the task has not stopped yet: a task is executed once at a time."""
+        return any(active.node.id == node.id for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
@@ -402,8 +405,7 @@ class Execution:
         if self.cancelling:
             if not self.active and not self.plan.counts[RUNNING]:
                 self._end(cancelled=True)
-            return
-        if self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
+        elif self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
             self.cycles.opened(cycle, "cycle_opened")
 
     def check_end(self) -> None:
@@ -432,8 +434,7 @@ class Execution:
 
     async def closed(self) -> None:
         """Wait until what was told to stop has stopped, at most ``grace`` seconds, and observers have their events."""
-        jobs = [active.job for active in self.stopping.values() if active.job is not None]
-        if jobs := [*jobs, *self.cycles.calls]:
+        if jobs := [*(active.job for active in self.stopping.values() if active.job), *self.cycles.calls]:
             await asyncio.wait(jobs, timeout=self.options.grace)
         await self._bus.drain()
 
