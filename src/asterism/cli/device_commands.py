@@ -75,8 +75,7 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which watches over the devices.")
 @click.option(
     "--monitor-every",
-    type=duration,
-    callback=positive_duration,
+    type=positive_duration,
     default="5s",
     show_default=True,
     metavar="DURATION",
@@ -165,8 +164,8 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
     the scores at its assignment follow."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.device_scores import scores as scores_of
-        from asterism.cli.device_scores import scores_lines
+        from asterism.cli.fleet_tables import scores as scores_of
+        from asterism.cli.fleet_tables import scores_lines
 
         run = await _run_or_workflow(fleet, subject)
         flow = await (fleet.workflows.get(run.workflow, run.version) if run else find_workflow(fleet, subject))
@@ -209,8 +208,7 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
 @click.argument("name", required=False)
 @click.option(
     "--every",
-    type=duration,
-    callback=positive_duration,
+    type=positive_duration,
     default="5s",
     show_default=True,
     metavar="DURATION",

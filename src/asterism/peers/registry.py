@@ -109,7 +109,7 @@ class PeerRegistry:
         return [_peer(one) for one in found if one.value and one.key.count("/") == 1]
 
     async def remove(self, name: str) -> None:
-        """Remove a peer and nothing else; removal.py also decides about its runs. Raises UnknownPeer."""
+        """Remove a peer and nothing else; takeover.py also decides about its runs. Raises UnknownPeer."""
 
         async def attempt() -> None:
             await self._store.commit(await self.removal_writes(name))
@@ -278,8 +278,8 @@ def marks_key(store: str | None) -> str:
 
 
 def removed_peer_key(store: str) -> str:
-    """The key of the register that says whether the runs of a removed peer are adopted (removal.py). It contains the id
-    of the peer's store."""
+    """The key of the register that says whether the runs of a removed peer are adopted (takeover.py). It contains the
+    id of the peer's store."""
     return f"feed/removed/{store}"
 
 
