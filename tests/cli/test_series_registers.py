@@ -12,6 +12,7 @@ import pytest
 
 from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNAVAILABLE
 from tests.cli.command_scenes import Scene
+from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 
@@ -22,7 +23,7 @@ class Checkout(Scene):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.remote, self.work = folder / "remote.git", folder / "work"
-        subprocess.run(["git", "init", "--quiet", "--bare", str(self.remote)], check=True)
+        bare_repository(self.remote)
         subprocess.run(["git", "init", "--quiet", str(self.work)], check=True)
         (self.work / "sub").mkdir()
 

@@ -57,7 +57,7 @@ def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Count
 
 # -- git ---------------------------------------------------------------------------------------------------------------
 
-CLAIMS = [pytest.param(range(1, 9), id="8"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
+CLAIMS = [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
 
 
 def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
@@ -90,7 +90,7 @@ def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(num
 
 
 @pytest.mark.parametrize(
-    "numbers", [pytest.param(range(1, 7), id="6"), pytest.param(range(1, 51), id="50", marks=pytest.mark.long)]
+    "numbers", [pytest.param(range(1, 5), id="4"), pytest.param(range(1, 51), id="50", marks=pytest.mark.long)]
 )
 def test_many_claims_over_http_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     bare_repository(tmp_path / "remote.git")

@@ -292,11 +292,11 @@ def _print_report(report: SyncReport, place: dict[str, Any], selected: Sequence[
 
 
 def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
-    found = {series.status for series in report.series}
+    statuses = {series.status for series in report.series}
     for status, code in EXIT_CODES.items():
-        if status in found:
+        if status in statuses:
             return code
-    if report.mode == "observe" and "no view" in found:  # the view was all there was to do
+    if report.mode == "observe" and "no view" in statuses:  # the view was all there was to do
         return EXIT_UNAVAILABLE
     return EXIT_QUEUED if place is not None and place["status"] in ("queued", "observed") else 0
 
