@@ -185,7 +185,10 @@ class Watchdog:
                 if known is not handle:
                     places = Counter()
                     self._samples[thread] = (handle, places)
-                stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
+                try:
+                    stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
+                except AttributeError:  # CPython 3.11: a frame that returns meanwhile may have a broken f_back
+                    continue
                 within = itertools.takewhile(lambda one: one.filename != __file__, stack)
                 places.update(dict.fromkeys(map(_place, within), 1))
             seen = now

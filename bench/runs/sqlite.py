@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner
 from asterism.core.run.workflow import Workflow
@@ -25,7 +25,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
-from asterism.store.sqlite.statements import Statement, run_statement
+from asterism.store.sqlite.write_jobs import Statement, run_statement
 from bench import loop
 from bench.peers.surroundings import scratch
 from bench.runs.counting import counted

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from asterism.base import httpx_loader
+from asterism.base import http_requests
 from tests.process_scenes import PATIENCE
 
 # Importing httpx takes three seconds here, as on a slow machine; the other task has one second, and needs almost none.
@@ -16,7 +16,7 @@ SCRIPT = textwrap.dedent(
     """
     import asyncio, sys, time
     from asterism import Constellation, LocalDevice, Orchestrator, Task
-    from asterism.base import httpx_loader, http_requests
+    from asterism.base import http_requests
 
     assert "httpx" not in sys.modules
 
@@ -35,7 +35,7 @@ SCRIPT = textwrap.dedent(
     if "on the loop" in sys.argv:
         async def at_once(function, *given):
             return function(*given)
-        httpx_loader.asyncio.to_thread = at_once
+        http_requests.asyncio.to_thread = at_once
 
     plan = Constellation()
     plan.add(Task("request", http={"url": "http://127.0.0.1:1/"}))
@@ -68,8 +68,8 @@ async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.Mo
     made = []
     real = httpx.create_ssl_context
     monkeypatch.setattr(httpx, "create_ssl_context", lambda *given, **terms: made.append(1) or real(*given, **terms))
-    monkeypatch.setattr(httpx_loader, "_contexts", {})
-    for client in await asyncio.gather(*(httpx_loader.http_client() for _ in range(5))):
+    monkeypatch.setattr(http_requests, "_contexts", {})
+    for client in await asyncio.gather(*(http_requests.http_client() for _ in range(5))):
         await client.aclose()
     assert len(made) == 1
 

@@ -27,8 +27,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from asterism.base.clean_streams import CleanStream, clean_streams
-from asterism.base.text import JOINERS, clean, clean_error, clean_lines, json_text
+from asterism.base.text import JOINERS, CleanStream, clean, clean_error, clean_lines, clean_streams, json_text
 from asterism.cli.main import commands
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Run

@@ -11,7 +11,8 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 ``console exit=64``            the same, and the last command ends with that exit code instead of 0
 =============================  =====================================================================================
 
-In expected output ``...`` stands for anything, as in doctest, and blanks do not count. Of the commands, ``asterism``,
+In expected output ``...`` stands for anything, as in doctest; blanks do not count, and neither does the time in front
+of an event (``0.35  a started``). Of the commands, ``asterism``,
 ``python FILE`` and ``python -m MODULE`` are executed, with ``NAME=value`` in front of them in their environment;
 ``make`` must name a target of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
 
@@ -243,7 +244,11 @@ def _free_place() -> str:
             return f"{place[0]}:{place[1]}"
 
 
+_EVENT_TIME = re.compile(r"^ *\d+\.\d\d(?=  \S)", re.MULTILINE)
+
+
 def _matches(expected: str, got: str) -> bool:
+    expected, got = (_EVENT_TIME.sub("0.00", text) for text in (expected, got))  # seconds since the start
     return doctest.OutputChecker().check_output(expected, got, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
 
 

@@ -153,6 +153,13 @@ def test_blocks_of_a_page_share_a_namespace_and_their_output_is_compared(
         run_page(shown.format("2"), tmp_path, monkeypatch)
 
 
+def test_the_time_of_an_event_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "```python\nprint('    0.41  a started')\n```\n```text output\n    {}\n```\n"
+    run_page(shown.format("0.00  a started"), tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match="the page says"):
+        run_page(shown.format("0.00  b started"), tmp_path, monkeypatch)
+
+
 @pytest.mark.parametrize(
     "text",
     [

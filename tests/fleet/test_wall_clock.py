@@ -51,7 +51,7 @@ WALL, ALL = "clock == time.CLOCK_REALTIME", "clock != time.CLOCK_MONOTONIC"
 """Ways to set the clock, and to fake it."""
 
 FOLLOWS_THE_WALL_CLOCK = """
-from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.postgres.connection import ServerClock
 ServerClock.__init__.__defaults__ = (time.time,)
 """
 

@@ -14,7 +14,7 @@ import pytest
 from asterism.store import row_codec
 from asterism.store.protocol import OFFERED, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reads, schema
-from asterism.store.sqlite.statements import STATEMENTS
+from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
 from tests.store.sqlite_fixtures import filled, ids, in_the_writer, opened, run
 

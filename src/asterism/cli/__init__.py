@@ -37,7 +37,7 @@ For scripts that run a plan in a terminal, the package offers ``Screen``, ``watc
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.cli.interrupts import run_until_interrupted

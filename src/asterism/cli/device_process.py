@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import click
 
 from asterism.base import expressions
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.base.text import plural
 from asterism.cli.cli_context import print_json, with_fleet
 from asterism.cli.device_log import LoggingExecutor, log_to_stderr

@@ -11,8 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from asterism.base.durations import format_age, format_delay
-from asterism.base.text import clean
-from asterism.base.url_text import masked_url, masked_urls
+from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import short
 from asterism.cli.fleet_json import progress_of, state_of, took
 from asterism.cli.formats import format_size

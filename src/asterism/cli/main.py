@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 from asterism import __version__
-from asterism.base.clean_streams import clean_streams, clean_streams_for_good
-from asterism.base.text import clean, clean_error
+from asterism.base.text import clean, clean_error, clean_streams, clean_streams_for_good
 from asterism.cli.cli_context import CommandGroup
 from asterism.core.errors import AsterismError
 from asterism.store.store_errors import StoreError, StoreMissing, StoreUnavailable

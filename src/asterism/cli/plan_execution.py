@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.clean_streams import echo_data
+from asterism.base.text import echo_data
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,

@@ -17,8 +17,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from asterism.base.clean_streams import clean_streams
-from asterism.base.text import clean, clean_lines
+from asterism.base.text import clean, clean_lines, clean_streams
 
 SHOW_CURSOR = "\x1b[?25h"
 

@@ -156,7 +156,7 @@ def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
 
 def _made(name: str, given: dict[str, Any]) -> Workflow:
     from asterism.base import expressions
-    from asterism.base.url_text import request_url_problem
+    from asterism.base.text import request_url_problem
     from asterism.core.run.workflow import Workflow
 
     for option in ("requires", "prefers"):

@@ -44,7 +44,7 @@ that older stores can be read. To add a request to a running plan, follow ``paus
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.durable.durable_orchestrator import DurableOrchestrator

@@ -14,7 +14,7 @@ import contextlib
 import json
 from typing import Any
 
-from asterism.base.ids import new_id
+from asterism.base.clock import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation

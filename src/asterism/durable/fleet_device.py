@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from asterism.base import task_inputs
-from asterism.base.clock import Clock
+from asterism.base.clock import Clock, new_id
 from asterism.base.expressions import Selections
-from asterism.base.ids import new_id
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.json_values import plain_json

@@ -13,8 +13,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from asterism.base.clock import Clock
-from asterism.base.ids import new_id
+from asterism.base.clock import Clock, new_id
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import (

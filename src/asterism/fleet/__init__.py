@@ -48,7 +48,7 @@ step of ``Monitor.run_pass``; a way to execute work in ``device/executor``; a ru
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.core.run import transitions

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from asterism.base.clock import BootClock, Clock
+from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
-from asterism.base.ids import new_id
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions

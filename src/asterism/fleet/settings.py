@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.core.run.placement import Weights
 from asterism.fleet.election import LEASE

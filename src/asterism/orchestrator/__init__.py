@@ -46,7 +46,7 @@ are in ``asterism.core.plan.lock``, the strategies that choose a device in ``ast
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.orchestrator.devices import Device, LocalDevice, Work

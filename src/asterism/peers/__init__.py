@@ -44,7 +44,7 @@ A program uses these names::
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.peers.exchange import Exchange, PeerUnreachable, Transport

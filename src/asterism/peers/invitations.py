@@ -24,7 +24,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
 from asterism.peers.tls_identity import tls_identity

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-from asterism.base.httpx_loader import load_httpx
+from asterism.base.http_requests import load_httpx
 from asterism.core.errors import AsterismError
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash

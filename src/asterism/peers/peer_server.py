@@ -25,7 +25,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.extras import install_hint
 from asterism.base.http_limits import (
     Bodies,
     LargeAnswer,
@@ -36,6 +35,7 @@ from asterism.base.http_limits import (
     place_of,
     read_body,
 )
+from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.peers.authentication import Authenticator
 from asterism.peers.exchange import Exchange

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.peers.private_files import UnusableSecret, path_beside, read_private, write_private
 from asterism.store.protocol import Store

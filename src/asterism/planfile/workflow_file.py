@@ -22,7 +22,7 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.durations import InvalidDuration, parse_duration
-from asterism.base.url_text import request_url_problem
+from asterism.base.text import request_url_problem
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import DEFAULTS, Workflow

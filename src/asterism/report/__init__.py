@@ -27,7 +27,7 @@ function in ``html_report``.
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 from asterism.report.html_report import report
 from asterism.report.mermaid import mermaid
 from asterism.report.picture import DrawnEdge, DrawnTask, Picture, picture

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asterism.base.text import shorten
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url, shorten
 from asterism.core.plan.status import PENDING
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.core.series.machine import Series, UnreadableSeries

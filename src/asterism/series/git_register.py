@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from asterism.base.url_text import masked_url, masked_urls
+from asterism.base.text import masked_url, masked_urls
 from asterism.series.git_remote import REWRITE_SETTINGS, RemoteAddress, rewrite_address, split_address
 from asterism.series.private_repo import GitResult, GitTimeout, PrivateRepository
 from asterism.series.register import (

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.series.register import RegisterUnavailable
 
 MIN_MASKED_SECRET = 4

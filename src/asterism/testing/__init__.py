@@ -31,7 +31,7 @@ No other room imports from this one. A fault is added in ``simulator/faults.py``
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.core.plan.invariants import check_invariants

@@ -10,9 +10,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asterism.base.cel import cel_syntax
-from asterism.base.cel.cel_errors import ExpressionError, InvalidExpression, TooCostly, Unevaluable
-from asterism.base.cel.cel_functions import FUNCTIONS, METHODS, Function
-from asterism.base.cel.cel_members import ERROR, MACROS, Part, Run, field, item_at, step, truth
+from asterism.base.cel.cel_functions import (
+    ERROR,
+    FUNCTIONS,
+    MACROS,
+    METHODS,
+    Function,
+    Part,
+    Run,
+    field,
+    item_at,
+    step,
+    truth,
+)
 from asterism.base.cel.cel_values import (
     ABSENT,
     MAP,
@@ -21,6 +31,10 @@ from asterism.base.cel.cel_values import (
     BuiltList,
     BuiltMap,
     Evaluation,
+    ExpressionError,
+    InvalidExpression,
+    TooCostly,
+    Unevaluable,
     as_key,
     exported,
     find,

@@ -12,8 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from asterism.base.cel.cel_errors import InvalidExpression
-from asterism.base.cel.cel_values import LARGEST_INT, LARGEST_UINT, UInt
+from asterism.base.cel.cel_values import LARGEST_INT, LARGEST_UINT, InvalidExpression, UInt
 
 LONGEST = 4_000
 """The longest expression, in characters."""

@@ -1,4 +1,4 @@
-"""Types, values and operators of CEL, each with its cost.
+"""Values, operators and errors of CEL, and the cost of each operation.
 
 JSON data is used without a copy: null, booleans, numbers, texts, lists and maps. An expression adds unsigned integers,
 bytes, times, durations and types.
@@ -6,6 +6,13 @@ bytes, times, durations and types.
 Every operation costs steps, which are paid *before* the work is done. One step is about the work of one comparison, and
 at most about a hundred bytes. So the budget of an evaluation bounds both its time and its memory. The cost depends only
 on the expression and the data, never on the machine, its clock or its load: a replayed journal gives the same results.
+
+No message of an error repeats the data of an expression, since data may contain secrets::
+
+    ExpressionError (ValueError)
+    ├── InvalidExpression   it cannot be compiled: syntax, an unknown function, constants that cost too much
+    ├── Unevaluable         it failed on this data; &&, || and the macros may ignore it
+    └── TooCostly           it needs more steps than its budget; never ignored
 """
 
 from __future__ import annotations
@@ -16,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from asterism.base.cel.cel_errors import TooCostly, Unevaluable
-
 LARGEST_INT = 2**63 - 1
 LARGEST_UINT = 2**64 - 1
 
@@ -26,6 +31,22 @@ DEEPEST = 200
 
 _LETTERS = 16
 """How many characters of a text one step pays for."""
+
+
+class ExpressionError(ValueError):
+    """An expression that has no value."""
+
+
+class InvalidExpression(ExpressionError):
+    """An expression that cannot be compiled."""
+
+
+class Unevaluable(ExpressionError):
+    """An expression that failed on the data it was given."""
+
+
+class TooCostly(ExpressionError):
+    """An evaluation that ran out of steps."""
 
 
 class Evaluation:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from asterism.base.cel.cel_errors import InvalidExpression, Unevaluable
-from asterism.base.cel.cel_values import Evaluation
+from asterism.base.cel.cel_values import Evaluation, InvalidExpression, Unevaluable
 from asterism.base.cel.regex_syntax import (
     Alternatives,
     Assertion,

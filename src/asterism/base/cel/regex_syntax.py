@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from asterism.base.cel.cel_errors import InvalidExpression
+from asterism.base.cel.cel_values import InvalidExpression
 
 DEEPEST = 32
 """How deep groups may be nested."""

@@ -16,7 +16,7 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.ids import new_id
+from asterism.base.clock import new_id
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT

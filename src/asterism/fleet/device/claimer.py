@@ -17,7 +17,7 @@ import logging
 from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
-from asterism.base.httpx_loader import load_httpx
+from asterism.base.http_requests import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.base import http_requests
-from asterism.base.httpx_loader import http_client, load_httpx
+from asterism.base.http_requests import http_client, load_httpx
 from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError, DeviceTrouble
 from asterism.fleet.policy.policy import DevicePolicy
 

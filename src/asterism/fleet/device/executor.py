@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base import task_inputs
-from asterism.base.extras import install_hint
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
+from asterism.base.startup import install_hint
 from asterism.base.task_inputs import LONGEST_VARIABLE, ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
 from asterism.core.json_values import plain_json

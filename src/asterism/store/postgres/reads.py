@@ -8,10 +8,9 @@ from typing import Any
 
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.store.postgres.connection_pool import ConnectionPool
+from asterism.store.postgres.connection import ConnectionPool, ServerClock
 from asterism.store.postgres.error_mapping import storable
-from asterism.store.postgres.server_clock import ServerClock
-from asterism.store.postgres.statements import statements
+from asterism.store.postgres.schema import statements
 from asterism.store.protocol import HeartbeatReply, Notice, OwnedRun, ProgressReport, Query, Register, WaitingRuns
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, session_of, to_text
 from asterism.store.store_errors import StoreCorrupt

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from asterism.core.run.run import Run
 from asterism.store import row_codec
 from asterism.store.protocol import PutRun, TakeRequest
-from asterism.store.sqlite.statements import STATEMENTS, Statement, perform, run_statement
-from asterism.store.sqlite.write_jobs import Job
+from asterism.store.sqlite.schema import STATEMENTS
+from asterism.store.sqlite.write_jobs import Job, Statement, perform, run_statement
 from asterism.store.store_errors import StoreCorrupt
-from asterism.store.write_batch import topics_of
+from asterism.store.watches import topics_of
 
 _OFFERS_END = STATEMENTS["offers_end"]
 _OFFERS = STATEMENTS["offers"]

@@ -1,35 +1,60 @@
-"""Write jobs: a commit, a heartbeat or a pruning, as group commit performs it.
+"""Write jobs: a commit, a heartbeat or a pruning as SQL statements, as group commit performs it.
 
-A job shares its transaction with others. It does everything or nothing, and in the latter case leaves the reason in
-``error``. It lets errors of SQLite through: these end the transaction for all jobs.
+A write is encoded where it is submitted, so that a value that cannot be stored is refused there. A job shares its
+transaction with others. It does everything or nothing, and in the latter case leaves the reason in ``error``. It lets
+errors of SQLite through: these end the transaction for all jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.core.run.run import RunStatus
+from asterism.core.run.run import Run, RunStatus
+from asterism.core.run.session import ABROAD, Session
 from asterism.store import row_codec
-from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutCopy, PutRun, Write
-from asterism.store.sqlite.statements import (
-    STATEMENTS,
-    Statement,
-    end_statement,
-    mark_statement,
-    perform,
-    run_statement,
-    statement_of,
+from asterism.store.protocol import (
+    FEED,
+    Contribution,
+    ExpectRegister,
+    ExpectSession,
+    HeartbeatReply,
+    Notice,
+    OwnedRun,
+    ProgressReport,
+    PutCopy,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Write,
 )
+from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import Conflict
-from asterism.store.write_batch import topics_of
+from asterism.store.watches import topics_of
+
+Statement = tuple[str, tuple[Any, ...], str]
+"""SQL, its values, and the name of the record that was not as expected if the statement changes no row."""
 
 _HEARTBEAT = STATEMENTS["heartbeat"]
 _DRAINING = STATEMENTS["draining"]
 _HELD = STATEMENTS["held"]
 _PUT_REPORT = STATEMENTS["put_report"]
+_INSERT_RUN = STATEMENTS["insert_run"]
+_UPDATE_RUN = STATEMENTS["update_run"]
+_INSERT_REGISTER = STATEMENTS["insert_register"]
+_UPDATE_REGISTER = STATEMENTS["update_register"]
+_EXPECT_SESSION = STATEMENTS["expect_session"]
+_EXPECT_REGISTER = STATEMENTS["expect_register"]
+_EXPECT_NO_REGISTER = STATEMENTS["expect_no_register"]
+_EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_REGISTER, _EXPECT_NO_REGISTER})
+_TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+_OFFERED = row_codec.MOVING.index("offered")
+_KEY = row_codec.FIXED.index("key")
+_NO_FEED = "the feed"
+_FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
 
 
 class Job:
@@ -147,6 +172,148 @@ class PruneJob(Job):
             cursor.execute(STATEMENTS["forget_sessions"], (self.ended_before,))
             cursor.execute(STATEMENTS["forget_notices"], (self.ended_before,))
             cursor.execute(STATEMENTS["forget_reports"])
+
+
+class StartFeedJob(Job):
+    """Creation of the feed: triggers, numbers and id in one commit. The result is the id."""
+
+    __slots__ = ()
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        super().__init__(future)
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        for name in _FEED_TRIGGERS:
+            cursor.execute(STATEMENTS[name])
+        cursor.execute(STATEMENTS["feed_everything"])
+        cursor.execute(STATEMENTS["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
+        row = cursor.execute(STATEMENTS["register"], (FEED,)).fetchone()
+        self.result = str(row_codec.from_text(row[1])["id"])
+
+
+class ForgetSessionsJob(Job):
+    """Deletion of sessions that have ended and own nothing."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, future: asyncio.Future[Any], ids: Sequence[str]) -> None:
+        super().__init__(future)
+        self.ids = row_codec.to_text(list(ids))
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        cursor.execute(STATEMENTS["forget_these_sessions"], (self.ids,))
+
+
+# -- writes as statements ----------------------------------------------------------------------------------------------
+
+
+def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
+    """Return the statement of a write. Raises TypeError or ValueError for a value that is not JSON."""
+    if isinstance(write, PutRegister) and write.value is not None:  # first, since every step of a plan passes here
+        key, text = write.key, row_codec.to_text(write.value)
+        if write.expected is None:
+            return _INSERT_REGISTER, (key, text), f"register {key}"
+        return _UPDATE_REGISTER, (text, key, write.expected), f"register {key}"
+    if isinstance(write, ExpectRegister):
+        return _EXPECT_REGISTER, (write.key, write.revision), f"register {write.key}"
+    match write:
+        case PutRun(run, expected):
+            return run_statement(run, expected)
+        case PutCopy(run, expected):
+            return _copy_statement(run, expected)
+        case PutSession(session, expected):
+            return _put_session(session, expected, clock)
+        case ExpectSession(session_id, revision):
+            return _EXPECT_SESSION, (session_id, revision), f"session {session_id}"
+        case PutRegister(key, None, None):
+            return _EXPECT_NO_REGISTER, (key,), f"register {key}"
+        case PutRegister(key, None, expected):
+            return STATEMENTS["delete_register"], (key, expected), f"register {key}"
+        case Contribution():
+            return STATEMENTS["contribute"], tuple(write), f"contribution of {write.store}"
+        case Notice():
+            text = row_codec.to_text(row_codec.notice_to_json(write))
+            return STATEMENTS["insert_notice"], (write.at, write.run, text), "notice"
+    raise TypeError(f"a store cannot write a {type(write).__name__}")
+
+
+def run_statement(run: Run, expected: int | None) -> Statement:
+    if expected is None:
+        return _INSERT_RUN, (*row_codec.fixed(run), *row_codec.moving(run), -run.priority), f"run {run.id}"
+    return _UPDATE_RUN, (*row_codec.moving(run), run.id, expected), f"run {run.id}"
+
+
+def _copy_statement(run: Run, expected: int | None) -> Statement:
+    """Write the run, but do not offer it. ``mark_statement`` follows."""
+    sql, values, what = run_statement(run, expected)
+    first = _OFFERED + (len(row_codec.FIXED) if expected is None else 0)
+    return sql, (*values[:first], 0, *values[first + 1 :]), what
+
+
+def mark_statement(write: PutCopy) -> Statement:
+    """Record to which store a copy is left, in its row of the feed."""
+    marks = (write.left_to, int(write.same), int(not write.run.ended), write.run.id)
+    return STATEMENTS["mark_copy"], marks, _NO_FEED
+
+
+def end_statement(write: PutCopy, clock: Callable[[], float]) -> Statement:
+    """Record when this store first saw that a copy has ended."""
+    return STATEMENTS["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
+
+
+def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Statement:
+    session_id, device, revision, state, draining, _, profile, terms = row_codec.session_row(session)
+    what = f"session {session_id}"
+    if expected is None:
+        values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, terms)
+        return STATEMENTS["insert_session"], values, what
+    values = (device, revision, state, draining, clock(), profile, terms, session_id, expected)
+    return STATEMENTS["update_session_abroad" if state == ABROAD else "update_session"], values, what
+
+
+def perform(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool) -> None:
+    """Execute all statements or none; if they are ``alone`` in their transaction, the caller rolls back. Raises
+    Conflict, and ValueError or OverflowError for a value that SQLite cannot hold. Any other error of SQLite concerns
+    the whole transaction."""
+    if alone or len(statements) == 1:
+        for statement in statements:
+            perform_one(cursor, statement)
+        return
+    cursor.execute("SAVEPOINT batch")
+    try:
+        for statement in statements:
+            perform_one(cursor, statement)
+    except (Conflict, ValueError, OverflowError):
+        cursor.execute("ROLLBACK TO batch")
+        raise
+    finally:
+        if cursor.connection.in_transaction:
+            cursor.execute("RELEASE batch")
+
+
+def perform_one(cursor: sqlite3.Cursor, statement: Statement) -> None:
+    sql, values, what = statement
+    try:
+        cursor.execute(sql, values)
+    except sqlite3.IntegrityError as error:
+        raise _refusal(cursor, statement, error) from None
+    except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
+        raise ValueError(f"{what} cannot be stored: {error}") from error
+    if cursor.rowcount == 1:
+        return
+    if sql not in _EXPECTATIONS or cursor.fetchone() is None:
+        if what is _NO_FEED:
+            raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
+        raise Conflict(what)
+
+
+def _refusal(cursor: sqlite3.Cursor, statement: Statement, error: sqlite3.IntegrityError) -> Exception:
+    sql, values, what = statement
+    if error.sqlite_errorcode not in _TAKEN:
+        return ValueError(f"{what} cannot be stored: {error}")
+    if sql is _INSERT_RUN and cursor.execute(STATEMENTS["run_exists"], values[:1]).fetchone() is None:
+        return Conflict(f"key {values[_KEY]}")
+    return Conflict(what)
 
 
 def encode_report(report: ProgressReport) -> str:

@@ -14,7 +14,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.postgres.connection import ServerClock
 from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults

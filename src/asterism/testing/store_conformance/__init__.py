@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import contextlib
 
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 
 try:
     import hypothesis  # noqa: F401

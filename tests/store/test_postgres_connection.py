@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.store.postgres.address import Address
+from asterism.store.postgres.connection import Address
 from asterism.store.store_errors import StoreMissing
 
 

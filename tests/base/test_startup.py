@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first asked for."""
+"""Start-up of a process: names imported on first use, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ import sys
 from importlib import import_module
 
 import pytest
+
+GC_PROGRAM = """
+import gc
+from asterism.base.startup import GC_THRESHOLD, tune_gc
+before = gc.get_threshold()[0]
+tune_gc()
+print(before < GC_THRESHOLD == gc.get_threshold()[0], gc.get_freeze_count() > 1000)
+"""
 
 PACKAGES = ("asterism.store", "asterism.testing")
 
@@ -43,3 +51,9 @@ def test_only_what_is_asked_for_is_imported(program: str, not_imported: list[str
     check = f"{program}\nimport sys; print(*sorted({set(not_imported)} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == ""
+
+
+def test_the_collector_runs_less_often_and_skips_objects_of_the_start() -> None:
+    """In a process of its own, since it changes the collector of the whole process."""
+    done = subprocess.run([sys.executable, "-c", GC_PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

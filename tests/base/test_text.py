@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.base.extras import install_hint
-from asterism.base.url_text import masked_url, masked_urls, request_url_problem
+from asterism.base.startup import install_hint
+from asterism.base.text import masked_url, masked_urls, request_url_problem
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
-"""Connection pool: connections to the server, opened on demand and closed when idle.
+"""Connections to a PostgreSQL server: its address, the pool, and an estimate of the server's clock.
 
-All of them go to the server that takes writes. Each has time limits for a statement, for a lock, for a transaction
-whose client sleeps, and for the answer of a server that is gone, so that nothing waits for ever.
+The address is ``postgresql://user:password@host:port/database?schema=asterism``, with any parameter that PostgreSQL
+understands. Several hosts (``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they
+are tried in turn, each with its share of the time, so that a server that is down does not use up all of it.
+
+Connections are opened on demand and closed when idle. All of them go to the server that takes writes. Each has time
+limits for a statement, for a lock, for a transaction whose client sleeps, and for the answer of a server that is gone,
+so that no call waits forever.
 """
 
 from __future__ import annotations
@@ -9,18 +14,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
-from asterism.store.postgres.address import Address
+from asterism.base.text import masked_url
 from asterism.store.postgres.error_mapping import spoils, translated
-from asterism.store.postgres.server_clock import ServerClock
 from asterism.store.store_errors import StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
+SCHEMA = "asterism"
 OLDEST_SERVER = 15
 IDLE = 60.0
 """How long an unused connection is kept, in seconds."""
@@ -33,6 +42,107 @@ still right when they are full."""
 
 BROAD = {"plan_cache_mode": "force_custom_plan"}
 """Settings for queries: a plan for each call."""
+
+DRIFT = 0.0002
+"""The assumed drift of two clocks, in seconds per second: ten times that of a quartz."""
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True)
+class Address:
+    """``shown`` is the URL without its passwords. ``hosts`` has the arguments of asyncpg's ``connect``, one set for
+    each server."""
+
+    shown: str
+    schema: str
+    hosts: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def parse(cls, url: str, schema: str | None = None) -> Address:
+        """Parse a URL. ``schema`` takes precedence over that of the URL. Raises StoreMissing if it is not valid,
+        without repeating it: it may contain a password."""
+        try:
+            parts = urlsplit(url)
+            query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+            name = schema or query.pop("schema", "") or SCHEMA
+            login, _, hostlist = parts.netloc.rpartition("@")
+            if "@" in parts.path or not url.partition(":")[2].startswith("//"):
+                raise ValueError("a misplaced login would be taken for the name of a database")
+            hosts = list(_hosts(unquote(hostlist) or query.pop("host", ""), query.pop("port", "")))
+        except ValueError:
+            raise StoreMissing(
+                "the address of the store is not valid; it should look like postgresql://user@host:5432/database, "
+                "with anything but letters, digits, '-', '.', '_' and '~' in the password written as %XX"
+            ) from None
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise StoreMissing(f"the address of a store in PostgreSQL begins with postgresql://, not {parts.scheme}://")
+        if not _NAME.fullmatch(name):
+            raise StoreMissing(
+                f"{name!r} is not a valid schema name: use up to 63 lower-case letters, digits and '_', no digit first"
+            )
+        query.pop("target_session_attrs", None)  # nothing is decided on a replica
+        query.pop("schema", None)
+        user, _, password = login.partition(":")
+        given = {"dsn": urlunsplit(("postgresql", "", parts.path, urlencode(query, safe="/,:"), ""))}
+        given |= {"user": unquote(user)} if user else {}
+        given |= {"password": unquote(password)} if password else {}
+        return cls(masked_url(url), name, tuple(given | host for host in hosts))
+
+
+def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
+    """Yield ``{"host": …, "port": …}`` for each host; an empty one if none is named: asyncpg then uses ``PGHOST``, or
+    this machine."""
+    numbers = [int(port) if port else None for port in ports.split(",")]
+    if not names:
+        yield {"port": numbers[0]} if numbers[0] is not None else {}
+        return
+    all_names = names.split(",")
+    if len(numbers) not in (1, len(all_names)):
+        raise ValueError("the numbers of ports and hosts differ")
+    for place, one in enumerate(all_names):
+        host, port = _host_and_port(one)
+        yield {"host": host, "port": port or numbers[place if len(numbers) > 1 else 0] or 5432}
+
+
+def _host_and_port(text: str) -> tuple[str, int | None]:
+    if text.startswith("/"):
+        return text, None
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, int(rest[1:]) if rest else None
+    host, _, port = text.partition(":")
+    return host, int(port) if port else None
+
+
+class ServerClock:
+    """An estimate of the server's clock: call it. It needs a first sample.
+
+    The server's time in a reply lies between the moments of the request and of the reply, which gives its offset to our
+    clock, plus or minus half the round trip. Ours is the monotonic clock, which no change of the date moves. It stands
+    still while the machine is suspended, so the estimate is late by that until the next sample, and never early: a late
+    clock expires nothing too soon. A sample replaces the previous one if it is more precise, allowing for the drift of
+    the two clocks since, or if the two contradict each other: then the server's clock was set, it is another server, or
+    the machine was suspended."""
+
+    def __init__(self, own: Callable[[], float] = time.monotonic) -> None:
+        self.own = own
+        self._offset = 0.0
+        self._error = float("inf")
+        self._sampled_at = 0.0
+
+    def __call__(self) -> float:
+        return self.own() + self._offset
+
+    def learn(self, said: float, asked: float) -> None:
+        """Take a sample: a reply with the server's time ``said`` has just arrived to a request sent at ``asked`` by our
+        own clock."""
+        heard = self.own()
+        error = (heard - asked) / 2
+        offset = said - (asked + heard) / 2
+        known = self._error + DRIFT * (heard - self._sampled_at)
+        if error <= known or abs(offset - self._offset) > error + known:
+            self._offset, self._error, self._sampled_at = offset, error, heard
 
 
 class Connection(Protocol):
