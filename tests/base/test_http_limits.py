@@ -64,7 +64,7 @@ def test_an_address_from_which_a_client_was_admitted_gives_way_last() -> None:
 
 
 def test_what_a_stranger_asks_gives_it_no_longer_stay() -> None:
-    """Slow requests kept 19 of 20 places, so that whoever shared the address was closed in its handshake."""
+    """Slow requests kept 19 of 20 places, so that a client with the same address was closed in its handshake."""
     scene = Opened(Limits(per_address=20), places=200)
     for _ in range(19):
         scene.enter("10.0.0.1").busy = True

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.device_scores import scores
+from asterism.cli.fleet_tables import scores
 from asterism.core.run import transitions
 from asterism.core.run.placement import candidate_of, score
 from asterism.core.run.run import Run

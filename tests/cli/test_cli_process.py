@@ -23,7 +23,7 @@ STUBBORN = "shell: \"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; while :; do
 
 
 def pipe(path: Path) -> Path:
-    """A place where a task can leave the ids of its processes, and whoever reads them waits until they are there."""
+    """A file for the process ids of a task; reading waits until they are written."""
     os.mkfifo(path)
     return path
 
@@ -74,7 +74,7 @@ def test_ctrl_c_asks_everything_to_stop_and_reports(tmp_path: Path) -> None:
     assert code == 130
     assert "Cancelling; press Ctrl-C again to stop without waiting." in errors
     assert "plan is being cancelled" in output
-    assert "b cancelled: the plan was cancelled" in output
+    assert "b cancelled: the constellation was cancelled" in output
     assert gone(pids)
     assert "cancelled" in page.read_text("utf-8")
 

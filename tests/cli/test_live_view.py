@@ -21,8 +21,7 @@ from asterism import (
     Task,
     edits,
 )
-from asterism.cli.live_frame import frame
-from asterism.cli.live_view import watched
+from asterism.cli.live_view import frame, watched
 from asterism.cli.plan_progress import Progress
 from asterism.cli.screen import Screen
 from asterism.orchestrator.plan_mask import PlanMask

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from asterism.cli.formats import format_size, format_time
+from asterism.cli.cli_context import format_size, format_time
 from asterism.cli.option_types import duration, json_object, json_value, pair
 from asterism.cli.option_types import size as size_of
 from tests.cli.command_scenes import Scene

@@ -23,9 +23,9 @@ from tests.process_scenes import PATIENCE
 
 KILLED = """
 import os, signal, sys
-from asterism.peers import authentication, private_files
+from asterism.peers import peer_server, private_files
 owner, name, call, when = {point!r}
-owner = {{"tokens": private_files.TokenFile, "guard": authentication}}[owner]
+owner = {{"tokens": private_files.TokenFile, "guard": peer_server}}[owner]
 real, calls = getattr(owner, name), []
 
 def die():

@@ -42,7 +42,7 @@ async def test_an_agent_that_waits_for_a_second_end_does_not_stall_the_plan(dial
     session.bus.subscribe(Batching(session, 2))
     plan = dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"])
     await session.orchestrate(plan)
-    assert session.devices.at("C") == 1.0 + buses.PATIENCE
+    assert session.devices.at("C") == 1.0 + buses.HANDLER_TIMEOUT
     assert session.synchronizer.get_statistics()["timeout_modifications"] == 0
 
 
@@ -50,7 +50,7 @@ async def test_an_agent_that_waits_for_a_second_end_does_not_stall_the_plan(dial
 async def test_the_ablation_without_overlap_the_plan_waits_for_the_timeout(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buses, "PATIENCE", 1e9)
+    monkeypatch.setattr(buses, "HANDLER_TIMEOUT", 1e9)
     session = Session(dialect, Devices())
     session.bus.subscribe(Batching(session, 2))
     await session.orchestrate(dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"]))
@@ -111,7 +111,7 @@ async def test_a_quick_handler_is_never_overlapped(dialect: Dialect) -> None:
         async def on_event(self, event: Event) -> None:
             inside.append(1)
             most.append(len(inside))
-            await asyncio.sleep(buses.PATIENCE - 0.5)
+            await asyncio.sleep(buses.HANDLER_TIMEOUT - 0.5)
             inside.pop()
 
     bus = EventBus()

@@ -12,10 +12,9 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
 from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.registry import PeerRefused
-from asterism.peers.sync_progress import SyncResult
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store, feed_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import FAILED
-from asterism.peers import rollback_detection, sync_progress
+from asterism.peers import exchange, rollback_detection
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.messages import PROTOCOL, parse_message
 from asterism.peers.registry import marks_key
@@ -154,7 +154,7 @@ async def test_no_lie_makes_a_sync_endless(lie: str) -> None:
 
 
 async def test_an_endless_feed_is_not_read_in_one_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_progress, "MAX_ROUNDS", 20)
+    monkeypatch.setattr(exchange, "MAX_ROUNDS", 20)
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     endless = LyingServer(laptop, lambda n, _: {"after": n - 1, "upto": n, "more": True, "newest": 1 << 50})

@@ -10,9 +10,8 @@ from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, FAILED, PROCESSI
 from asterism.core.series.machine import Series
 from asterism.fleet import retention
 from asterism.peers import forgotten_runs, messages
-from asterism.peers.exchange import Exchange
+from asterism.peers.exchange import Exchange, SyncResult
 from asterism.peers.registry import unknown_runs_key
-from asterism.peers.sync_progress import SyncResult
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator.peer_stores import copy_of, put_back
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two

@@ -16,7 +16,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, COMPLETED, PROCESSING, Assignment, Owner, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN
 from asterism.core.run.workflow import Workflow
-from asterism.peers import ingest, messages, remote_devices
+from asterism.peers import messages, record_decisions, remote_devices
 from asterism.peers.registry import PeerRefused
 from asterism.peers.trust import Trust
 from asterism.store import row_codec
@@ -446,7 +446,7 @@ ABLATIONS: list[tuple[str, object, str, object]] = [
     ("our_device_has_claimed_a_run_nobody_knows", Trust, "forgery", believed),
     ("another_life_of_our_device_has_it", Trust, "forgery", believed),
     ("what_our_device_does_is_told_otherwise", Trust, "is_own", lambda *_: False),
-    ("a_wish_is_a_pretext_to_change_something_else", ingest, "only_adds_request", lambda *_: True),
+    ("a_wish_is_a_pretext_to_change_something_else", record_decisions, "only_adds_request", lambda *_: True),
     ("its_epoch_is_the_greatest", messages, "problems_in", lambda _: []),
     ("its_history_has_gaps", messages, "problems_in", lambda _: []),
     ("it_has_a_device_that_is_ours", remote_devices, "_impersonation", believed),

@@ -17,10 +17,10 @@ from asterism.core.run.run import ASSIGNED, CREATED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.peers import messages
+from asterism.peers.exchange import SyncResult
 from asterism.peers.peer_client import MAX_MESSAGE_BYTES
+from asterism.peers.peer_service import SyncLoop
 from asterism.peers.registry import PeerRefused
-from asterism.peers.sync_loop import SyncLoop
-from asterism.peers.sync_progress import SyncResult
 from asterism.store import row_codec
 from asterism.store.protocol import PutRegister, PutRun
 from asterism.store.sqlite import SqliteStore

@@ -23,9 +23,8 @@ from asterism.core.errors import AsterismError
 from asterism.peers import peer_client
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.peer_client import ClientPool, PeerClient
-from asterism.peers.private_files import Token, TokenFile
+from asterism.peers.private_files import Token, TokenFile, fingerprint
 from asterism.peers.registry import Peer, PeerRefused
-from asterism.peers.tls_identity import fingerprint
 from asterism.store.sqlite import SqliteStore
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -18,8 +18,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from asterism.core.errors import AsterismError
-from asterism.peers.private_files import Token, TokenFile, UnusableSecret, write_private
-from asterism.peers.tls_identity import TlsIdentity, fingerprint, tls_identity
+from asterism.peers.private_files import (
+    TlsIdentity,
+    Token,
+    TokenFile,
+    UnusableSecret,
+    fingerprint,
+    tls_identity,
+    write_private,
+)
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite import SqliteStore
 

@@ -12,8 +12,7 @@ from asterism.core.run.run import ASSIGNED, PROCESSING, REASSIGNING, Grant, Run
 from asterism.core.run.session import ENDED
 from asterism.fleet.run_explanation import explain_run
 from asterism.peers.registry import UnknownPeer
-from asterism.peers.removal import held_runs, remove_peer
-from asterism.peers.takeover import Takeover
+from asterism.peers.takeover import Takeover, held_runs, remove_peer
 from asterism.store.protocol import Query
 from tests.peers.exchange_fixtures import FLOW, Side, three, two
 

@@ -10,7 +10,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import explain_run
-from asterism.peers import ingest
+from asterism.peers.record_decisions import BatchDecisions
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
 from tests.peers.exchange_fixtures import FLOW, Side, three, two
@@ -26,7 +26,7 @@ async def passes(side: Side, takeover: Takeover, seconds: float) -> None:
 
 
 async def left(**terms: object) -> tuple[Side, Side, Run]:
-    """A waiting run of the laptop, of which the kitchen has a copy."""
+    """A waiting run of the laptop, with a copy in the kitchen."""
     laptop, kitchen = await two()
     run = await laptop.create(**terms)
     await laptop.sync_with(kitchen)
@@ -217,11 +217,11 @@ def test_series_of_two_stores_do_not_wait_for_each_other() -> None:
 
 
 def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaving = ingest._Batch._leave_series
+    leaving = BatchDecisions._leave_series
 
-    async def only_at_the_end(self: ingest._Batch, run: Run, left_to: str | None) -> list[Write]:
+    async def only_at_the_end(self: BatchDecisions, run: Run, left_to: str | None) -> list[Write]:
         return await leaving(self, run, left_to) if run.ended else []
 
-    monkeypatch.setattr(ingest._Batch, "_leave_series", only_at_the_end)
+    monkeypatch.setattr(BatchDecisions, "_leave_series", only_at_the_end)
     with pytest.raises(AssertionError, match="each store waits"):
         asyncio.run(each_waits_for_the_other())

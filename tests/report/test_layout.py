@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.report import DrawnEdge, DrawnTask, Picture
-from asterism.report.drawing_graph import Graph
 from asterism.report.layout import BEND_ROOM, MOST_BENDS, count_crossings, lay_out, spread, untangle
+from asterism.report.picture import Graph
 
 
 def picture_of(count: int, edges: list[tuple[int, int]]) -> Picture:

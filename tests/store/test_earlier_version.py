@@ -15,7 +15,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from asterism.cli.backup_file import check_backup, read_backup, restore_backup
+from asterism.cli.backup_file import restore_backup
+
+from asterism.cli.store_commands import check_backup, read_backup
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import ENDED, OPEN

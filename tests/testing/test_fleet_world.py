@@ -19,11 +19,10 @@ from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
 from asterism.store.protocol import TakeRequest
-from asterism.testing.simulator import Violation, fleet_world, simulate
-from asterism.testing.simulator import network as sim_network
+from asterism.testing.simulator import Violation, fleet_world, machines, simulate
+from asterism.testing.simulator.checker import CheckedStore, Checker
 from asterism.testing.simulator.fleet_world import SimHost
-from asterism.testing.simulator.sim_machine import Machine, SimExecutor
-from asterism.testing.simulator.witness import Witness, WitnessedStore
+from asterism.testing.simulator.machines import Machine, SimExecutor
 from asterism.testing.virtual_time import run as in_virtual_time
 
 ABLATED = 400
@@ -37,8 +36,8 @@ def test_no_world_breaks_a_promise(seeds: range) -> None:
 
 
 def test_one_seed_is_one_world() -> None:
-    assert simulate(4).witness.log == simulate(4).witness.log
-    assert simulate(4).witness.log != simulate(5).witness.log
+    assert simulate(4).checker.log == simulate(4).checker.log
+    assert simulate(4).checker.log != simulate(5).checker.log
 
 
 def hunt(worlds: int) -> None:
@@ -59,7 +58,7 @@ def no_self_fencing(patch: pytest.MonkeyPatch) -> None:
 
 def heartbeats_by_the_clock_of_the_device(patch: pytest.MonkeyPatch) -> None:
     """The monitor relies on the clock of a device, and does not check twice."""
-    patch.setattr(sim_network.Wire, "clock", lambda wire: 1_000_000.0 + wire._machine.time())
+    patch.setattr(machines.Wire, "clock", lambda wire: 1_000_000.0 + wire._machine.time())
     patch.setattr(monitor.Monitor, "_silent_for", lambda *_: 1e9)
 
 
@@ -133,7 +132,7 @@ SCHEDULES = range(10)
 """Seeds of the order in which a machine that thaws continues."""
 
 
-class FrozenAfterTaking(sim_network.Wire):
+class FrozenAfterTaking(machines.Wire):
     """The machine freezes between the store's commit and its answer, for longer than its lease."""
 
     frozen = False
@@ -151,16 +150,16 @@ class FrozenAfterTaking(sim_network.Wire):
 async def staged() -> list[str]:
     """Return the broken promises if a reply arrives after the run was assigned to another device."""
     loop = asyncio.get_running_loop()
-    witness = Witness(loop.time)
-    store = WitnessedStore(lambda: 1_000_000.0 + loop.time(), witness)
+    checker = Checker(loop.time)
+    store = CheckedStore(lambda: 1_000_000.0 + loop.time(), checker)
     chance = random.Random(1)
     terms: dict[str, Any] = {"heartbeat": 3.0, "timeout": 10.0}
 
-    def device(name: str, wire: type[sim_network.Wire], every: float | None) -> asyncio.Task[None]:
+    def device(name: str, wire: type[machines.Wire], every: float | None) -> asyncio.Task[None]:
         machine = Machine(name, 1.0, 0.0)
         line = wire(store, machine, chance)
         fleet = Fleet(line, by=name, clock=machine, chance=chance)
-        executor = SimExecutor(machine, witness, chance)
+        executor = SimExecutor(machine, checker, chance)
         agent = DeviceAgent(fleet, name, executor=executor, grace=0.5, monitor_every=every, host=SimHost(name), **terms)
         line.session = agent.session.id
         return asyncio.create_task(agent.run())
@@ -169,13 +168,13 @@ async def staged() -> list[str]:
     run = await person.create(Workflow("w", call="work:do", **terms), {"steps": 1, "seconds": 60.0, "fails": 0.0})
     tasks = [device("late", FrozenAfterTaking, None)]
     await asyncio.sleep(20.0)
-    tasks.append(device("other", sim_network.Wire, 2.0))
+    tasks.append(device("other", machines.Wire, 2.0))
     ended = await person.wait(run.id)
     assert (ended.status, ended.device, ended.epoch) == ("completed", "other", 2)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    return witness.violations
+    return checker.violations
 
 
 def test_the_lease_is_checked_again_after_a_wait() -> None:

@@ -14,13 +14,12 @@ import pytest
 
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
-from asterism.peers import ingest
+from asterism.peers.record_decisions import BatchDecisions
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
 from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
-from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
-from asterism.testing.simulator.peer_world import PeerWorld
+from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
 from asterism.testing.simulator.plan_world import PlanWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
@@ -93,7 +92,7 @@ def test_the_command_of_a_peer_world_replays_it(
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # losers are not notified
+    monkeypatch.setattr(BatchDecisions, "_loss_writes", nothing)  # losers are not notified
     replays(
         broken_in(lambda seed: simulate(seed, world=PeerWorld, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)),
         capsys,
@@ -114,7 +113,7 @@ class Hasty(PlanWorld):
 
     async def play(self):
         self.boot("m0")
-        self.witness.broken(f"nothing was done: {self.words} {self.chance.random()}")
+        self.checker.broken(f"nothing was done: {self.words} {self.chance.random()}")
 
 
 if __name__ == "__main__":
@@ -201,7 +200,7 @@ logging.getLogger("asterism").setLevel(logging.CRITICAL)
 for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld, {few})):
     for seed in range(seeds):
         world = simulate(seed, world=kind)
-        log = getattr(world, "log", world.witness.log)  # of a plan: without the shutdown
+        log = getattr(world, "log", world.checker.log)  # of a plan: without the shutdown
         assert len(log) > 10
         print(kind.__name__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
 """

@@ -165,8 +165,8 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
     the scores at its assignment follow."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.device_scores import scores as scores_of
-        from asterism.cli.device_scores import scores_lines
+        from asterism.cli.fleet_tables import scores as scores_of
+        from asterism.cli.fleet_tables import scores_lines
 
         run = await _run_or_workflow(fleet, subject)
         flow = await (fleet.workflows.get(run.workflow, run.version) if run else find_workflow(fleet, subject))

@@ -14,8 +14,7 @@ from typing import Any
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean, json_text, shorten
-from asterism.cli.cli_context import short
-from asterism.cli.formats import format_clock
+from asterism.cli.cli_context import format_clock, short
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork

@@ -108,7 +108,7 @@ def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncConte
     """While a device works, it syncs with its peers and answers them, if the options name any."""
     if not options.peers and options.listen is None:
         return nullcontext()
-    from asterism.peers.service import peer_connections  # the dependencies of peers are optional
+    from asterism.peers.peer_service import peer_connections  # the dependencies of peers are optional
 
     return peer_connections(fleet, options.peers, options.listen)
 

@@ -126,7 +126,7 @@ def list_(store: str | None, as_json: bool) -> None:
     store and cannot be called."""
 
     async def print_peers(fleet: Fleet) -> None:
-        from asterism.cli.peer_tables import peer_statuses, peers_table
+        from asterism.cli.peer_actions import peer_statuses, peers_table
         from asterism.cli.screen import print_lines
 
         found = await peer_statuses(fleet)
@@ -153,7 +153,7 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
 
     async def remove_and_report(fleet: Fleet) -> None:
         from asterism.peers.private_files import TokenFile
-        from asterism.peers.removal import remove_peer
+        from asterism.peers.takeover import remove_peer
 
         removed = await remove_peer(fleet, name, adopt=adopt)
         TokenFile(fleet.store).remove(name)

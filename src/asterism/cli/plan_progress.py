@@ -10,8 +10,8 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState
-from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
+from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.event_text import names, sentence
 

@@ -1,4 +1,4 @@
-"""Plans in a store as tables and lines for people, and as JSON for programs.
+"""Plans in a store, and their edits, as tables and lines for people, and as JSON for programs.
 
 Times in JSON are seconds since 1970 by the clock of the store. Secrets are masked.
 """
@@ -12,12 +12,13 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean
-from asterism.cli.formats import format_time
+from asterism.cli.cli_context import format_time
+from asterism.cli.screen import Cell, Column, table
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
-from asterism.cli.text_table import Cell, Column, table
-from asterism.core.errors import error_text
+from asterism.core.errors import EditRejected, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
+from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
@@ -87,6 +88,17 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
+def applied_lines(name: str, applied: Applied, dry_run: bool) -> list[str]:
+    edits = applied.batch.edits
+    changes = [clean(str(edit)) for edit in edits]
+    stopped = [f"stop task {task!r}" for task in dict.fromkeys(task for task, _ in applied.stopped)]
+    if not edits:
+        return [f"Plan {name!r} stays at version {applied.version}: the batch changes nothing."]
+    version = f"version {applied.version - 1} -> {applied.version}"
+    outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
+    return [*changes, *stopped, outcome]
+
+
 # -- for programs ------------------------------------------------------------------------------------------------------
 
 
@@ -147,3 +159,20 @@ def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str,
 
 def story_json(entries: Sequence[Entry], secrets: PlanMask) -> list[dict[str, Any]]:
     return [{**entry._asdict(), "why": secrets.shown(entry.why)} for entry in entries]
+
+
+def applied_json(name: str, applied: Applied, dry_run: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "accepted": True,
+        "dry_run": dry_run,
+        "version_before": applied.version - bool(applied.batch.edits),
+        "version": applied.version,
+        "edits": [edit.to_json() for edit in applied.batch.edits],
+        "inverse": None if applied.inverse is None else applied.inverse.to_json(),
+    }
+
+
+def rejected_json(name: str, rejected: EditRejected, dry_run: bool) -> dict[str, Any]:
+    violations = [{"edit": one.edit, "rule": one.rule, "message": one.message} for one in rejected.violations]
+    return {"name": name, "accepted": False, "dry_run": dry_run, "violations": violations}

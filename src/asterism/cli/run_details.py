@@ -12,6 +12,7 @@ from rich.text import Text
 from asterism.base.durations import format_age
 from asterism.base.secret_mask import Mask
 from asterism.base.text import clean, shorten
+from asterism.cli.cli_context import format_clock, format_size, format_time
 from asterism.cli.fleet_json import (
     masks_of,
     notice_json,
@@ -23,9 +24,7 @@ from asterism.cli.fleet_json import (
     why_json,
 )
 from asterism.cli.fleet_tables import look_of, since_of
-from asterism.cli.formats import format_clock, format_size, format_time
-from asterism.cli.screen import wrapped
-from asterism.cli.text_table import Cell, Column, table
+from asterism.cli.screen import Cell, Column, table, wrapped
 from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of

@@ -131,7 +131,7 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import masks_of, run_json
         from asterism.cli.fleet_tables import runs_table
-        from asterism.cli.run_list import list_runs
+        from asterism.cli.run_queries import list_runs
         from asterism.cli.screen import print_lines
 
         found = await list_runs(fleet, **wanted)
@@ -184,7 +184,7 @@ def why(run: str, store: str | None, as_json: bool) -> None:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
-        from asterism.cli.run_hints import explanation_lines, hints
+        from asterism.cli.run_actions import explanation_lines, hints
         from asterism.cli.screen import print_lines
         from asterism.fleet.run_explanation import explain_run
 

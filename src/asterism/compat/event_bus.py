@@ -4,8 +4,8 @@ Publishing puts the event into the queue of every observer that subscribed to it
 exception is a *prompt* observer (the synchronizer): it is called directly, so that a task's end is registered before
 anything can be dispatched because of it.
 
-An observer gets one event at a time. If a handler is still busy ``PATIENCE`` seconds after it began, the next event is
-delivered in parallel, so a handler may wait for a later event.
+An observer gets one event at a time. If a handler is still busy ``HANDLER_TIMEOUT`` seconds after it began, the next
+event is delivered in parallel, so a handler may wait for a later event.
 
 Only ``compat`` has a process-wide bus, since the documented API has one. The bus may outlive event loops: events queued
 for a closed loop are dropped.
@@ -44,7 +44,7 @@ QUEUE_LIMIT = 10_000
 """The most events queued for one observer. Beyond that the oldest is dropped, unless it reports the end of a task: the
 plan waits for the agent's answer to that, and there are no more ends than tasks."""
 
-PATIENCE = 5.0
+HANDLER_TIMEOUT = 5.0
 """How long a busy handler keeps the next event waiting, in seconds. After that, handlers of one observer overlap."""
 
 
@@ -141,12 +141,12 @@ class _Inbox:
             logger.exception("%r failed on %s; it receives the next event", self.observer, event.event_type)
 
     def _set_timer(self) -> None:
-        """If an event waits behind a busy handler, deliver it after ``PATIENCE`` seconds."""
+        """If an event waits behind a busy handler, deliver it after ``HANDLER_TIMEOUT`` seconds."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self.queue and self.delivery is not None and self._loop is not None:
-            self._timer = self._loop.call_at(self._since + PATIENCE, self._begin)
+            self._timer = self._loop.call_at(self._since + HANDLER_TIMEOUT, self._begin)
 
     def close(self) -> None:
         """Drop the queue. The observer may finish its current call, which may be the caller."""
@@ -255,7 +255,7 @@ def drop_run(bus: object, plan_id: str) -> None:
 
 
 class Outlet:
-    """``publish`` never waits. A bus of the user's own has ``PATIENCE`` seconds to deliver the end of a task."""
+    """``publish`` never waits. A bus of the user's own has ``HANDLER_TIMEOUT`` seconds to deliver the end of a task."""
 
     def __init__(self, bus: Any) -> None:
         self._bus = bus
@@ -284,7 +284,7 @@ class Outlet:
     async def delivered(self, observer: object, timeout: float) -> None:
         """Wait until an observer has received the published ends, at most ``timeout`` seconds."""
         if self._ends:
-            await asyncio.wait(self._ends, timeout=min(timeout, PATIENCE))
+            await asyncio.wait(self._ends, timeout=min(timeout, HANDLER_TIMEOUT))
         if self._documented is not None:
             await self._documented.caught_up(observer, timeout)
 

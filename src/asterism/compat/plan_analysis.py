@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from asterism.compat.vocabulary import TaskStatus
-from asterism.core.plan.parallelism import Parallelism, parallelism
+from asterism.core.plan.topological_order import Parallelism, parallelism
 
 if TYPE_CHECKING:
     from asterism.compat.documented_plan import DocumentedPlan
@@ -52,7 +52,7 @@ class Analysis:
         """The seconds of the longest chain, and the chain; 0 seconds before every task has ended."""
         if not self._documented.is_complete():
             return 0.0, []
-        shape = parallelism(self.plan)
+        shape = parallelism(self.plan.nodes)
         return shape.critical_path, list(shape.path)
 
     def get_max_width(self) -> int:
@@ -66,7 +66,7 @@ class Analysis:
     def get_parallelism_metrics(self) -> dict[str, Any]:
         """L, W and W/L: in seconds when every task has ended, in tasks before that."""
         timed = self._documented.is_complete() and len(self.plan) > 0
-        shape = parallelism(self.plan) if timed else _in_tasks(self.plan)
+        shape = parallelism(self.plan.nodes) if timed else _in_tasks(self.plan)
         number = float if timed else int
         return {
             "critical_path_length": number(shape.critical_path),
@@ -121,7 +121,7 @@ class Analysis:
 
 def _in_tasks(plan: Constellation) -> Parallelism:
     """The parallelism, with every task counted as one."""
-    return parallelism(plan, dict.fromkeys(plan.nodes, 1.0))
+    return parallelism(plan.nodes, dict.fromkeys(plan.nodes, 1.0))
 
 
 def _reaches(plan: Constellation, start: str, goal: str) -> bool:

@@ -32,7 +32,7 @@ Step = Callable[[Run, Workflow], Run]
 """A change of a run: from the record in the store to the next one. It raises RunRefused, or returns the run itself if
 there is nothing to change."""
 
-PATIENCE = 10.0
+CHANGE_TIMEOUT = 10.0
 """How long a change is tried while the store is unavailable, in seconds."""
 
 WRITES_REMEMBERED = 20
@@ -77,7 +77,7 @@ class Ledger:
         run: str | Run,
         step: Step,
         *,
-        patience: float = PATIENCE,
+        patience: float = CHANGE_TIMEOUT,
         tried: Run | None = None,
         put: Callable[[Run, Run], Awaitable[Write]] | None = None,
     ) -> Run:
@@ -145,7 +145,7 @@ class Ledger:
                     return found
             return added
 
-        return await retry_on_conflict(attempt, patience=PATIENCE, clock=self.clock, chance=self._chance)
+        return await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
 
     async def _existing(self, run: Run, conflict: Conflict) -> Run | None:
         """The run that is in the way of a new one: that with its key, or itself, written by a commit whose answer was

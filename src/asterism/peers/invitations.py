@@ -26,8 +26,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
+from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
-from asterism.peers.tls_identity import tls_identity
 from asterism.store.optimistic_update import retry_on_conflict, update_register
 from asterism.store.protocol import Store
 

@@ -23,9 +23,9 @@ from asterism.peers.messages import (
     encoded_size,
     fits_message,
 )
-from asterism.peers.record_limits import sendable_record
 from asterism.peers.registry import Peer
 from asterism.peers.rollback_detection import FeedMarks
+from asterism.peers.storage_limits import sendable_record
 from asterism.store.protocol import Change, Notice, ProgressReport, feed_of
 
 

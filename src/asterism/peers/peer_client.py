@@ -22,13 +22,11 @@ from urllib.parse import quote, urlsplit
 
 from asterism.base.http_requests import load_httpx
 from asterism.core.errors import AsterismError
-from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
 from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash
-from asterism.peers.message_codec import NotStrictJson, decode_message, encode_message
-from asterism.peers.private_files import Token, TokenFile
+from asterism.peers.messages import NotStrictJson, decode_message, encode_message
+from asterism.peers.private_files import Token, TokenFile, fingerprint
 from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
-from asterism.peers.sync_progress import SyncResult
-from asterism.peers.tls_identity import fingerprint
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
 

@@ -9,7 +9,7 @@ reasons for its refused records every time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from asterism.core.run.run import Run
@@ -36,6 +36,11 @@ MAX_RUNS = 1000
 MAX_RECORDS_SEARCHED = 20
 """For how many refused records of a message the reason is looked up."""
 
+REFUSAL_TEXT = "the record of run {run} from peer {peer} was refused: "
+EARLIER_REFUSAL_TEXT = "run {run} as peer {peer} has it was not taken: "
+"""The beginning of a notice about a refused record, which the reason follows, and as earlier versions wrote it. Notices
+stay in a store for years."""
+
 DAY = 86_400.0
 
 
@@ -44,7 +49,7 @@ class RefusalNotices:
 
     def __init__(self, peer: str, found: Register | None, now: float) -> None:
         self._peer, self._found, self._now = peer, found, now
-        self._given: dict[str, list[str]] = dict(found.value.get("runs", {})) if found is not None else {}
+        self._given = _given_digests(found)
         self._day = _daily_count(found, now)
         self._changed = False
 
@@ -54,8 +59,8 @@ class RefusalNotices:
 
     def refuse(self, run_id: str, reason: str) -> list[Write]:
         """The notice that a record was refused, unless it was given before or the limit is reached."""
-        notice = Notice(self._now, "refused", f"{_refusal_prefix(run_id, self._peer)}{reason}", run_id)
-        digest = hashlib.sha256(notice.message.encode()).hexdigest()[:12]
+        notice = Notice(self._now, "refused", f"{REFUSAL_TEXT.format(run=run_id, peer=self._peer)}{reason}", run_id)
+        digest = _digest(notice)
         known = self._given.get(run_id, [])
         if digest in known or len(known) >= MAX_NOTICES_PER_RUN or self._day["given"] >= MAX_REFUSALS_PER_DAY:
             return []
@@ -131,24 +136,43 @@ async def rollback_writes(store: Store, peer: str, side: str, message: str) -> l
 
 async def refusal_reasons(store: Store, peer: str, records: Sequence[IncomingRecord], count: int) -> list[str]:
     """The first reasons why ``count`` of a peer's records were refused, from notices of any age."""
+    if not count:
+        return []
+    given = _given_digests(await store.register(_refusals_key(peer)))
     found: list[str] = []
     searched = 0
-    for record in records if count else ():
+    for record in records:
         if record.run is None:
             found.append(f"run {record.run_id}: {record.error}" if record.run_id is not None else record.error)
         elif searched < MAX_RECORDS_SEARCHED and not await _is_ingested(store, record.run):
             searched += 1
-            prefix = _refusal_prefix(record.run.id, peer)
-            messages = [one.message for _, one in await store.notices(run=record.run.id, limit=1000)]
-            reasons = [one.removeprefix(prefix) for one in messages if one.startswith(prefix)]
-            found += [f"run {record.run.id}: {one}" for one in reasons[-1:]]
+            run_id = record.run.id
+            notices = [one for _, one in await store.notices(run=run_id, limit=1000) if one.kind == "refused"]
+            reasons = [_refusal_reason(one, peer, given.get(run_id, ())) for one in notices]
+            found += [f"run {run_id}: {one}" for one in reasons if one is not None][-1:]
         if len(found) >= min(count, MAX_REASONS):
             break
     return [printable(one, MAX_REASON_CHARS) for one in found]
 
 
-def _refusal_prefix(run_id: str, peer: str) -> str:
-    return f"the record of run {run_id} from peer {peer} was refused: "
+def _refusal_reason(notice: Notice, peer: str, given: Collection[str]) -> str | None:
+    """The reason in a notice about a refused record of a peer; None if the notice is about something else. ``given``
+    are the digests of the notices about this run and peer; the register forgets the oldest runs, whose notices are
+    recognised by their text."""
+    for text in (REFUSAL_TEXT, EARLIER_REFUSAL_TEXT):
+        beginning = text.format(run=notice.run, peer=peer)
+        if notice.message.startswith(beginning):
+            return notice.message.removeprefix(beginning)
+    return notice.message if _digest(notice) in given else None
+
+
+def _given_digests(found: Register | None) -> dict[str, list[str]]:
+    """The digests of the notices about refused records, by run."""
+    return dict(found.value.get("runs", {})) if found is not None else {}
+
+
+def _digest(notice: Notice) -> str:
+    return hashlib.sha256(notice.message.encode()).hexdigest()[:12]
 
 
 async def _is_ingested(store: Store, theirs: Run) -> bool:

@@ -21,7 +21,7 @@ from asterism.store.store_errors import Conflict
 
 PEER_PREFIX = "peer/"
 MAX_NAME_LENGTH = 100
-CLOCK_TOLERANCE = 60.0
+FUTURE_TOLERANCE = 60.0
 """How many seconds a time may lie in the future, since clocks are corrected now and then."""
 
 ROLLBACK_KEY = "store/put-back"
@@ -109,7 +109,7 @@ class PeerRegistry:
         return [_peer(one) for one in found if one.value and one.key.count("/") == 1]
 
     async def remove(self, name: str) -> None:
-        """Remove a peer and nothing else; removal.py also decides about its runs. Raises UnknownPeer."""
+        """Remove a peer and nothing else; takeover.py also decides about its runs. Raises UnknownPeer."""
 
         async def attempt() -> None:
             await self._store.commit(await self.removal_writes(name))
@@ -253,7 +253,7 @@ def largest_clock_lag(peers: Iterable[Peer]) -> float:
 
 def is_in_future(at: float, now: float) -> bool:
     """Whether a time was written while the store's clock was ahead. It does not say when the event really was."""
-    return at > now + CLOCK_TOLERANCE
+    return at > now + FUTURE_TOLERANCE
 
 
 def peer_key(name: str, part: str = "") -> str:
@@ -278,8 +278,8 @@ def marks_key(store: str | None) -> str:
 
 
 def removed_peer_key(store: str) -> str:
-    """The key of the register that says whether the runs of a removed peer are adopted (removal.py). It contains the id
-    of the peer's store."""
+    """The key of the register that says whether the runs of a removed peer are adopted (takeover.py). It contains the
+    id of the peer's store."""
     return f"feed/removed/{store}"
 
 

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from asterism.base.durations import format_duration
 from asterism.base.text import markup, plural
-from asterism.report.drawing_graph import Graph
-from asterism.report.picture import Picture
+from asterism.report.picture import Graph, Picture
 from asterism.report.report_data import EditRow, Report, StoryLine, TaskRow
 from asterism.report.svg import beside, svg
 from asterism.report.timeline import timeline

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, sqrt
 
-from asterism.report.drawing_graph import Graph
+from asterism.report.picture import Graph
 
 # A graph with many long edges would need far more bends than it has tasks. Past this many, the longest edges
 # run straight.

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec

@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from asterism.core.history import Entry
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.run.session import Session
 from asterism.store.protocol import Notice

@@ -1,5 +1,5 @@
 """Peers without a common store: whatever happens while they are apart, and in whatever order they meet, they end with
-one record, nothing that was done is lost, and every loser is told why.
+one record, nothing that was done is lost, and every loser learns why.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def retried(run: Run, now: float, by: Owner = LAPTOP) -> Run:
 
 
 def check_won(winner: Run, loser: Run, *words: str) -> Run:
-    """It wins from both sides, and the loser is told in these words."""
+    """It wins from both sides, and the loser gets this reason."""
     found = resolve(winner, loser)
     assert found == resolve(loser, winner)
     won = (found.status, found.grant, found.device) == (winner.status, winner.grant, winner.device)
@@ -137,7 +137,7 @@ def then_an_end() -> None:
 
 
 def then_an_end_that_somebody_knows() -> None:
-    """Who has not heard how it ended knows less, however much it tells."""
+    """A record without the end ranks lower, however many steps it has."""
     for keep in KEEP_RULES:
         begun = taken(new(keep=keep), KITCHEN, 1.0)
         closed = transitions.mark_forgotten(begun, 90.0, "nobody knows")
@@ -227,7 +227,7 @@ def the_original_is_kept_against_a_takeover_by_its_own_word() -> None:
     assert was_taken_away(first, replacement)
     assert not was_taken_away(replacement, first)
     assert not was_taken_away(first, first)
-    assert not was_taken_away(new(keep="original"), replacement), "nobody owned it"
+    assert not was_taken_away(new(keep="original"), replacement), "it had no owner"
     kept = transitions.confirm_ownership(first, grant_of(first), "it is at work", 96.0)
     check_won(kept, replacement, "kitchen had it first and was only unreachable, not lost", "the original owner")
 
@@ -317,7 +317,7 @@ def test_a_run_that_nobody_owned_has_no_loser() -> None:
 
 
 def test_a_story_without_a_beginning_is_all_line() -> None:
-    """Nobody writes one, but a peer may send it."""
+    """No store writes one, but a peer may send it."""
     headless = new().changed(story=taken(new(), KITCHEN, 1.0).story[1:])
     assert resolve(headless, new()) == resolve(new(), headless)
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from asterism.core.errors import Fenced
-from asterism.core.run import status_changes, transitions
+from asterism.core.run import run as run_module
+from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, FAILED, TRANSITIONS, UNOWNED, Grant, Run
 from tests.core.run.run_machine import RunMachine
 
@@ -34,7 +35,7 @@ def hunt() -> None:
 
 def patch_steps(patch: Patch, name: str, function: Callable[..., Any]) -> None:
     """In the module that has the function, and in the one that imports it."""
-    modules = [module for module in (transitions, status_changes) if hasattr(module, name)]
+    modules = [module for module in (transitions, run_module) if hasattr(module, name)]
     assert modules, f"there is no function {name} to take out"
     for module in modules:
         patch.setattr(module, name, function)

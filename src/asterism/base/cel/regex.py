@@ -202,7 +202,7 @@ class _Writer:
         return index
 
     def _aim_here(self, split: int) -> None:
-        """What is written next is the other way out of a split."""
+        """Let the second branch of a split continue with the next instruction."""
         self.instructions[split] = self.instructions[split]._replace(other=len(self.instructions))
 
     def _jump(self, index: int, to: int) -> None:

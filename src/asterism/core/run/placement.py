@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asterism.core.plan.ready_queue import Lane
+from asterism.core.plan.task import Lane
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
 
@@ -331,7 +331,7 @@ def _rule_names(run: Run, device_names: Mapping[str, Any]) -> dict[str, Any]:
 
 def _best_scores(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
     """The best scores, and that of the chosen device: a strategy may not choose by score."""
-    kept: Iterable[tuple[str, float]] = scores.items()
+    shown: Iterable[tuple[str, float]] = scores.items()
     if len(scores) > MAX_SCORES:
-        kept = heapq.nsmallest(MAX_SCORES, kept, key=lambda one: (one[0] != chosen, -one[1]))
-    return {name: round(one, 2) for name, one in kept}
+        shown = heapq.nsmallest(MAX_SCORES, shown, key=lambda one: (one[0] != chosen, -one[1]))
+    return {name: round(one, 2) for name, one in shown}

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import Owner
 
 OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"

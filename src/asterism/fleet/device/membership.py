@@ -18,7 +18,7 @@ from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutRegister, PutSession, Store, Write
 from asterism.store.store_errors import Conflict
 
-PATIENCE = 60.0
+JOIN_TIMEOUT = 60.0
 """How long to try to join while the store is unavailable, in seconds."""
 
 
@@ -66,7 +66,7 @@ async def join(store: Store, clock: Clock, session: Session, host: DeviceHost, *
             raise
         return session
 
-    return await retry_on_conflict(attempt, patience=PATIENCE, clock=clock)
+    return await retry_on_conflict(attempt, patience=JOIN_TIMEOUT, clock=clock)
 
 
 async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:
@@ -136,4 +136,4 @@ async def store_identity(store: Store, clock: Clock) -> str:
         await store.commit([PutRegister("store/id", {"id": new}, None)])
         return new
 
-    return await retry_on_conflict(attempt, patience=PATIENCE, clock=clock)
+    return await retry_on_conflict(attempt, patience=JOIN_TIMEOUT, clock=clock)

@@ -23,7 +23,7 @@ from asterism.series.register import OutcomeUnknown, RegisterUnavailable, Series
 Guard = Callable[[], None]
 """Called before a request is sent; raises if it is too late."""
 
-CLOCK_TOLERANCE = 2.0
+TIMESTAMP_TOLERANCE = 2.0
 """GitHub writes times to the second, and its clock is known to the second."""
 
 _ACTOR = (
@@ -203,7 +203,7 @@ async def find_unassignment(client: GitHubClient, assignee: Assignee, number: in
     except (KeyError, TypeError, ValueError, AttributeError):
         raise RegisterUnavailable(f"cannot tell who unassigned #{number}: {graphql_reason(errors)}") from None
     is_person = actor.get("__typename") == "User" and not us.is_login(actor.get("login"))
-    if not is_person or at + CLOCK_TOLERANCE <= since:
+    if not is_person or at + TIMESTAMP_TOLERANCE <= since:
         return None
     return Unassignment(str(ours[-1]["id"]), str(actor["login"]), number)
 

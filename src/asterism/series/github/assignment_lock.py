@@ -30,7 +30,7 @@ DURATION = 90.0
 MARGIN = 15.0
 """The safety margin before the end of the lock, in seconds."""
 RELEASE_TRIES = 5
-CLOCK_TOLERANCE = 2.0
+GITHUB_CLOCK_TOLERANCE = 2.0
 """GitHub's clock is known to the second."""
 
 
@@ -92,7 +92,7 @@ class SeriesAssignmentLock:
         seen = await self.register.read(name)
         if seen.token is not None:
             entry = await self._entry(seen.text or "", seen.token)
-            if entry.holder is not None and self.register.clock() < entry.until + CLOCK_TOLERANCE:
+            if entry.holder is not None and self.register.clock() < entry.until + GITHUB_CLOCK_TOLERANCE:
                 raise LockHeld(f"another process holds the assignment lock of series {name}")
         started = self._clock()
         text = _text(name, holder, self.register.clock() + DURATION)
@@ -125,7 +125,7 @@ class SeriesAssignmentLock:
         try:
             data = json.loads(text)
             holder, until = data["holder"], float(data["until"])
-            plausible = until <= self.register.clock() + DURATION + CLOCK_TOLERANCE
+            plausible = until <= self.register.clock() + DURATION + GITHUB_CLOCK_TOLERANCE
             if holder is None or (isinstance(holder, str) and plausible):
                 return _Entry(holder, until)
         except (ValueError, KeyError, TypeError, RecursionError):

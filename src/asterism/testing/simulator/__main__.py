@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from asterism.testing.simulator.checker import Violation
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, simulate, world_named
-from asterism.testing.simulator.witness import Violation
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def _one(seed: int, play: Callable[[int, list[Any]], None]) -> int:
     worlds: list[Any] = []
     broken = _broken(seed, play, worlds)
     for world in worlds:
-        print("\n".join(world.witness.log))
+        print("\n".join(world.checker.log))
     print(f"\nseed {seed}: {broken or 'no promise was broken'}")
     return 1 if broken else 0
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asterism.testing.simulator.network import CALM, Weather, Wire
-from asterism.testing.simulator.sim_machine import Machine
+from asterism.testing.simulator.machines import CALM, Machine, Weather, Wire
 
 if TYPE_CHECKING:
     from asterism.testing.simulator.fleet_world import FleetWorld, Life
@@ -31,7 +30,7 @@ class Faults:
     selects faults; a world with further ones adds them to ``all``."""
 
     def __init__(self, world: FleetWorld, names: Sequence[str] = ALL, often: float = OFTEN) -> None:
-        self._world, self._chance, self._note = world, world.chance, world.witness.note
+        self._world, self._chance, self._note = world, world.chance, world.checker.note
         self.all: list[Callable[[], Coroutine[Any, Any, None]]] = [getattr(self, name) for name in names]
         self._often = often
 

@@ -30,11 +30,11 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
 from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimHost
-from asterism.testing.simulator.network import Wire
-from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+from asterism.testing.simulator.machines import Machine, SimExecutor, Wire
 
 PLAN = "nightly"
-PATIENCE = 2000.0
+PLAN_TIMEOUT = 2000.0
+"""How long a plan of a simulation may take to end, in simulated seconds."""
 
 
 class DoomedWire(Wire):
@@ -103,7 +103,7 @@ class PlanWorld(FleetWorld):
 
         def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
             terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
-            executor = SimExecutor(machine, self.witness, self.chance)
+            executor = SimExecutor(machine, self.checker, self.chance)
             made = DeviceAgent(*arguments, **terms, executor=executor, host=SimHost(host))
             wire.session = made.session.id
             return made
@@ -152,7 +152,7 @@ class PlanWorld(FleetWorld):
             self.boot(name)
         await insert_plan(self.store, self.plan, {"policy": "speculative"})
         boss = self.start_orchestrator()
-        until = asyncio.get_running_loop().time() + PATIENCE
+        until = asyncio.get_running_loop().time() + PLAN_TIMEOUT
         troubled = asyncio.create_task(self.trouble())
         while asyncio.get_running_loop().time() < until:
             self._reboot()
@@ -166,14 +166,14 @@ class PlanWorld(FleetWorld):
                 self.spawn(self.amend())
             await asyncio.sleep(1.0)
         await self._check()
-        self.log = tuple(self.witness.log)
+        self.log = tuple(self.checker.log)
         boss.cancel()
         await self._shut_down()
 
     def _with_faults(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
         if not calm and self._dies_at is None and self.chance.random() < 0.08 and not self.boss_machine.dead:
             if self.chance.random() < 0.5:
-                self.witness.note("boss crashes")
+                self.checker.note("boss crashes")
                 self.boss_machine.crash()
             else:
                 return self._replaced()
@@ -184,7 +184,7 @@ class PlanWorld(FleetWorld):
 
     def _replaced(self) -> asyncio.Task[None]:
         """Freeze the orchestrator, and start one on another machine. The frozen one wakes later, unaware of that."""
-        self.witness.note("boss freezes")
+        self.checker.note("boss freezes")
         machine = self.boss_machine
         machine.freeze()
         asyncio.get_running_loop().call_later(self.chance.uniform(1.0, 60.0), machine.thaw)
@@ -205,7 +205,7 @@ class PlanWorld(FleetWorld):
 
     async def _check(self) -> None:
         kept = await load(self.store, PLAN, expressions)
-        broken = self.witness.broken
+        broken = self.checker.broken
         if not kept.head.ended:
             waiting = [f"{node.id} {node.status}" for node in kept.plan.nodes.values() if node.status not in TERMINAL]
             broken(f"the plan has not ended: {kept.plan.state}, {', '.join(waiting)}")
@@ -229,7 +229,7 @@ class PlanWorld(FleetWorld):
         runs = [run for run in await self.store.find(Query()) if run.key is not None and run.key.startswith("plan:")]
         for run in runs:
             if not run.ended:
-                self.witness.broken(f"run {run.id} of {run.key} is {run.status} when all is over")
+                self.checker.broken(f"run {run.id} of {run.key} is {run.status} when all is over")
         completed: dict[str, list[Any]] = {}
         for run in runs:
             task, _, epoch = str(run.key).removeprefix(f"plan:{PLAN}/").rpartition("/")
@@ -237,12 +237,12 @@ class PlanWorld(FleetWorld):
                 completed.setdefault(task, []).append(run)
             if task in kept.plan and int(epoch) > kept.plan.nodes[task].epoch:
                 ended = kept.plan.nodes[task].epoch
-                self.witness.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
+                self.checker.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
         for node in kept.plan.nodes.values():
             done = completed.get(node.id, [])
             revoked = sum(entry.what == "revoked" for entry in kept.plan.story(node.id))
             if len(done) > 1 + revoked:
-                self.witness.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
+                self.checker.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
 
 
 def _picture(kept: StoredConstellation) -> str:

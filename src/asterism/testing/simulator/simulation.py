@@ -16,8 +16,8 @@ from collections.abc import Coroutine, Mapping, Set
 from typing import Any, Protocol, TypeVar, overload
 
 from asterism.core.errors import AsterismError
+from asterism.testing.simulator.checker import Checker, Violation
 from asterism.testing.simulator.fleet_world import FleetWorld
-from asterism.testing.simulator.witness import Violation, Witness
 from asterism.testing.virtual_time import Deadlock, SimLoop
 
 SAME_MOMENT = 1e-6
@@ -30,7 +30,7 @@ class Playable(Protocol):
     def __init__(self, seed: int, **terms: Any) -> None: ...
 
     @property
-    def witness(self) -> Witness: ...
+    def checker(self) -> Checker: ...
 
     def play(self) -> Coroutine[Any, Any, None]: ...
 
@@ -150,7 +150,7 @@ def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetW
         errors.close()
         asyncio.set_event_loop(None)
         _shut_down(loop)
-    for broken in (*errors.found, *made.witness.violations):
+    for broken in (*errors.found, *made.checker.violations):
         raise Violation(f"{broken}\nreplay with: {replay}")
     return made
 
@@ -213,9 +213,9 @@ WORLDS: Mapping[str, str] = {
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "peers": f"{_HERE}peer_world:PeerWorld",
-    "forgetful-peers": f"{_HERE}harsh_peer_worlds:ForgetfulWorld",
-    "jumping-peers": f"{_HERE}harsh_peer_worlds:JumpingWorld",
-    "put-back-peers": f"{_HERE}harsh_peer_worlds:PutBackWorld",
+    "forgetful-peers": f"{_HERE}peer_world:ForgetfulWorld",
+    "jumping-peers": f"{_HERE}peer_world:JumpingWorld",
+    "put-back-peers": f"{_HERE}peer_world:PutBackWorld",
 }
 
 

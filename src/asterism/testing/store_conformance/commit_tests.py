@@ -19,6 +19,7 @@ from asterism.store.protocol import (
     Store,
     Write,
 )
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     a_run,
@@ -34,7 +35,6 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 Make = Callable[[Any], Write]
 """Functions that make a write of a value that may not be storable."""

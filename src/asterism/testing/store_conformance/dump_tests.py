@@ -14,6 +14,7 @@ from asterism.store import dump_format
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import NOTIFIED, Notice, ProgressReport, PutRegister, PutRun, Query, Store
 from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -33,7 +34,6 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 Line = Mapping[str, Any]
 

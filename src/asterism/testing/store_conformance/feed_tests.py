@@ -7,9 +7,7 @@ from typing import Any
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED
 from asterism.core.run.session import ABROAD, ENDED
-from asterism.store.protocol import (
-    ENDED as ENDED_TOPIC,
-)
+from asterism.store.protocol import ENDED as ENDED_TOPIC
 from asterism.store.protocol import (
     FEED,
     ChangeFeed,
@@ -25,6 +23,7 @@ from asterism.store.protocol import (
     for_device,
 )
 from asterism.store.store_errors import StoreError
+from asterism.testing.conformance import PATIENCE, StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -47,7 +46,6 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import PATIENCE, StoreTests
 
 PEER = "peer-store-1"
 OTHER = "peer-store-2"

@@ -24,8 +24,9 @@ from asterism.store.protocol import (
     Store,
     Write,
 )
-from asterism.testing.store_conformance.run_strategies import DEVICES, histories
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
+    DEVICES,
     FAR,
     FLOW,
     a_run,
@@ -36,6 +37,7 @@ from asterism.testing.store_conformance.sample_records import (
     conflict,
     hard_to_compress,
     held_by,
+    histories,
     joined,
     offer,
     raising,
@@ -44,7 +46,6 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 TEXTS = [
     "", " ", "\0", "a\0b", "\x01\x1f\x7f", "\r\n\t\v", "ä ß é", "e\u0301",

@@ -1,4 +1,4 @@
-"""Size limits of records: a liar cannot keep two honest stores from agreeing about a run."""
+"""Storage limits: the quota of a peer, and the size of records, which no liar brings beyond what others accept."""
 
 from __future__ import annotations
 
@@ -11,20 +11,133 @@ import pytest
 from asterism.core.history import Entry
 from asterism.core.run import transitions
 from asterism.core.run.merge import merge_records, own_story
-from asterism.core.run.run import (
-    FAILED,
-    REASSIGNING,
-    Assignment,
-    Owner,
-    Run,
-    Superseded,
-)
+from asterism.core.run.run import FAILED, REASSIGNING, Assignment, Owner, Run, Superseded
 from asterism.core.run.validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
-from asterism.peers import messages, record_limits
+from asterism.peers import messages, storage_limits
 from asterism.peers.messages import MAX_RECORD_BLOBS, MAX_RECORD_CHARS
+from asterism.peers.storage_limits import Quota
 from asterism.store import row_codec
 from asterism.store.dump_format import blobs_of
-from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device
+from asterism.store.protocol import Usage, feed_of
+from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device, two
+
+
+async def used(side: Side, other: Side) -> Usage:
+    return await feed_of(side.store).usage(await other.id())
+
+
+async def known(side: Side, runs: list[Run]) -> list[bool]:
+    return [await side.store.run(run.id) is not None for run in runs]
+
+
+async def test_records_beyond_the_quota_arrive_when_there_is_room() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_runs=2)
+    runs = [await laptop.create() for _ in range(3)]
+    result = await laptop.sync_with(kitchen)
+    assert await known(kitchen, runs) == [True, True, False]
+    assert result.refused_there[0].startswith("peer laptop has used its quota of 2 runs in this store")
+    for _ in range(3):
+        await laptop.sync_with(kitchen)
+    assert len([one for one in await kitchen.notices("refused") if "quota of 2 runs" in one]) == 1
+    await kitchen.fleet.configure(peer_runs=3)
+    await laptop.sync_with(kitchen)
+    assert await known(kitchen, runs) == [True, True, True]
+    assert (await used(kitchen, laptop)).runs == 3
+
+
+async def test_room_from_forgotten_runs_is_used() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_runs=1, keep=50)
+    first, second = [await laptop.create() for _ in range(2)]
+    await laptop.take(first.id)
+    await laptop.complete(first.id)
+    await laptop.sync_with(kitchen)
+    assert await known(kitchen, [first, second]) != [True, True]
+    for side in (laptop, kitchen):
+        side.clock.now += 100.0
+    assert await kitchen.store.prune(kitchen.store.clock() - 50, 10) == 1
+    assert (await used(kitchen, laptop)) == Usage()
+    await laptop.sync_with(kitchen)
+    assert await known(kitchen, [second]) == [True]
+
+
+async def test_a_full_quota_does_not_delay_the_rest_of_a_sync() -> None:
+    """Results of our own runs and other news still arrive."""
+    laptop, kitchen = await two()
+    mine = await kitchen.create()
+    await laptop.sync_with(kitchen)
+    await kitchen.fleet.configure(peer_runs=0)
+    theirs = await laptop.create()
+    await laptop.take(mine.id)
+    await laptop.complete(mine.id, {"soup": "hot"})
+    await laptop.sync_with(kitchen)
+    assert await known(kitchen, [theirs]) == [False]
+    assert (await kitchen.run(mine.id)).output == {"soup": "hot"}
+    assert await used(kitchen, laptop) == Usage()
+
+
+async def test_records_and_blobs_have_separate_limits() -> None:
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_bytes=6000, peer_blobs=1000)
+    await laptop.fleet.workflows.add(FLOW)
+    long = await laptop.create(given={"text": "x" * 5000})
+    longer = await laptop.create(given={"text": "y" * 5000})
+    result = await laptop.sync_with(kitchen)
+    assert await known(kitchen, [long, longer]) == [True, False]
+    assert "bytes of records" in result.refused_there[0]
+    await kitchen.fleet.configure(peer_bytes=1_000_000)
+    await laptop.fleet.configure(large=100)
+    large = [await laptop.fleet.create(FLOW, {"text": letter * 800}, device="nobody") for letter in "ab"]
+    result = await laptop.sync_with(kitchen)
+    assert await known(kitchen, large) == [True, False]
+    assert "bytes of large inputs and outputs" in result.refused_there[0]
+    assert (await used(kitchen, laptop)).blobs <= 1000
+    blob = (await laptop.run(large[1].id)).input["$blob"]
+    assert await kitchen.store.blob(blob) is None
+
+
+async def test_records_of_other_stores_are_charged_to_the_sender() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.knows(Side("kitchen"))
+    await laptop.fleet.configure(peer_runs=3)
+    liar = Liar(laptop)
+    own = await laptop.id()
+    for number in range(6):
+        run = transitions.create(f"junk-{number}", FLOW, {}, by="liar", now=5.0)
+        await liar.says(run, by=own if number % 2 else "somebody else")
+    assert sum([await laptop.store.run(f"junk-{number}") is not None for number in range(6)]) == 3
+
+
+async def test_the_growth_of_a_record_is_charged() -> None:
+    laptop = await Side("laptop").joined()
+    await laptop.knows(Side("kitchen"))
+    await laptop.fleet.configure(peer_bytes=3000)
+    liar = Liar(laptop)
+    run = transitions.create("grows", FLOW, {}, by="liar", now=5.0)
+    await liar.says(run)
+    grown = transitions.pause(run, 6.0, "liar", "x" * 5000)
+    answer = await liar.says(grown)
+    assert answer["refused"] == 1
+    assert await laptop.run("grows") == run
+
+
+async def test_without_the_quota_a_peer_stores_any_amount() -> None:
+    """Ablation of the quota."""
+    laptop, kitchen = await two()
+    await kitchen.fleet.configure(peer_runs=1)
+    real = Quota.reserve
+    Quota.reserve = lambda self, cost: None  # type: ignore[method-assign, assignment]
+    try:
+        runs = [await laptop.create() for _ in range(4)]
+        await laptop.sync_with(kitchen)
+        assert all(await known(kitchen, runs))
+    finally:
+        Quota.reserve = real  # type: ignore[method-assign]
+
+
+# -- the size of records -----------------------------------------------------------------------------------------------
+
 
 OVEN = Owner("oven", "oven-1")
 Lie = Callable[[Run], Run]
@@ -146,9 +259,9 @@ def test_superseded_results_of_a_liar_leave_room_for_blobs() -> None:
         run.changed(superseded=tuple(Superseded("d", 1, float(one), blob(one)) for one in range(first, first + 60)))
         for first in (0, 60)
     ]
-    found = record_limits.limit_merged(lies[0], lies[1], merge_records(*lies))
+    found = storage_limits.limit_merged(lies[0], lies[1], merge_records(*lies))
     assert len(set(blobs_of(found))) <= MAX_RECORD_BLOBS // 2
-    sent = record_limits.sendable_record(1, "me", merge_records(*lies))
+    sent = storage_limits.sendable_record(1, "me", merge_records(*lies))
     assert messages.parse_message(_message(sent)).items[0].run is not None
 
 
@@ -156,14 +269,14 @@ def test_a_superseded_result_is_kept_despite_noise() -> None:
     first = transitions.take(transitions.create("r1", FLOW, {}, by="ann", now=1.0), OVEN, FLOW, 2.0, starts=True)
     mine, theirs = (transitions.complete(first, first.grant, {"from": who}, 3.0) for who in ("here", "there"))
     theirs = theirs.changed(story=(*noise(MAX_ENTRIES - 10), *theirs.story))
-    found = record_limits.limit_merged(mine, theirs, merge_records(mine, theirs))
+    found = storage_limits.limit_merged(mine, theirs, merge_records(mine, theirs))
     assert sorted(one["from"] for one in (found.output, *(lost.output for lost in found.superseded))) == [
         "here",
         "there",
     ]
     assert len(found.story) < 20
     # even if our own record is too large
-    again = record_limits.limit_merged(theirs, mine, merge_records(mine, theirs))
+    again = storage_limits.limit_merged(theirs, mine, merge_records(mine, theirs))
     assert again.story == own_story(again)
     assert len(again.superseded) == 1
 
@@ -172,15 +285,15 @@ def test_the_last_of_very_large_results_are_kept() -> None:
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     lost = tuple(Superseded("d", epoch, 1.0, "y" * 400_000) for epoch in range(1, 9))
     mine = run.changed(superseded=lost)
-    assert record_limits.limit_merged(mine, run, mine).superseded == lost[-2:]
+    assert storage_limits.limit_merged(mine, run, mine).superseded == lost[-2:]
 
 
 def test_a_record_within_the_limits_is_unchanged() -> None:
     run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
     other = run.changed(story=(Entry(0.5, "resumed", None, "by bob"), *run.story))
     resolved = merge_records(run, other)
-    assert record_limits.limit_merged(run, other, resolved) is resolved
-    assert record_limits.sendable_record(1, "me", resolved) == messages.encode_record(1, "me", resolved)
+    assert storage_limits.limit_merged(run, other, resolved) is resolved
+    assert storage_limits.sendable_record(1, "me", resolved) == messages.encode_record(1, "me", resolved)
 
 
 def _message(*records: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +335,7 @@ TOO_MUCH: dict[str, Run] = {
 
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_a_record_beyond_a_limit_is_sent_shortened(what: str) -> None:
-    [item] = messages.parse_message(_message(record_limits.sendable_record(1, "me", TOO_MUCH[what]))).items
+    [item] = messages.parse_message(_message(storage_limits.sendable_record(1, "me", TOO_MUCH[what]))).items
     assert item.run is not None, item.why
     assert item.run.story[-1].at == TOO_MUCH[what].story[-1].at
     assert item.run.status is TOO_MUCH[what].status

@@ -1,4 +1,4 @@
-"""The witness of a simulation: sees every write and every execution, and knows the promises."""
+"""The checker of a simulation: receives every write and every execution, and reports broken promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asterism.store.protocol import HeartbeatReply, Notice, ProgressReport, PutR
 from asterism.store.watches import LocalWatch, Watches
 
 if TYPE_CHECKING:
-    from asterism.testing.simulator.sim_machine import Machine
+    from asterism.testing.simulator.machines import Machine
 
 AWAKE = 2.0
 """How long a machine may take after it thaws to find out what it missed, in seconds."""
@@ -46,7 +46,7 @@ class Execution:
 
 
 @dataclass
-class Witness:
+class Checker:
     """Records what happens, and which promises are broken. ``now`` returns the true time of the world. ``acknowledged``
     are records that were returned to a caller. ``heard`` maps each session to its last heartbeat, by the true time."""
 
@@ -231,12 +231,12 @@ _CLOSURE = _closure()
 assert all(_CLOSURE[status] == {status} for status in TERMINAL)
 
 
-class WitnessedStore(MemoryStore):
-    """A store in memory that shows every write to a witness, and wakes watches in a fixed order."""
+class CheckedStore(MemoryStore):
+    """A store in memory that shows every write to a checker, and wakes watches in a fixed order."""
 
-    def __init__(self, clock: Callable[[], float], witness: Witness) -> None:
+    def __init__(self, clock: Callable[[], float], checker: Checker) -> None:
         super().__init__(clock)
-        self._witness = witness
+        self._checker = checker
         self._watches = OrderedWatches()
         self.speaker = ""
 
@@ -245,21 +245,21 @@ class WitnessedStore(MemoryStore):
         await super().commit(writes)
         for write in writes:
             if isinstance(write, PutRun):
-                self._witness.saw_write(before[write.run.id], write.run, self.speaker)
+                self._checker.saw_write(before[write.run.id], write.run, self.speaker)
             elif isinstance(write, PutSession):
                 if write.expected is None:
-                    self._witness.heard[write.session.id] = self._witness.now()
+                    self._checker.heard[write.session.id] = self._checker.now()
                 elif write.session.state == ENDED:
-                    self._witness.ended(write.session.id)
+                    self._checker.ended(write.session.id)
         if any(isinstance(write, PutRun) and write.run.series for write in writes):
-            self._witness.check_series(list(self._runs.values()))
+            self._checker.check_series(list(self._runs.values()))
 
     async def heartbeat(
         self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
     ) -> HeartbeatReply:
         answer = await super().heartbeat(session, profile, reports)
         if answer.alive:
-            self._witness.heard[session] = self._witness.now()
+            self._checker.heard[session] = self._checker.now()
         return answer
 
 

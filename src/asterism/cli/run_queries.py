@@ -1,4 +1,4 @@
-"""A snapshot of a whole fleet: owned, waiting and recently ended runs, and the devices.
+"""The runs that commands show, read from the store: ``runs list``, the snapshots of ``runs watch``, cancelled runs.
 
 However large the fleet is, a snapshot reads only as many runs as are shown, and a bounded number of failed runs to
 count those that were cancelled, which a store counts as failed. It finds owned runs by the sessions of their devices,
@@ -8,12 +8,92 @@ which is quick in every store.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from asterism.core.run.run import FAILED, OWNED, TERMINAL, UNOWNED, Run, RunStatus
+from asterism.cli.fleet_json import sessions_of
+from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
+from asterism.peers.takeover import held_runs
 from asterism.store.protocol import ProgressReport, Query
+
+PAGE = 250
+"""How many runs are read at a time where the store cannot filter: each may have a large input."""
+
+MOST_FAILED_RUNS = 1000
+"""How many failed runs are read to count the cancelled ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunList:
+    """``more`` is whether the store has more runs, ``filtered`` whether a filter was given. ``held`` maps runs that
+    wait for a removed peer to its name."""
+
+    runs: Sequence[Run]
+    sessions: Mapping[str, Session]
+    reports: Mapping[str, ProgressReport]
+    more: bool
+    filtered: bool
+    held: Mapping[str, str] = field(default_factory=dict)
+
+
+async def list_runs(
+    fleet: Fleet,
+    *,
+    statuses: tuple[str, ...],
+    workflow: str | None,
+    device: str | None,
+    series: str | None,
+    limit: int,
+    newest: bool,
+) -> RunList:
+    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``."""
+    words = _words(statuses)
+    query = Query(
+        statuses=_states(words),
+        workflow=workflow,
+        device=device,
+        series=series,
+        newest=True,
+        limit=max(limit + 1, PAGE if words is not None else 0) if limit else None,
+    )
+    found = await _reported(fleet, query, words, limit)
+    more = bool(limit) and len(found) > limit
+    shown = found[:limit] if limit else found
+    if not newest:
+        shown.reverse()
+    reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
+    filtered = any((statuses, workflow, device, series))
+    held = await held_runs(fleet.store, [run.id for run in shown if not run.ended])
+    return RunList(shown, await sessions_of(fleet), reports, more, filtered, held)
+
+
+async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, limit: int) -> list[Run]:
+    """The runs whose reported status is among ``words``, at most one more than ``limit``. The store filters by state
+    only, so this reads page by page until it has found enough."""
+    found: list[Run] = []
+    while True:
+        page = await fleet.runs(query)
+        found += [run for run in page if words is None or run.reported_status in words]
+        if query.limit is None or len(page) < query.limit or len(found) > limit:
+            return found[: limit + 1] if limit else found
+        query = replace(query, after=page[-1].id)
+
+
+def _words(statuses: tuple[str, ...]) -> frozenset[str] | None:
+    """The statuses of the filter, with ``open`` and ``ended`` expanded; None for all."""
+    if not statuses:
+        return None
+    groups = {"ended": {"completed", "failed", "cancelled"}}
+    groups["open"] = set(REPORTED_STATUSES) - groups["ended"]
+    return frozenset().union(*(groups.get(word, {word}) for word in statuses))
+
+
+def _states(words: frozenset[str] | None) -> frozenset[RunStatus] | None:
+    return None if words is None else frozenset().union(*(REPORTED_STATUSES[word] for word in words))
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +158,6 @@ async def _owned(
     if len(found) < min(limit, total):  # some belong to a device that has left
         found |= {run.id: run for run in await fleet.runs(Query(statuses=OWNED, limit=limit))}
     return sorted(found.values(), key=lambda run: run.id)[:limit]
-
-
-MOST_FAILED_RUNS = 1000
-"""How many failed runs are read to count the cancelled ones."""
-
-PAGE = 250
-"""How many runs are read at a time: each may have a large input."""
 
 
 class CancelledCount:

@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.core.run import transitions
-from asterism.peers.message_codec import NotStrictJson, UnreadableLine, decode_message, encode_message, parse_strict
-from asterism.peers.messages import encode_record
+from asterism.peers.messages import (
+    NotStrictJson,
+    UnreadableLine,
+    decode_message,
+    encode_message,
+    encode_record,
+    parse_strict,
+)
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, two
 
 BAD = {

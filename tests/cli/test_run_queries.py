@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from asterism.cli import fleet_snapshot
-from asterism.cli.fleet_snapshot import CancelledCount, take_snapshot
+from asterism.cli import run_queries
 from asterism.cli.fleet_watch import fleet_frame
+from asterism.cli.run_queries import CancelledCount, take_snapshot
 from asterism.core.run.run import FAILED
 from asterism.fleet.fleet import Fleet
 from tests.cli.command_scenes import Scene, failed, started, taken_by
@@ -55,7 +55,7 @@ def test_the_picture_counts_what_was_cancelled_apart(tmp_path: Path) -> None:
 
 
 def test_what_is_out_of_sight_is_counted_too_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_snapshot, "PAGE", 2)
+    monkeypatch.setattr(run_queries, "PAGE", 2)
     scene = with_ends(tmp_path, "ccfcf")
     tally, reads = CancelledCount(), 0
     read = CancelledCount._read
@@ -85,7 +85,7 @@ def test_one_that_took_the_place_of_another_is_noticed(tmp_path: Path) -> None:
 
 
 def test_too_many_to_be_counted_apart_are_named_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_snapshot, "MOST_FAILED_RUNS", 2)
+    monkeypatch.setattr(run_queries, "MOST_FAILED_RUNS", 2)
     assert heading(with_ends(tmp_path, "fcc"), CancelledCount()) == "3 failed or cancelled"
 
 
@@ -96,6 +96,6 @@ def test_a_cancelled_run_is_not_counted_as_failed(tmp_path: Path, monkeypatch: p
     assert (told["runs"][str(FAILED)], told["runs"]["cancelled"]) == (0, 1)
     assert "1 cancelled" in scene.ok("store", "info")
     assert "failed" not in scene.ok("store", "info")
-    monkeypatch.setattr(fleet_snapshot, "MOST_FAILED_RUNS", 0)  # too many to tell
+    monkeypatch.setattr(run_queries, "MOST_FAILED_RUNS", 0)  # too many to tell
     assert scene.json("store", "info")["runs"]["failed or cancelled"] == 1
     assert "1 failed or cancelled" in scene.ok("store", "info")

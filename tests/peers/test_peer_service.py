@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from asterism.peers.exchange import PeerUnreachable, Transport
+from asterism.peers.exchange import PeerUnreachable, SyncResult, Transport
+from asterism.peers.peer_service import SyncLoop
 from asterism.peers.registry import Peer
-from asterism.peers.sync_loop import SyncLoop
-from asterism.peers.sync_progress import SyncResult
 from tests.peers.exchange_fixtures import Direct, Side, two
 
 pytestmark = pytest.mark.virtual_time

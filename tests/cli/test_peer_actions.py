@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.peer_tables import RefusalLog, clock_note, peer_statuses, peers_table, sync_json, sync_lines
+from asterism.cli.peer_actions import RefusalLog, clock_note, peer_statuses, peers_table, sync_json, sync_lines
 from asterism.fleet.fleet import Fleet
+from asterism.peers.exchange import SyncResult
 from asterism.peers.invitations import invite
 from asterism.peers.registry import PeerRegistry
-from asterism.peers.sync_progress import SyncResult
 from asterism.store.protocol import Notice
 from asterism.store.sqlite import SqliteStore
 

@@ -1,7 +1,7 @@
-"""The simulated network between a machine and the store.
+"""Simulated machines, their work, and their network to the store.
 
-It delays, drops, repeats and reorders messages, and is partitioned. Sometimes only the reply is lost, after the store
-has performed the request.
+The clock of a machine drifts; it freezes, falls sick and crashes. The network delays, drops, repeats and reorders
+messages, and is partitioned. Sometimes only the reply is lost, after the store has performed the request.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from asterism.core.run.run import Run
+from asterism.core.errors import DeviceTrouble
+from asterism.core.run.run import Progress, Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.executor import RunWork
 from asterism.store.protocol import HeartbeatReply, ProgressReport, PutRun, TakeRequest, Watch, Write
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.simulator.sim_machine import Machine
-from asterism.testing.simulator.witness import WitnessedStore
+from asterism.testing.simulator.checker import NOT_OUR_FAULT, CheckedStore, Checker
 
 GIVES_UP = 4.0
 """How long a machine waits for a reply by default, in seconds."""
@@ -24,6 +26,143 @@ GIVES_UP = 4.0
 Request = Callable[[], Coroutine[Any, Any, Any]]
 _Outcome = tuple[Any, Exception | None]
 Ambush = Callable[[], float]
+
+
+class Machine:
+    """A machine, which is also the clock of its runtime. ``rate`` is how fast that clock runs, ``skew`` its error."""
+
+    def __init__(self, name: str, rate: float, skew: float) -> None:
+        self.name, self.rate, self.skew = name, rate, skew
+        self.dead = False
+        self.wall = 0.0  # the jumps of its wall clock, in seconds
+        self.sick = False  # it cannot begin any work, such as one with a full disk
+        self.frozen_at: list[tuple[float, float]] = []
+        self._loop = asyncio.get_running_loop()
+        self._runs = asyncio.Event()
+        self._runs.set()
+        self._froze: float | None = None
+
+    # -- the runtime's clock -------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.skew + self._loop.time() * self.rate
+
+    def wall_time(self) -> float:
+        """The time by the wall clock, which nothing should rely on."""
+        return self.time() + self.wall
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self.rate)
+        await self.gate()
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    @property
+    def frozen(self) -> bool:
+        return self._froze is not None
+
+    def freeze(self) -> None:
+        if self._froze is None:
+            self._froze = self._loop.time()
+            self._runs.clear()
+
+    def thaw(self) -> None:
+        if self._froze is not None:
+            self.frozen_at.append((self._froze, self._loop.time()))
+            self._froze = None
+            self._runs.set()
+
+    def crash(self) -> None:
+        self.dead = True
+        self.thaw()
+
+    async def gate(self) -> None:
+        """Wait while the machine is frozen, and for ever once it is dead. Everything it does passes here."""
+        while self._froze is not None:
+            await self._runs.wait()
+        if self.dead:
+            await never()
+
+    def was_frozen_between(self, start: float, end: float) -> bool:
+        return self.frozen or any(a < end and b > start for a, b in self.frozen_at)
+
+
+async def never() -> NoReturn:
+    """Wait until cancelled."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
+
+
+SICK = "no space left on its disk"
+"""The error of a machine that cannot begin its work."""
+
+STOPPING = 0.5
+"""The longest time that an execution takes to stop, in seconds."""
+
+
+class SimExecutor:
+    """Executes runs: that takes time, reports progress, fails sometimes, and needs a moment to stop."""
+
+    def __init__(self, machine: Machine, checker: Checker, chance: random.Random) -> None:
+        self._machine, self._checker, self._chance = machine, checker, chance
+
+    def objection(self, workflow: Workflow) -> str | None:
+        return None
+
+    def check(self, work: RunWork) -> str | None:
+        return None
+
+    def judges_each(self, workflow: Workflow, given: Any) -> bool:
+        return True
+
+    async def execute(self, work: RunWork) -> Any:
+        asked = self._machine.time()
+        await self._machine.gate()
+        waited = self._machine.time() - asked
+        if work.lease is not None and waited and waited >= work.lease:
+            # a frozen machine does nothing: the check of a moment ago would have happened now
+            raise RuntimeError("the lease is over")
+        if self._machine.sick:
+            raise DeviceTrouble(SICK)
+        execution = self._checker.begins(work.run.id, work.run.epoch, self._machine)
+        steps = int(work.given["steps"])
+        first = work.run.progress.step if work.run.progress is not None else 0
+        how = "crashed"
+        try:
+            for step in range(min(first, steps), steps):
+                await self._machine.sleep(float(work.given["seconds"]) / steps)
+                work.on_progress(Progress(step + 1, steps))
+            await self._machine.gate()
+            if self._chance.random() < float(work.given["fails"]):
+                how = "failed"
+                raise RuntimeError(NOT_OUR_FAULT)
+            how = "finished"
+            return {"epoch": work.run.epoch}
+        except asyncio.CancelledError:
+            if not self._machine.dead:
+                await self._stop()
+                how = "stopped"
+            raise
+        finally:
+            self._checker.ends(execution, how)
+
+    async def _stop(self) -> None:
+        """Take a while to stop, unless cancelled again."""
+        await self._machine.sleep(self._chance.uniform(0.0, STOPPING))
+
+    def allow(self, run_id: str, seconds: float) -> None:
+        """A simulated machine freezes as a whole."""
+
+    async def probe(self) -> None:
+        await self._machine.gate()
+        if self._machine.sick:
+            raise DeviceTrouble(SICK)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -61,7 +200,7 @@ class Wire:
     """
 
     def __init__(
-        self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
+        self, store: CheckedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
     ) -> None:
         self._store, self._machine, self._chance, self.gives_up = store, machine, chance, gives_up
         self.weather = CALM
