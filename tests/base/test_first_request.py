@@ -54,10 +54,10 @@ def test_a_task_with_a_short_timeout_is_not_failed_by_the_first_request_beside_i
     words: tuple[str, ...], status: str
 ) -> None:
     """The ablation prepares httpx on the loop, as it was: then the other task times out."""
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert told.stdout == f"{status}\n", told.stderr
+    assert done.stdout == f"{status}\n", done.stderr
 
 
 async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,5 +81,5 @@ def test_the_library_for_conditions_is_loaded_without_its_command_line() -> None
         "print(sorted({'typer', 'rich', 'prompt_toolkit', 'cel.cli'} & set(sys.modules)))\n"
         "import cel\nprint(cel.compile('1 + 2').execute({}))"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert told.stdout == "[]\n3\n", told.stderr
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "[]\n3\n", done.stderr

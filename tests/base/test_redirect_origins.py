@@ -1,4 +1,4 @@
-"""No secret goes along with a redirect to another origin: two servers on the loopback, one of which redirects."""
+"""No secret is sent to another origin after a redirect: two servers on the loopback, and one redirects to the other."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ def test_a_short_secret_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplo
 
 def test_rows_of_quotes_are_looked_through_in_a_moment() -> None:
     """One quote may be written as three signs, which are three quotes as well: in all the ways to split a row of them
-    nobody would ever find an end."""
+    the search would never end."""
     quotes = Mask({"ODD": "'" * 20 + "b"})
     assert quotes.text("'\\''" * 2000) == "'\\''" * 2000
     assert quotes.text(f"a {shlex.quote(quotes.values['ODD'])} c") == f"a '{HIDDEN}' c"

@@ -1,4 +1,4 @@
-"""YAML text becomes plain data with line numbers; every mistake is reported with its line."""
+"""YAML text becomes plain data with line numbers, and every error names its line."""
 
 from __future__ import annotations
 

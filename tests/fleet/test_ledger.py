@@ -14,7 +14,7 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
-from asterism.fleet.ledger import PATIENCE, UnknownRun, happened
+from asterism.fleet.ledger import CHANGE_TIMEOUT, UnknownRun, happened
 from asterism.store.protocol import PutRegister, PutRun, PutSession, Write
 from asterism.store.store_errors import StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Line, Stage
@@ -141,7 +141,7 @@ async def test_patience_ends(stage: Stage) -> None:
     began = stage.now()
     with pytest.raises(StoreUnavailable):
         await stage.fleet("ann", line).cancel(run.id)
-    assert PATIENCE <= stage.now() - began < 2 * PATIENCE
+    assert CHANGE_TIMEOUT <= stage.now() - began < 2 * CHANGE_TIMEOUT
     with pytest.raises(StoreUnavailable):
         await stage.fleet("ann", line).create(WORK)
 

@@ -18,6 +18,7 @@ from asterism.series.compare_and_swap import (
     RetryOptions,
     Step,
     UpdateCounts,
+    is_newer_version,
     update,
 )
 from asterism.series.register import OutcomeUnknown, RateLimited, RegisterBusy, RegisterUnavailable, RevisionConflict
@@ -386,3 +387,9 @@ async def test_the_history_says_that_a_lease_was_ended_and_who_came_by_that(regi
         "queue #2",
         "claim #1",
     ]
+
+
+def test_a_later_version_is_told_from_rubbish():
+    assert is_newer_version('{"version": 2}')
+    for text in (None, "", "{", "[]", "7", '{"version": 1}', '{"version": "2"}', '{"version": true}', '{"version": 0}'):
+        assert not is_newer_version(text)

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from asterism.core.series.machine import Series
-from asterism.series import private_repo
+from asterism.series import git_process
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
+from asterism.series.git_process import GitResult, PrivateRepository
 from asterism.series.git_register import MAX_UNCHANGED_REJECTIONS, GitRegister
-from asterism.series.private_repo import GitResult, PrivateRepository
 from asterism.series.register import RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import PATIENCE, gone, soon
 from tests.series.register_openers import bare_repository
@@ -75,7 +75,7 @@ async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
 ) -> None:
     """A lock that stays would stop everybody else for good."""
     monkeypatch.setattr(
-        private_repo, "GRACE", PATIENCE
+        git_process, "GRACE", PATIENCE
     )  # who is held up for longer than its grace is killed with its lock
     mark = tmp_path / "begun"
     locked = f'if [ "$1" = prepared ]; then touch {mark}; sleep 1000; fi'
@@ -96,17 +96,17 @@ async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
 async def test_a_git_that_does_not_want_to_end_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
-    """Also if its output exceeds the pipe, and if the wait for its end is interrupted again."""
-    monkeypatch.setattr(private_repo, "GRACE", 1000.0 if twice else 0.1)
+    """Also if its output fills the pipe, and if the wait for its end is interrupted again."""
+    monkeypatch.setattr(git_process, "GRACE", 1000.0 if twice else 0.1)
     mark = tmp_path / "begun"
     program = script(tmp_path / "bin" / "git", "trap '' TERM", f"echo $$ > {mark}.new", f"mv {mark}.new {mark}", "yes")
-    signalled, sent = private_repo._signal_group, asyncio.Event()
+    signalled, sent = git_process._signal_group, asyncio.Event()
 
     def witnessed(group: int, how: int) -> bool:
         sent.set()
         return signalled(group, how)
 
-    monkeypatch.setattr(private_repo, "_signal_group", witnessed)
+    monkeypatch.setattr(git_process, "_signal_group", witnessed)
     async with using("file:///x.git", environment={"PATH": f"{program.parent}:{os.environ['PATH']}"}) as register:
         reading = asyncio.ensure_future(register._repository.run("x"))
         await asyncio.to_thread(appeared, mark)

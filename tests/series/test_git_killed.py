@@ -15,7 +15,7 @@ from tests.series.register_openers import bare_repository
 
 COMMAND = "from asterism.cli.main import main; main()"
 UNGUARDED = (
-    f"from asterism.series import private_repo; private_repo.process_guard.report = lambda *words: None; {COMMAND}"
+    f"from asterism.series import git_process; git_process.process_guard.report = lambda *words: None; {COMMAND}"
 )
 
 

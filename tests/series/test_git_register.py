@@ -16,8 +16,8 @@ import pytest
 from asterism.series import git_register
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
+from asterism.series.git_process import DIRECTORY_PREFIX, GitResult, PrivateRepository
 from asterism.series.git_register import GitRegister
-from asterism.series.private_repo import DIRECTORY_PREFIX, GitResult, PrivateRepository
 from asterism.series.register import OutcomeUnknown, RegisterBusy, RegisterUnavailable, RevisionConflict, Snapshot
 from tests.process_scenes import gone, soon
 from tests.series.register_openers import bare_repository, over_http

@@ -14,8 +14,8 @@ import pytest
 from asterism.series import git_register
 from asterism.series.claims import Claim, claim
 from asterism.series.compare_and_swap import RetryOptions
+from asterism.series.git_process import RemoteAddress, rewrite_address, split_address
 from asterism.series.git_register import GitRegister
-from asterism.series.git_remote import RemoteAddress, rewrite_address, split_address
 from asterism.series.register import RegisterUnavailable
 from tests.series.register_openers import bare_repository, over_http
 

@@ -11,13 +11,11 @@ import random
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from asterism.cli.backup_file import restore_backup
-
-from asterism.cli.store_commands import check_backup, read_backup
+from asterism.cli.store_commands import read_backup
 from asterism.core.plan.journal import lock_to_json
 from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import ENDED, OPEN
@@ -172,10 +170,14 @@ async def test_the_plan_is_resumed_and_completes(store: SqliteStore) -> None:
     assert await store.check() == []
 
 
+async def backup_lines() -> AsyncIterator[Mapping[str, Any]]:
+    for line in read_backup(WRITTEN / "backup.jsonl"):
+        yield line
+
+
 async def test_the_backup_is_restored_and_its_plan_completes() -> None:
     store = MemoryStore(clock)
-    check_backup(WRITTEN / "backup.jsonl")
-    assert await restore_backup(store, WRITTEN / "backup.jsonl") == 12
+    assert await store.load(backup_lines()) == 12
     runs = await by_key(store)
     assert runs["greeting"].output == "> hello"
     assert runs["running"].session is None, "no device of the old store owns a run of the restored one"

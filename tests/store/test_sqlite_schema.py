@@ -167,8 +167,10 @@ def test_a_script_is_split_into_its_statements() -> None:
 
 
 def test_a_file_without_write_ahead_logging_is_refused(file: Path) -> None:
-    told = pytest.raises(StoreError, match=r"cannot use a write-ahead log for .* \(mode memory\); choose a local disk")
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection, told:
+    refused = pytest.raises(
+        StoreError, match=r"cannot use a write-ahead log for .* \(mode memory\); choose a local disk"
+    )
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection, refused:
         schema._enable_wal(connection, file, 0.0)
 
 

@@ -75,8 +75,7 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which watches over the devices.")
 @click.option(
     "--monitor-every",
-    type=duration,
-    callback=positive_duration,
+    type=positive_duration,
     default="5s",
     show_default=True,
     metavar="DURATION",
@@ -209,8 +208,7 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
 @click.argument("name", required=False)
 @click.option(
     "--every",
-    type=duration,
-    callback=positive_duration,
+    type=positive_duration,
     default="5s",
     show_default=True,
     metavar="DURATION",

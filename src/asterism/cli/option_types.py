@@ -29,11 +29,12 @@ def duration(text: str) -> float:
         raise click.BadParameter(f"{error}.") from None
 
 
-def positive_duration(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
+def positive_duration(text: str) -> float:
     """A ``duration`` above zero."""
-    if given is not None and given <= 0:
+    seconds = duration(text)
+    if seconds <= 0:
         raise click.BadParameter("the duration must be above zero.")
-    return given
+    return seconds
 
 
 def writable_file(context: click.Context, option: click.Parameter, given: Any) -> Any:

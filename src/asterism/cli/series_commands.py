@@ -385,7 +385,7 @@ async def _open_issues(
 async def _recorded_revision(register: Any, name: str) -> int:
     """The last revision that the tracking record on GitHub knows."""
     from asterism.series.github.github_register import GitHubRegister
-    from asterism.series.github.tracking_record import LastKnown, TrackingRecord
+    from asterism.series.github.tracking_issue import LastKnown, TrackingRecord
 
     seen = await GitHubRegister(register.client, "tracking").read(name)
     return LastKnown.of(TrackingRecord.parse(seen.text, name)).revision

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from asterism.base.startup import install_hint
 from asterism.base.text import clean
 from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
-from asterism.cli.option_types import duration, positive_duration
+from asterism.cli.option_types import positive_duration
 
 if TYPE_CHECKING:
     from asterism.series.compare_and_swap import Outcome, RetryOptions, Step, UpdateCounts
@@ -129,8 +129,7 @@ retry_options = options(
     ),
     click.option(
         "--deadline",
-        type=duration,
-        callback=positive_duration,
+        type=positive_duration,
         metavar="DURATION",
         help="How long to try, such as 60s.",
     ),

@@ -13,7 +13,7 @@ import click
 from asterism.base.startup import install_hint
 from asterism.base.text import clean
 from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
-from asterism.cli.option_types import duration, positive_duration
+from asterism.cli.option_types import positive_duration
 from asterism.cli.series_context import (
     EXIT_CONTENDED,
     EXIT_QUEUED,
@@ -29,8 +29,8 @@ from asterism.cli.series_context import (
 
 if TYPE_CHECKING:
     from asterism.series.github.sync import SyncService
+    from asterism.series.github.sync_context import SyncSettings
     from asterism.series.github.sync_report import SyncReport
-    from asterism.series.github.sync_settings import SyncSettings
 
 EXIT_CODES = {
     "unmatched": EXIT_UNUSABLE,
@@ -205,7 +205,7 @@ def open_service(given: dict[str, Any], *, dry_run: bool = False, wait_for_locks
 def _settings(given: dict[str, Any], dry_run: bool, wait_for_locks: bool) -> SyncSettings:
     from asterism.series.compare_and_swap import RetryOptions
     from asterism.series.github.discovery import LABEL_PATTERN, TITLE_PATTERN
-    from asterism.series.github.sync_settings import LOCK_DEADLINE, SyncSettings
+    from asterism.series.github.sync_context import LOCK_DEADLINE, SyncSettings
 
     return SyncSettings(
         given["assignee"],
@@ -320,10 +320,10 @@ def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
 )
 @click.option(
     "--every",
-    type=duration,
-    callback=positive_duration,
+    type=positive_duration,
     default="10m",
     show_default=True,
+    metavar="DURATION",
     help="The interval of syncs of all series.",
 )
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="The TLS certificate, with its chain.")
@@ -356,10 +356,10 @@ def _secret(file: Path | None) -> bytes:
 async def _serve(
     listen: str, tls: tuple[str | None, str | None, bool], secret: bytes, every: float, given: dict[str, Any]
 ) -> None:
-    from asterism.series.github import webhook_server
-    from asterism.series.github.sync_worker import SyncWorker
+    from asterism.series.github import webhook
+    from asterism.series.github.sync import SyncWorker
 
-    address = webhook_server.parse_listen_address(listen, *tls)
+    address = webhook.parse_listen_address(listen, *tls)
     service = open_service(given, wait_for_locks=False)  # a locked series must not delay the others
     printed: dict[str, list[str]] = {}
 
@@ -373,10 +373,10 @@ async def _serve(
         write_metrics(service, given)
 
     worker = SyncWorker(service, every, after)
-    endpoint = webhook_server.WebhookEndpoint(
+    endpoint = webhook.WebhookEndpoint(
         worker, given["repository"], service.matcher, secret, metrics=address.is_loopback, limits=address.limits
     )
     try:
-        await webhook_server.serve(endpoint.app, worker, address, lambda url: click.echo(f"listening on {url}"))
+        await webhook.serve(endpoint.app, worker, address, lambda url: click.echo(f"listening on {url}"))
     finally:
         await service.register.close()

@@ -26,7 +26,7 @@ Modules:
 - ``register``: the protocol ``SeriesRegister``, its errors, and how names become refs and keys.
 - ``compare_and_swap``: ``update``, the only loop that changes a series; retries, deadlines, lost replies.
 - ``claims``: the steps ``Claim`` and ``Release``, and ``claim`` and ``release``, which apply them.
-- ``git_register``, with ``private_repo`` (git processes) and ``git_remote`` (addresses without secrets).
+- ``git_register``, with ``git_process`` (git in a private repository, addresses without secrets).
 - ``store_register``: the register in a store.
 - ``github``: the register on GitHub, and the sync of issues, states and assignments.
 - ``series_metrics``: counts of what happened, as JSON and for Prometheus.
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from asterism.series.git_register import GitRegister
     from asterism.series.github.github_register import open_github
     from asterism.series.github.sync import SyncService
-    from asterism.series.github.sync_settings import SyncSettings
+    from asterism.series.github.sync_context import SyncSettings
     from asterism.series.register import (
         BadSeriesName,
         Change,
@@ -113,7 +113,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.series.git_register": ("GitRegister",),
         "asterism.series.github.github_register": ("open_github",),
         "asterism.series.github.sync": ("SyncService",),
-        "asterism.series.github.sync_settings": ("SyncSettings",),
+        "asterism.series.github.sync_context": ("SyncSettings",),
         "asterism.series.register": (
             "BadSeriesName",
             "Change",

@@ -15,12 +15,13 @@ UnreadableSeries, because it may hold any claim. Only an update with ``repair`` 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from asterism.core.series.machine import Item, Series, UnreadableSeries
+from asterism.core.series.machine import SCHEMA, Item, Series, UnreadableSeries
 from asterism.series.register import (
     OutcomeUnknown,
     RateLimited,
@@ -162,7 +163,9 @@ async def _try_once(
     register: SeriesRegister, name: str, step: Step, message: Message, repair: bool, attempts: _Attempts
 ) -> Outcome:
     seen = await register.read(name)
-    attempts.saw(seen)
+    attempts.seen = seen
+    if attempts.tries > 1:
+        attempts.compare_with_earlier(seen)
     broken = repair and unreadable_reason(seen.text, name) is not None
     if broken or (repair and seen.token is None):
         earlier = [change.text for change in await register.history(name, REPAIR_HISTORY)]
@@ -194,6 +197,15 @@ def unreadable_reason(text: str | None, name: str) -> UnreadableSeries | None:
     return None
 
 
+def is_newer_version(text: str | None) -> bool:
+    """Whether a later version of Asterism wrote this state."""
+    try:
+        version = json.loads(text or "null")["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return type(version) is int and version > SCHEMA
+
+
 class _Attempts:
     """The tries of one update: their number and time, and whether an earlier write may still take effect.
 
@@ -210,7 +222,8 @@ class _Attempts:
         self._started = self._try_started = retry.clock()
         self._longest_try = 0.0
         self._conflicts = 0
-        self._seen: Snapshot | None = None
+        self.seen: Snapshot | None = None
+        """What this try has read."""
         self._unknown: tuple[str | None, OutcomeUnknown] | None = None
         """The token that a swap with a lost reply expects, and its error."""
         self._busy: tuple[str | None, RegisterBusy] | None = None
@@ -219,7 +232,7 @@ class _Attempts:
         """Begin a try. Returns the pause after it, and the timeout that ends it at the deadline."""
         self.tries += 1
         self.counts.retries += self.tries > 1
-        self.writing, self._seen, self._try_started = False, None, self._retry.clock()
+        self.writing, self.seen, self._try_started = False, None, self._retry.clock()
         shortest, longest = self._retry.jitter
         # without a limit of tries, a caller that lost before is one of many: it makes room for the others
         factor = 1.0 if self._retry.tries else min(2.0 ** min(self.tries - 1, 10), MAX_PAUSE_FACTOR)
@@ -227,8 +240,9 @@ class _Attempts:
         left = None if deadline is None else max(0.0, self._started + deadline - self._try_started)
         return self._retry.chance.uniform(shortest, longest * factor), asyncio.timeout(left)
 
-    def saw(self, seen: Snapshot) -> None:
-        self._seen = seen
+    def compare_with_earlier(self, seen: Snapshot) -> None:
+        """Resolve what earlier tries left open: another state shows that another writer was faster, or that a swap with
+        a lost reply takes no effect any more."""
         if self._busy is not None and self._busy[0] != seen.token:
             self.lost_race(self._busy[1])
         self._busy = None
@@ -242,14 +256,14 @@ class _Attempts:
 
     def found_busy(self, error: RegisterBusy) -> None:
         """It counts as a conflict if the next read shows another state."""
-        self._last_error, self._busy = error, self._seen and (self._seen.token, error)
+        self._last_error, self._busy = error, self.seen and (self.seen.token, error)
 
     def lost_reply(self, error: OutcomeUnknown) -> None:
         """A read that failed changed nothing."""
         self.counts.unsure += 1
-        if self._seen is not None:
-            self._unknown = (self._seen.token, error)
-        self._last_error = error if self._seen is not None else RegisterUnavailable(str(error))
+        if self.seen is not None:
+            self._unknown = (self.seen.token, error)
+        self._last_error = error if self.seen is not None else RegisterUnavailable(str(error))
 
     def cut_off(self, url: str) -> SeriesError:
         """The error of a try that the deadline ended."""

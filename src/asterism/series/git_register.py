@@ -1,9 +1,8 @@
 """A register on a git remote: one ref per series, changed by a conditional push of ``git``.
 
-Git works in a private repository in the temporary directory (``private_repo``). It writes nothing into a checkout, and
+Git works in a private repository in the temporary directory (``git_process``). It writes nothing into a checkout, and
 on the remote only refs below ``refs/asterism/series/``, no branch and no tag. Credentials, proxies and ``insteadOf``
-are those of the user's git; git never prompts. Secrets of an address never appear in process arguments
-(``git_remote``).
+are those of the user's git; git never prompts. Secrets of an address never appear in process arguments.
 
 A state is a commit with one file. Its parent is the state that was read, and a nonce in its message makes it unique. It
 is pushed with ``--force-with-lease=<ref>:<commit that was read>``, so the remote accepts it only in place of that
@@ -27,8 +26,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from asterism.base.text import masked_url, masked_urls
-from asterism.series.git_remote import REWRITE_SETTINGS, RemoteAddress, rewrite_address, split_address
-from asterism.series.private_repo import GitResult, GitTimeout, PrivateRepository
+from asterism.series.git_process import (
+    REWRITE_SETTINGS,
+    GitResult,
+    GitTimeout,
+    PrivateRepository,
+    RemoteAddress,
+    rewrite_address,
+    split_address,
+)
 from asterism.series.register import (
     REF_PREFIX,
     STATE_FILE,

@@ -73,7 +73,7 @@ async def retry_on_conflict(
     :param patience: for how many seconds to try again while the store is unavailable. Whether the last commit happened
         is then unknown, so ``attempt`` has to recognise its own earlier writes. 0 raises StoreUnavailable at once.
     :param clock: measures ``patience`` and sleeps; by default the event loop's clock, so that virtual time works.
-    :param chance: spreads the pauses, so that writers do not meet again at the same moment.
+    :param chance: spreads the pauses, so that writers do not collide again.
     """
     clock = clock or _LOOP_CLOCK
     until = clock.time() + patience if patience else None

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
-from asterism.core.run.run import Run, RunStatus
+from asterism.core.run.run import RunStatus
 from asterism.store.protocol import (
     ENDED,
     OFFERED,
@@ -54,18 +54,18 @@ class Watches:
     """All watches on one store, by topic."""
 
     def __init__(self) -> None:
-        self._all: set[LocalWatch] = set()
+        self.open: set[LocalWatch] = set()
         self._by_topic: dict[str, set[LocalWatch]] = {}
 
     def add(self, topics: frozenset[str]) -> LocalWatch:
         watch = LocalWatch(topics, self._forget)
-        self._all.add(watch)
+        self.open.add(watch)
         for topic in topics:
             self._by_topic.setdefault(topic, set()).add(watch)
         return watch
 
     def _forget(self, watch: LocalWatch) -> None:
-        self._all.discard(watch)
+        self.open.discard(watch)
         for topic in watch.topics:
             watching = self._by_topic.get(topic, set())
             watching.discard(watch)
@@ -79,21 +79,11 @@ class Watches:
 
     def wake_all(self) -> None:
         """Wake every watch: something changed, and the topics are unknown."""
-        for watch in self._all:
+        for watch in self.open:
             watch.wake()
-
-    def __len__(self) -> int:
-        return len(self._all)
 
 
 # -- batches of writes -------------------------------------------------------------------------------------------------
-
-
-def topic_of(run: Run) -> str | None:
-    """Return the topic of a run that was just written, if it has one."""
-    if run.session is None:
-        return OFFERED if run.offered else ENDED if run.ended else None
-    return for_device(run.device or "") if run.status is RunStatus.ASSIGNED or run.stop_request is not None else None
 
 
 def topics_of(writes: Iterable[Write]) -> set[str]:
@@ -101,9 +91,14 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
     topics: set[str] = set()
     for write in writes:
         if type(write) is PutRun:
-            topic = topic_of(write.run)
-            if topic is not None:
-                topics.add(topic)
+            run = write.run
+            if run.session is not None:
+                if run.status is RunStatus.ASSIGNED or run.stop_request is not None:
+                    topics.add(for_device(run.device or ""))
+            elif run.offered:
+                topics.add(OFFERED)
+            elif run.ended:
+                topics.add(ENDED)
         elif type(write) is PutCopy:
             run = write.run
             if run.ended:

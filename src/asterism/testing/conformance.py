@@ -17,7 +17,7 @@ from asterism.store.store_errors import StoreError
 TEST_TIMEOUT = 900.0
 """A test that takes so many seconds hangs, and fails."""
 
-PATIENCE = 300.0
+WAKE_TIMEOUT = 300.0
 """How long a test waits for something that has to happen, in seconds. Only a failure takes that long."""
 
 AsyncTest = Callable[..., Coroutine[Any, Any, None]]

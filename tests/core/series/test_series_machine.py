@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from asterism.core.series import machine
 from asterism.core.series.machine import Item, Live, Series, UnreadableSeries
 from tests.core.series.series_machine import SeriesMachine
 
@@ -157,8 +158,8 @@ def test_a_change_that_is_not_counted_is_noticed(monkeypatch: Patch) -> None:
 
 
 def test_a_document_that_forgets_the_pause_is_noticed(monkeypatch: Patch) -> None:
-    right = Series._fields
-    monkeypatch.setattr(Series, "_fields", lambda self: {**right(self), "paused": None})
+    right = machine.encode
+    monkeypatch.setattr(machine, "encode", lambda series, form: right(replace(series, paused=None), form))
     hunted()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series.compare_and_swap import update
-from asterism.series.github.assignment_lock import HeldLock
+from asterism.series.github.assignment import HeldLock
 from asterism.series.github.tracking_issue import TrackingIssues
 from asterism.series.register import STATE_FILE, OutcomeUnknown, Snapshot
 from tests.series.github.github_fixtures import (

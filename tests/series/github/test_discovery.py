@@ -8,7 +8,6 @@ import pytest
 
 from asterism.core.series.machine import Series
 from asterism.series.github.discovery import Assignee, BadPattern, SeriesMatcher
-from asterism.series.github.reconcile import is_newer_version
 from asterism.series.github.tracking_issue import body_of
 
 
@@ -127,9 +126,3 @@ def test_a_label_is_taken_as_it_is_where_titles_may_be_in_any_case():
     assert matcher.match(issue("another part", "series:rfc-093/3")).series == "rfc-093"
     matcher = SeriesMatcher(title=r"^\[(?P<series>[A-Z]+-\d+)\]")
     assert matcher.match(issue("another part", "series:rfc-093/3")).series == "rfc-093"
-
-
-def test_a_later_version_is_told_from_rubbish():
-    assert is_newer_version('{"version": 2}')
-    for text in (None, "", "{", "[]", "7", '{"version": 1}', '{"version": "2"}', '{"version": true}', '{"version": 0}'):
-        assert not is_newer_version(text)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.assignment_lock import DURATION
+from asterism.series.github.assignment import DURATION
 from tests.series.github.github_fixtures import (
     SERIES,
     assigned,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.series.github.assignment_lock import DURATION, SeriesAssignmentLock
+from asterism.series.github.assignment import DURATION, SeriesAssignmentLock
 from asterism.series.github.discovery import Assignee, SeriesMatcher
 from asterism.series.github.observed_state import IssueObserver
 from tests.series.github.github_fixtures import SERIES, assigned, merged, opened, service_of, sync, world_of

@@ -11,7 +11,7 @@ from asterism.core.series.machine import Series
 from asterism.series.github.discovery import TRACKING_LABEL, SeriesIssue
 from asterism.series.github.github_client import GitHubClient, RequestRejected
 from asterism.series.github.observed_state import ObservedSeries
-from asterism.series.github.reconcile import Reconciliation
+from asterism.series.github.series_sync import Reconciliation
 from asterism.series.register import STATE_FILE
 from tests.series.github.github_fixtures import (
     SERIES,

@@ -26,10 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from asterism.core.series.machine import Series
 from asterism.series.github.discovery import SeriesMatcher
+from asterism.series.github.sync import SyncWorker
 from asterism.series.github.sync_report import SeriesReport, SyncReport
-from asterism.series.github.sync_worker import SyncWorker
-from asterism.series.github.webhook import SeenDeliveries, affected_series, is_signed
-from asterism.series.github.webhook_server import CannotServe, parse_listen_address
+from asterism.series.github.webhook import CannotServe, SeenDeliveries, affected_series, is_signed, parse_listen_address
 from asterism.series.register import RegisterUnavailable
 from asterism.testing.virtual_time import run as virtually
 from tests.cli.local_github import GitHubServer, scenes

@@ -42,7 +42,7 @@ LONGEST_NUMBER = 400
 """The longest text that is converted to a number, a time or a duration."""
 
 _CONVERTING = 5
-"""The cost of converting a number or a time, in steps, beside its characters."""
+"""The cost of converting a number or a time, in steps, in addition to its characters."""
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _DOUBLE = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[iI]nf(inity)?|[nN]a[nN]")
@@ -237,7 +237,7 @@ def _zone(name: str) -> timezone:
 
 
 def _of_time(name: str, of_timestamp: Callable[[datetime], int], unit: timedelta | None = None) -> Function:
-    """A part of a time; with ``unit`` also a duration as so many of these."""
+    """A part of a time; with ``unit`` also of a duration, in that unit."""
 
     def function(run: Evaluation, value: Any, zone: Any = "UTC") -> int:
         kind = kind_of(value)
@@ -303,7 +303,7 @@ METHODS: dict[str, tuple[Function, frozenset[int]]] = {
         }.items()
     },
 }
-"""Methods by name, with the numbers of arguments that they take besides what they are called on."""
+"""Methods by name, with the numbers of arguments that they take, without the receiver."""
 
 
 # -- fields, items and macros: each part of ``a.b[c].all(x, …)`` as a function of a value ------------------------------
@@ -367,7 +367,7 @@ def item_at(key: Run) -> Part:
 
 
 def _range(run: Evaluation, value: Any, macro: str) -> Any:
-    """What a macro iterates over: the items of a list, or the keys of a map."""
+    """The range of a macro: the items of a list, or the keys of a map."""
     kind = kind_of(value)
     if kind == LIST:
         return value

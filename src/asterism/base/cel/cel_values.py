@@ -75,7 +75,7 @@ class UInt(int):
 
 
 class Type:
-    """What ``type(x)`` gives."""
+    """The value of ``type(x)``."""
 
     __slots__ = ("name",)
 
@@ -84,13 +84,13 @@ class Type:
 
 
 class BuiltList(list[Any]):
-    """A list that the expression made; any other is data that it was given."""
+    """A list that the expression built. A list of any other type is data."""
 
     __slots__ = ()
 
 
 class BuiltMap(dict[Any, Any]):
-    """A map that the expression made."""
+    """A map that the expression built."""
 
     __slots__ = ()
 
@@ -154,7 +154,7 @@ _ORDERED = frozenset({BOOL, STRING, BYTES, TIMESTAMP, DURATION})
 
 
 def kind_of(value: Any) -> str:
-    """The type of a value, by its name in CEL. Raises Unevaluable for what is not data."""
+    """The type of a value, by its name in CEL. Raises Unevaluable for a value that is not data."""
     kind = _KINDS.get(type(value))
     if kind is not None:
         return kind
@@ -172,7 +172,7 @@ def no_overload(what: str, *values: Any) -> Unevaluable:
 
 
 def as_key(key: Any) -> Any:
-    """A value as a key of a map. Raises Unevaluable for what cannot be one."""
+    """A value as a key of a map. Raises Unevaluable for a value that cannot be a key."""
     kind = kind_of(key)
     if kind == STRING:
         return key
@@ -205,7 +205,7 @@ def equal(run: Evaluation, left: Any, right: Any) -> bool:
     run.left -= 1
     if run.left < 0:
         raise TooCostly
-    if type(left) is type(right):  # so it is nearly always
+    if type(left) is type(right):  # the usual case
         if type(left) is str:
             if len(left) != len(right):
                 return False
@@ -384,12 +384,12 @@ OPERATORS: dict[str, Callable[[Evaluation, Any, Any], Any]] = {
 }
 
 
-# -- what leaves an expression -----------------------------------------------------------------------------------------
+# -- export to Python --------------------------------------------------------------------------------------------------
 
 
 def exported(run: Evaluation, value: Any) -> Any:
-    """A value for Python. A part of the data is handed out as it is. What the expression built is copied, and paid for
-    as often as it occurs: a list that contains another one twice is twice as large when it is written."""
+    """A value for Python. A part of the data is returned as it is. A value that the expression built is copied, and
+    paid for as often as it occurs: a list that contains another one twice is twice as large when it is written."""
     if kind_of(value) in (LIST, MAP) and type(value) not in (BuiltList, BuiltMap):
         return value
     return _copied(run, value, 0)

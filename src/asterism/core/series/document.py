@@ -11,9 +11,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asterism.core.errors import AsterismError, safe_repr
+
+if TYPE_CHECKING:
+    from asterism.core.series.machine import Series
 
 SCHEMA = 1
 
@@ -48,22 +51,24 @@ _TEXTS = ("claim", "by", "paused")
 _SOMETIMES = {*_TIMES, *_TEXTS, "lease", "leases"}
 
 
-def encode(fields: Mapping[str, Any], form: Form) -> dict[str, Any]:
-    """The document of a series with these fields."""
-    sometimes = {key: fields[_KEYS.get(key, key)] for key in ("since", "claim", "by", "lease", "lease_until", "paused")}
-    sometimes["leases"] = [list(pair) for pair in fields["leases"]] or None
+def encode(series: Series, form: Form) -> dict[str, Any]:
+    """The document of a series."""
+    sometimes = {
+        key: getattr(series, _KEYS.get(key, key)) for key in ("since", "claim", "by", "lease", "lease_until", "paused")
+    }
+    sometimes["leases"] = [list(pair) for pair in series.leases] or None
     return {
-        "series": fields["name"],
-        form.active: fields["active"],
-        "queue": list(fields["queue"]),
+        "series": series.name,
+        form.active: series.active,
+        "queue": list(series.queue),
         **{
             key: form.write_time(value) if key in _TIMES else value
             for key, value in sometimes.items()
             if value is not None
         },
-        "updated_at": form.write_time(fields["updated_at"]),
+        "updated_at": form.write_time(series.updated_at),
         "version": SCHEMA,
-        "revision": fields["revision"],
+        "revision": series.revision,
     }
 
 

@@ -210,13 +210,14 @@ class Series:
         return self._changed(now)
 
     def _activated(self, item: Item, now: float, claim: str | None, lease: float | None, by: str | None) -> Series:
-        """Activate ``item`` with this lease, or with the one it asked for when it was queued."""
+        """Activate ``item``, which is the head of the queue if there is one, with this lease, or with the one it asked
+        for when it was queued."""
         length = dict(self.leases).get(item) if lease is None else _rounded(lease)
         until = None if length is None else _rounded(now + length)
         return self._changed(
             now,
             active=item,
-            queue=self._without(item),
+            queue=self.queue[1:],
             since=_rounded(now),
             claim_id=claim or None,
             by=by or None,
@@ -235,14 +236,11 @@ class Series:
         leases = tuple((item, asked[item]) for item in changed.queue if item in asked)
         return changed if leases == changed.leases else replace(changed, leases=leases)
 
-    def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
     # -- written down --------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """The form for runs, which stores keep."""
-        return encode(self._fields(), RUNS)
+        return encode(self, RUNS)
 
     @classmethod
     def from_json(cls, data: object) -> Series:
@@ -252,7 +250,7 @@ class Series:
 
     def to_document(self) -> dict[str, Any]:
         """The form for issues, which people read."""
-        return encode(self._fields(), ISSUES)
+        return encode(self, ISSUES)
 
     @classmethod
     def from_document(cls, data: object) -> Series:

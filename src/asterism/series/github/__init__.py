@@ -2,16 +2,15 @@
 
 It needs the extra ``github``. Layers, from the bottom:
 
-- ``auth``, ``transport``, ``response_cache``, ``github_client``: one authenticated request; then conditional requests,
-  rate limits and retries. Only the client decides whether a request may be repeated.
+- ``transport``, ``github_client``: one authenticated request; then cached responses, rate limits and retries. Only the
+  client decides whether a request may be repeated.
 - ``github_register``: the register (``SeriesRegister``) on refs of the repository; ``open_github`` opens it.
 - ``discovery``, ``observed_state``: which issues belong to a series, which are open and assigned, and why others left.
-- ``reconcile``: the pure step from the observed issues to the state.
-- ``assignment_lock``, ``assignment``: assign under the lock of the series, and verify it.
-- ``tracking_record``, ``tracking_issue``, ``place_labels``: what people see. It is written from the state and decides
-  nothing.
-- ``sync_settings``, ``series_sync``, ``sync``, ``sync_report``: one sync of one series, and of all.
-- ``sync_worker``, ``webhook``, ``webhook_server``: syncs on demand, for ``asterism series serve``.
+- ``assignment``: the assignment lock of a series, and assignments that are verified.
+- ``tracking_issue``, ``place_labels``: what people see. It is written from the state and decides nothing.
+- ``sync_context``, ``series_sync``, ``sync``, ``sync_report``: one sync of one series, with the pure step from the
+  observed issues to the state (``Reconciliation``); the sync of all series, once or on request.
+- ``webhook``: requests syncs, for ``asterism series serve``.
 - ``issue_claims``: claims for the command line that check the issues first.
 
 Invariants:

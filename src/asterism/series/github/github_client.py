@@ -1,4 +1,4 @@
-"""The GitHub client: conditional requests, rate limits, retries, and errors for lost responses.
+"""The GitHub client: cached responses, rate limits, retries, and errors for lost responses.
 
 - A read sends the ETag that is cached (``If-None-Match``): a response of 304 is free.
 - A rate limit is waited for as its headers say, within limits; beyond them RateLimited is raised.
@@ -6,6 +6,8 @@
   a server error. Otherwise OutcomeUnknown is raised, and the caller has to find out whether it took effect.
 - GraphQL answers 200 also to a request that it refuses: the body decides, not the status.
 - A list is read to its end: after a full page comes another request, whatever is cached.
+- The content of a commit never changes, so it is requested once. The cache may have a file, for processes that run one
+  sync each. An unreadable file counts as an empty cache, never as an error.
 
 The client derives GitHub's clock from the ``Date`` header, to the second. That clock decides about leases, because the
 clocks of the machines that run workflows may differ.
@@ -14,18 +16,22 @@ clocks of the machines that run workflows may differ.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import json
 import math
+import os
 import random
+import tempfile
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from asterism.core.errors import safe_repr
-from asterism.series.github.response_cache import CachedResponse, ResponseCache
 from asterism.series.github.transport import Connection, RequestNotSent, Response, ResponseLost
 from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavailable, SeriesError
 
@@ -34,6 +40,8 @@ PAGE_SIZE = 100
 MAX_RATE_LIMIT_WAIT = 90.0
 """The longest wait for rate limits within one operation, in seconds."""
 GRAPHQL_FEATURES = "issues_copilot_assignment_api_support"
+MAX_ENTRIES = 512
+"""The most entries of each kind; the least recently used ones are dropped first."""
 
 
 class RequestRejected(SeriesError):
@@ -42,6 +50,94 @@ class RequestRejected(SeriesError):
     def __init__(self, status: int, message: str, location: str | None = None) -> None:
         self.status, self.location = status, location
         super().__init__(message)
+
+
+# -- the cache --------------------------------------------------------------------------------------------------------
+
+
+class CachedResponse(NamedTuple):
+    """A response: its ETag, its data, and the URL of the next page."""
+
+    etag: str
+    data: Any
+    next: str | None
+
+
+class ResponseCache:
+    """``scope`` identifies the credentials: they only see responses that were given to them.
+
+    The file is read, and written by ``save`` unless the cache is ``read_only``."""
+
+    def __init__(self, file: Path | None = None, scope: str = "", read_only: bool = False) -> None:
+        self._file, self._scope, self._read_only = file, scope, read_only
+        self._responses: OrderedDict[str, CachedResponse] = OrderedDict()
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._changed = False
+        if file is not None:
+            self._load(file)
+
+    def response(self, url: str) -> CachedResponse | None:
+        found = self._responses.get(url)
+        if found is not None:
+            self._responses.move_to_end(url)
+        return found
+
+    def put_response(self, url: str, response: CachedResponse) -> None:
+        self._responses[url] = response
+        self._trim(self._responses)
+
+    def text(self, sha: str) -> str | None:
+        """The content of a commit."""
+        return self._texts.get(sha) or None
+
+    def put_text(self, sha: str, text: str) -> None:
+        """An empty text is not cached: a stale replica of GitHub may not know the commit yet."""
+        if text:
+            self._texts[sha] = text
+            self._trim(self._texts)
+
+    def save(self) -> None:
+        """Write the file atomically if anything changed. A failure costs requests later, nothing else."""
+        if self._file is None or self._read_only or not self._changed:
+            return
+        form = {"scope": self._scope, "answers": self._responses, "texts": self._texts}
+        name = None
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._file.parent, prefix=".asterism-cache-")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(form, file)
+            os.replace(name, self._file)
+            name, self._changed = None, False
+        except OSError:
+            return
+        finally:
+            if name is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+
+    def _trim(self, entries: OrderedDict[str, Any]) -> None:
+        self._changed = True
+        while len(entries) > MAX_ENTRIES:
+            entries.popitem(last=False)
+
+    def _load(self, file: Path) -> None:
+        try:
+            form = json.loads(file.read_text("utf-8"))
+            if form["scope"] != self._scope:
+                return
+            responses = {
+                str(url): CachedResponse(str(etag), data, following)
+                for url, (etag, data, following) in form["answers"].items()
+            }
+            texts = {str(sha): str(text) for sha, text in form["texts"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return
+        self._responses.update(responses)
+        self._texts.update(texts)
+
+
+# -- the client -------------------------------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):

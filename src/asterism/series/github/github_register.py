@@ -25,16 +25,15 @@ from urllib.parse import quote, urlsplit
 
 from asterism.base.text import masked_url
 from asterism.core.errors import safe_repr
-from asterism.series.github.auth import credentials_from
 from asterism.series.github.github_client import (
     MAX_RATE_LIMIT_WAIT,
     GitHubClient,
     RequestRejected,
+    ResponseCache,
     graphql_reason,
     scope_of,
 )
-from asterism.series.github.response_cache import ResponseCache
-from asterism.series.github.transport import Connection
+from asterism.series.github.transport import Connection, credentials_from
 from asterism.series.register import (
     STATE_FILE,
     Change,
@@ -307,7 +306,7 @@ def open_github(
     """The register of a repository. It sends no request yet.
 
     :param repository: ``owner/name``.
-    :param environ: has the credentials (see ``auth``) and the address of the API (GITHUB_API_URL).
+    :param environ: has the credentials (see ``credentials_from``) and the address of the API (GITHUB_API_URL).
     :param cache: a file with cached responses, which is updated unless ``read_only_cache``.
     :param max_wait: the longest wait for rate limits, in seconds.
     :param deadline: the longest time for one operation, in seconds.

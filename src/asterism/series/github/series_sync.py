@@ -1,96 +1,115 @@
-"""The sync of one series: update its state, assign its active issue under the lock, show the result.
+"""The sync of one series: reconcile its state, assign its active issue under the lock, show the result.
 
-See ``sync`` for the order of the steps and why it is safe.
+``Reconciliation`` is the pure step that brings the state in line with the observed issues. See ``sync`` for the order
+of the steps and why it is safe.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from asterism.core.series.machine import Series, UnreadableSeries
-from asterism.series.compare_and_swap import Contended, RetryOptions, UpdateCounts, unreadable_reason, update
-from asterism.series.github.assignment import Assigner, AssignmentFailed, Unassignment, find_unassignment
-from asterism.series.github.assignment_lock import HeldLock, LockContended, LockHeld, SeriesAssignmentLock
-from asterism.series.github.discovery import Assignee, SeriesMatcher
-from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.observed_state import Departure, IssueObserver, IssueSurvey, ObservedSeries
-from asterism.series.github.place_labels import PlaceLabels
-from asterism.series.github.reconcile import Reconciliation, is_newer_version
+from asterism.core.series.machine import Live, Series, UnreadableSeries
+from asterism.series.claims import signed
+from asterism.series.compare_and_swap import Contended, UpdateCounts, is_newer_version, unreadable_reason, update
+from asterism.series.github.assignment import (
+    AssignmentFailed,
+    HeldLock,
+    LockContended,
+    LockHeld,
+    Unassignment,
+    find_unassignment,
+)
+from asterism.series.github.observed_state import Departure, IssueSurvey, ObservedSeries
+from asterism.series.github.sync_context import SyncContext
 from asterism.series.github.sync_report import SeriesReport
-from asterism.series.github.sync_settings import SyncSettings
-from asterism.series.github.tracking_issue import TrackingIssues, body_of, plain, shown_body, unassigned_note
-from asterism.series.github.tracking_record import NOTHING_KNOWN, LastKnown, TrackingRecord, other_rules_reason
+from asterism.series.github.tracking_issue import (
+    NOTHING_KNOWN,
+    LastKnown,
+    TrackingRecord,
+    body_of,
+    other_rules_reason,
+    plain,
+    shown_body,
+    unassigned_note,
+)
 from asterism.series.register import OutcomeUnknown, RegisterUnavailable, SeriesError, Snapshot
-from asterism.series.series_metrics import SeriesMetrics
 
 MAX_LOCK_PAUSE = 5.0
 """The longest pause between two tries to acquire the assignment lock, in seconds."""
+MAX_NAMED = 10
+"""Queued issues that a message names."""
 
-OBSERVE_NOTE = "Asterism only observes this series: it assigns and promotes nothing."
+OBSERVE_NOTE = "Asterism only observes this series: nothing is assigned or promoted by it."
+"""In the body of a tracking issue: see ``body_of`` before you change it."""
 
 
-@dataclass
-class SyncContext:
-    """What the syncs of all series of a repository share."""
+# -- the state --------------------------------------------------------------------------------------------------------
 
-    register: GitHubRegister
-    settings: SyncSettings
-    metrics: SeriesMetrics
-    matcher: SeriesMatcher
-    assignee: Assignee
-    observer: IssueObserver
-    lock: SeriesAssignmentLock
-    assigner: Assigner
-    tracking: TrackingIssues
-    labels: PlaceLabels
-    sleep: Callable[[float], Awaitable[None]]
-    clock: Callable[[], float]
-    chance: random.Random = field(default_factory=random.SystemRandom)
-    ends: float = math.inf
-    """When the deadline of the present sync is over."""
-    lock_wait_left: float = 0.0
-    """How long the present sync may still wait for assignment locks, in seconds."""
 
-    def begin_sync(self) -> None:
-        deadline = self.settings.deadline
-        self.ends = math.inf if deadline is None else self.clock() + deadline
-        self.lock_wait_left = self.settings.lock_deadline
-        self.labels.begin_sync()
+@dataclass(frozen=True)
+class Reconciliation:
+    """A step for ``update``: gone issues leave, new ones are queued by micro number, and if no issue is active the head
+    of the queue is promoted. A new series starts with the issues that are already assigned.
 
-    def retry_options(self, name: str) -> RetryOptions:
-        """The retry options, limited by the deadline of the sync. Raises RegisterUnavailable if it is over."""
-        retry = self.settings.retry
-        if self.ends == math.inf:
-            return retry
-        left = self.ends - self.clock()
-        if left <= 0:
-            raise RegisterUnavailable(f"the deadline ended before series {name} could be changed: nothing was written")
-        return replace(retry, deadline=left if retry.deadline is None else min(left, retry.deadline))
+    ``observed.gone`` has only issues that were read, so an issue that was added to the state later stays.
 
-    async def try_lock(self, name: str) -> AsyncIterator[HeldLock | None]:
-        """Yield the lock once it is acquired, and None after each pause while another process holds it.
+    With ``repair`` an unreadable state is written anew; an assigned issue is being worked on, and takes precedence over
+    a salvaged one. If another process repaired it first, the readable state is treated like any other.
 
-        It ends when the waiting time of the sync, over all series, is used up. The pauses grow, because a hundred
-        processes may wait."""
-        tries = 0
-        while tries == 0 or self.clock() < self.ends:
-            tries += 1
-            began = self.clock()
-            try:
-                yield await self.lock.acquire(name)
-            except LockHeld:
-                left = min(self.lock_wait_left, self.ends - self.clock())
-                if left <= 0:
-                    return
-                pause = min(MAX_LOCK_PAUSE, self.chance.uniform(*self.settings.retry.jitter) * 1.5**tries)
-                await self.sleep(min(pause, left))
-                yield None
-                self.lock_wait_left -= self.clock() - began
+    A new state continues from the ``last_known`` one: its revision is never below a known revision, and an issue that
+    was active before keeps the time since when it is active."""
+
+    observed: ObservedSeries
+    by: str | None = None
+    repair: bool = False
+    last_known: LastKnown = NOTHING_KNOWN
+    claim: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __call__(self, series: Series, now: float) -> Series:
+        salvaged = self.repair and series.updated_at == 0.0  # a salvaged state has no time
+        new = salvaged or series.revision == 0
+        base = current = series.counted_from(self.last_known.revision) if new else series
+        if salvaged and series.active is not None:
+            assigned = self.observed.assigned()
+            if assigned and series.active not in assigned:
+                current = current.release(series.active, now)
+        if new:
+            current = current.rebuild(self._live(), now)
+        for number in self.observed.gone:
+            current = current.release(number, now)
+        current = current.expire(now)
+        current = current.enqueue([(live.item, live.micro) for live in self._live()], now)
+        current = current.promote(now, self.claim, self.by)
+        if new:
+            current = self.last_known.restore_since(current)
+        current = current.as_one_change_of(base)
+        if current is base:
+            return base.stamped(now) if salvaged else series
+        return current
+
+    def _live(self) -> list[Live]:
+        return [issue.live for issue in self.observed.open.values()]
+
+    def message(self, before: Series, after: Series) -> str:
+        """The message of the change."""
+        gone = self.observed.gone
+        parts = ["rebuild"] if self.repair else []
+        parts += [f"{reason} #{number}" for number, reason in gone.items() if before.position(number) is not None]
+        if before.active not in (None, after.active, *gone) and not self.repair:
+            parts.append(f"end the lease of #{before.active}")
+        if after.active != before.active and after.active is not None:
+            parts.append(f"{'promote' if after.active in before.queue else 'claim'} #{after.active}")
+        new = [f"#{item}" for item in after.queue if before.position(item) is None]
+        if new:
+            parts.append(f"queue {', '.join(new[:MAX_NAMED])}{' and more' if len(new) > MAX_NAMED else ''}")
+        return signed("sync: " + ("; ".join(parts) or "in step"), self.by)
+
+
+# -- the sync ---------------------------------------------------------------------------------------------------------
 
 
 class SeriesSync:
@@ -257,7 +276,7 @@ class SeriesSync:
     async def _assign(self) -> None:
         """Assign under the lock. While another process holds it, check whether that one has done the work."""
         context, tries, began = self._context, 0, self._context.clock()
-        async for lock in context.try_lock(self._name):
+        async for lock in self._try_lock():
             tries += 1
             if lock is None:
                 try:
@@ -275,6 +294,26 @@ class SeriesSync:
             if not again:
                 return
         raise LockContended(self._name, tries, context.clock() - began)
+
+    async def _try_lock(self) -> AsyncIterator[HeldLock | None]:
+        """Yield the lock once it is acquired, and None after each pause while another process holds it.
+
+        It ends when the waiting time of the sync, over all series, is used up. The pauses grow, because a hundred
+        processes may wait."""
+        context, tries = self._context, 0
+        while tries == 0 or context.clock() < context.ends:
+            tries += 1
+            began = context.clock()
+            try:
+                yield await context.lock.acquire(self._name)
+            except LockHeld:
+                left = min(context.lock_wait_left, context.ends - context.clock())
+                if left <= 0:
+                    return
+                pause = min(MAX_LOCK_PAUSE, context.chance.uniform(*self._settings.retry.jitter) * 1.5**tries)
+                await context.sleep(min(pause, left))
+                yield None
+                context.lock_wait_left -= context.clock() - began
 
     async def _fix_assignments(self, lock: HeldLock) -> bool:
         """Unassign every issue but the active one, and assign that. Returns whether to repeat it, because the active
@@ -376,7 +415,7 @@ class SeriesSync:
     async def _create_tracking_issue(self, body: str) -> int:
         """Create it under the lock, or wait until another process has."""
         context, tracking = self._context, self._context.tracking
-        async for lock in context.try_lock(self._name):
+        async for lock in self._try_lock():
             if lock is not None:
                 try:
                     number = await tracking.show_fresh(self._name, body, create=True)

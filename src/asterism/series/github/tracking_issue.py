@@ -1,13 +1,16 @@
-"""The tracking issue of a series: a view of its state for people.
+"""The tracking issue of a series, a view of its state for people, and the record of it.
 
 GitHub has no conditional update of an issue, so the body is never read as the state. It is written from the state, and
-manual edits are overwritten. The ref ``refs/asterism/tracking/NAME`` names the issue (``tracking_record``), decided by
-compare-and-swap; of two processes that create one, the second closes its own again. If the issue is deleted or
-transferred, another one with the label is used, or a new one is created under the assignment lock of the series, so
-that a hundred processes that find none do not create a hundred.
+manual edits are overwritten. The ref ``refs/asterism/tracking/NAME`` has the record, which names the issue, and is
+changed by compare-and-swap; of two processes that create an issue, the second closes its own again. If the issue is
+deleted or transferred, another one with the label is used, or a new one is created under the assignment lock of the
+series, so that a hundred processes that find none do not create a hundred.
 
-The record also has the last announcements. An active issue that is not among them is announced by the process that
-adds it to the record. Revisions are not compared, because they restart where a state was lost.
+The record also has the discovery rules: the patterns and the label by which the issues of the series are found. A sync
+with other rules must not take every issue for renamed. Last, it has the latest announcements and answers. An active
+issue that is not among them is announced by the process that adds it to the record. Revisions are not compared, because
+they restart where a state was lost. If the state is lost, the record and the body of the tracking issue tell its last
+revision.
 """
 
 from __future__ import annotations
@@ -16,15 +19,14 @@ import contextlib
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from asterism.core.series.machine import Series
+from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.series.github.assignment import Unassignment
-from asterism.series.github.discovery import TRACKING_LABEL, has_label, labels_of
+from asterism.series.github.discovery import TITLE_PATTERN, TRACKING_LABEL, has_label, labels_of
 from asterism.series.github.github_client import GitHubClient, RequestRejected
 from asterism.series.github.github_register import GitHubRegister
-from asterism.series.github.tracking_record import Rules, TrackingRecord
 from asterism.series.register import OutcomeUnknown, RegisterUnavailable, RevisionConflict, Snapshot
 
 MAX_BODY = 65_000
@@ -33,6 +35,134 @@ SHORT_QUEUE = 100
 """Queue entries that are shown if the whole queue is too long."""
 RECORD_TRIES = 4
 """How often a change of the record is tried."""
+MAX_REVISION = 2**53
+"""No series changes that often: a higher revision was written by hand, or by mistake."""
+KEPT_EVENTS = 10
+"""Announcements and answers that are kept: a stale replica of GitHub may show a state that was announced before."""
+
+Rules = Mapping[str, str | None]
+
+
+# -- the record -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrackingRecord:
+    """What the record of a series says; a field that is missing or not valid has its default.
+
+    ``announced`` is the last announcement: ``issue``, ``since``, ``revision``, ``mark`` and the ``earlier`` ones.
+    ``answered`` has the ids of the unassignments that were answered with a comment, newest first. ``mark`` identifies
+    the writer of the last answer."""
+
+    series: str
+    issue: int | None = None
+    rules: Rules | None = None
+    announced: Mapping[str, Any] | None = None
+    answered: tuple[str, ...] = ()
+    mark: str | None = None
+
+    @classmethod
+    def parse(cls, text: str | None, name: str) -> TrackingRecord:
+        try:
+            data = json.loads(text or "null")
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict) or data.get("series") != name:
+            return cls(name)
+        issue, rules, announced, answered = (data.get(key) for key in ("issue", "found_by", "announced", "answered"))
+        if isinstance(announced, dict) and type(announced.get("issue")) is int:
+            since = announced.get("since")
+            announced = {**announced, "since": since if type(since) in (int, float) else None}
+        else:
+            announced = None
+        return cls(
+            name,
+            issue if type(issue) is int else None,
+            rules if isinstance(rules, dict) else None,
+            announced,
+            tuple(event for event in answered if isinstance(event, str)) if isinstance(answered, list) else (),
+        )
+
+    def to_text(self) -> str:
+        optional = {
+            "found_by": self.rules and dict(self.rules),
+            "announced": self.announced,
+            "answered": list(self.answered),
+            "mark": self.mark,
+        }
+        written = {key: value for key, value in optional.items() if value}
+        return json.dumps({"series": self.series, "issue": self.issue, **written}) + "\n"
+
+    def has_announced(self, series: Series) -> bool:
+        """Whether the record has the announcement of this active issue since this time."""
+        return [series.active, series.since] in self._announcements()
+
+    def announcing(self, series: Series, mark: str) -> TrackingRecord:
+        """The record with the announcement of the active issue."""
+        announced = {"issue": series.active, "since": series.since, "revision": series.revision, "mark": mark}
+        return replace(self, announced={**announced, "earlier": self._announcements()[: KEPT_EVENTS - 1]})
+
+    def answering(self, event: str, mark: str) -> TrackingRecord:
+        """The record with the answer to an unassignment."""
+        return replace(self, answered=(event, *self.answered)[:KEPT_EVENTS], mark=mark)
+
+    def _announcements(self) -> list[Any]:
+        if self.announced is None:
+            return []
+        earlier = self.announced.get("earlier")
+        last = [self.announced["issue"], self.announced["since"]]
+        return [last, *(earlier if isinstance(earlier, list) else [])]
+
+
+class LastKnown(NamedTuple):
+    """What is known of a series without its state: a revision that it had, and issues that were active, since when."""
+
+    revision: int = 0
+    active: tuple[tuple[int, float | None], ...] = ()
+
+    @classmethod
+    def of(cls, record: TrackingRecord, body: str | None = None) -> LastKnown:
+        """From the record, and the body of the tracking issue, which shows the state.
+
+        Anyone can edit the body, so it decides only about the revision to continue from."""
+        shown, announced = _state_in_body(body, record.series), record.announced
+        revision = announced.get("revision") if announced is not None else 0
+        known = [shown.revision, revision if type(revision) is int else 0]
+        active = [(shown.active, shown.since)] if isinstance(shown.active, int) else []
+        if announced is not None:
+            active.append((announced["issue"], announced["since"]))
+        return cls(min(max(known), MAX_REVISION), tuple(active))
+
+    def restore_since(self, series: Series) -> Series:
+        """The series with the time since when its issue is active, if that is known."""
+        for number, since in self.active:
+            series = series.active_since(number, since)
+        return series
+
+
+NOTHING_KNOWN = LastKnown()
+
+
+def _state_in_body(body: str | None, name: str) -> Series:
+    """The state that a tracking issue shows; an unused series if it shows none."""
+    document = (body or "").replace("\r\n", "\n").partition("```json\n")[2].rpartition("```")[0]
+    try:
+        return Series.from_text(document, name)
+    except UnreadableSeries:
+        return Series(name)
+
+
+def other_rules_reason(rules: Rules | None) -> str:
+    """Why a series whose issues are found by other rules is skipped."""
+    if rules is None:
+        return "because these patterns and labels find none of its issues"
+    label = f" and the label {rules.get('label')!r}" if rules.get("label") else ""
+    pattern = rules.get("pattern")
+    named = "default pattern" if pattern == TITLE_PATTERN else f"pattern {pattern!r}"
+    return f"because its issues are found by the {named}{label}"
+
+
+# -- the issue --------------------------------------------------------------------------------------------------------
 
 
 def title_of(name: str) -> str:
@@ -47,6 +177,7 @@ def shown_body(name: str, tracking: Iterable[Mapping[str, Any]]) -> str | None:
 def body_of(series: Series, note: str = "") -> str:
     """The body for a state: the same text for the same state, so that it is written only when the state changes.
 
+    A new wording would be written into every tracking issue once, so the words stay as they are.
     Of a queue that is too long for an issue only the beginning is shown, and the document if it fits on one line."""
     document = series.to_text().rstrip("\n")
     one_line = json.dumps(series.to_document(), ensure_ascii=False, separators=(",", ":"))
@@ -55,7 +186,7 @@ def body_of(series: Series, note: str = "") -> str:
         body = _body(series, note, SHORT_QUEUE, ["```json", one_line, "```"])
     if len(body) > MAX_BODY:
         body = _body(
-            series, note, SHORT_QUEUE, ["The state is too long for an issue: `asterism series status` shows it."]
+            series, note, SHORT_QUEUE, ["The whole of it is too long for an issue: `asterism series status` says it."]
         )
     return body
 
@@ -68,10 +199,10 @@ def _body(series: Series, note: str, places: int, end: list[str]) -> str:
     paused = plain(series.paused or "")[:500]
     lines = [
         f"<!-- asterism-series: {plain(series.name)} -->",
-        f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, and the "
-        "others wait in this order. Asterism maintains this issue and overwrites manual edits.",
+        f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, the "
+        "others wait in this order. Asterism keeps this view; manual changes here are overwritten.",
         *([f"> {note}"] if note else []),
-        *([f"> Paused {paused}. No issue is promoted until the series is resumed."] if series.paused else []),
+        *([f"> Paused {paused}. Nobody is promoted until it is resumed."] if series.paused else []),
         "",
         "| place | issue |",
         "| --- | --- |",
@@ -94,7 +225,7 @@ def unassigned_note(series: Series, person: str, assignee: str) -> str:
 
 
 def _issue(item: object) -> str:
-    return "none" if item is None else f"#{item}"
+    return "nobody" if item is None else f"#{item}"
 
 
 def plain(text: str) -> str:

@@ -134,15 +134,15 @@ class ServerClock:
     def __call__(self) -> float:
         return self.own() + self._offset
 
-    def learn(self, said: float, asked: float) -> None:
-        """Take a sample: a reply with the server's time ``said`` has just arrived to a request sent at ``asked`` by our
-        own clock."""
-        heard = self.own()
-        error = (heard - asked) / 2
-        offset = said - (asked + heard) / 2
-        known = self._error + DRIFT * (heard - self._sampled_at)
+    def learn(self, server_time: float, asked: float) -> None:
+        """Take a sample: a reply with the server's time has just arrived, to a request sent at ``asked`` by our own
+        clock."""
+        received = self.own()
+        error = (received - asked) / 2
+        offset = server_time - (asked + received) / 2
+        known = self._error + DRIFT * (received - self._sampled_at)
         if error <= known or abs(offset - self._offset) > error + known:
-            self._offset, self._error, self._sampled_at = offset, error, heard
+            self._offset, self._error, self._sampled_at = offset, error, received
 
 
 class Connection(Protocol):
@@ -171,7 +171,7 @@ class ConnectionFactory:
         self.address = address
         self.timeout = timeout
         self.clock = clock
-        self.settled = False
+        self.opened = False
         """Whether the store was opened: from then on a server that refuses writes is temporarily unavailable."""
 
     async def connect(self, settings: Mapping[str, str]) -> Connection:
@@ -210,11 +210,11 @@ class ConnectionFactory:
         }
 
     def _verdict(self, refusals: list[StoreError]) -> StoreError:
-        said = "; ".join(dict.fromkeys(str(refusal) for refusal in refusals))
+        reasons = "; ".join(dict.fromkeys(str(refusal) for refusal in refusals))
         kinds = {type(refusal) for refusal in refusals}
-        if len(kinds) == 1 and not (self.settled and StoreReadOnly in kinds):
-            return kinds.pop()(said)
-        return StoreUnavailable(said)
+        if len(kinds) == 1 and not (self.opened and StoreReadOnly in kinds):
+            return kinds.pop()(reasons)
+        return StoreUnavailable(reasons)
 
 
 def _refusal(error: Exception, shown: str) -> StoreError:

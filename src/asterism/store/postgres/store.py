@@ -38,10 +38,10 @@ from asterism.store.postgres.notifications import Listener, NotificationSender, 
 from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads
 from asterism.store.postgres.schema import migrate, statements
-from asterism.store.protocol import Change, Register, TakeRequest, Usage, Watch, Write
+from asterism.store.protocol import Change, PutRun, Register, TakeRequest, Usage, Watch, Write
 from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of
 from asterism.store.store_errors import StoreCorrupt, StoreError
-from asterism.store.watches import Watches, topic_of
+from asterism.store.watches import Watches, topics_of
 
 TIMEOUT = 30.0
 PAGE = 200
@@ -99,7 +99,7 @@ class PostgresStore(Reads):
         except BaseException:
             await store.close()
             raise
-        factory.settled = True
+        factory.opened = True
         return store
 
     @property
@@ -114,7 +114,7 @@ class PostgresStore(Reads):
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = await self._queue.take(request, step)
-        topics = {topic for run in taken if (topic := topic_of(run)) is not None}
+        topics = topics_of([PutRun(run, run.revision) for run in taken])
         if topics:
             self._committed(topics)
         return taken

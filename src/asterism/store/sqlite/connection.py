@@ -63,6 +63,7 @@ class FileConnection:
         self._name = os.fspath(path)
         self.busy_timeout = busy_timeout
         self.identity: Identity | None = None
+        self._log, self._index = (path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-shm"))
         self._leader = leader
         self._connection: sqlite3.Connection | None = None
         self.cursor: sqlite3.Cursor | None = None
@@ -70,15 +71,15 @@ class FileConnection:
         self._replaced = False
 
     def first_open(self, create: bool) -> None:
-        """Open the file. If there is none, create it, or raise StoreMissing."""
+        """Open the file. If it does not exist, create it, or raise StoreMissing."""
         try:
-            self._find_or_make(create)
+            self._find_or_create(create)
         except OSError as error:  # such as a name that is too long, or a read-only disk
             why = error.strerror or error
             raise StoreMissing(f"there is no file {self.path}, and it cannot be created: {why}") from error
         self._open(new=True)
 
-    def _find_or_make(self, create: bool) -> None:
+    def _find_or_create(self, create: bool) -> None:
         folder = self.path.parent
         if not folder.is_dir():
             raise StoreMissing(f"there is no directory {folder} for the store {self.path.name}; create it first")
@@ -99,15 +100,14 @@ class FileConnection:
 
     def _check_before_opening(self, create: bool) -> None:
         """Raises StoreCorrupt if SQLite would silently drop acknowledged commits."""
-        log, index = self._companions()
-        if _size(log) or not create:
+        if (_size(self._log) or not create) and not _size(self.path):
             self._wait_for_content()
         with _opening:
             problem = None if _open_here[self._found()] else missing_commits(self.path)
         if problem is not None:
             raise StoreCorrupt(
-                f"commits to {self.path} are missing: {problem}. Restore a complete copy of {log.name}. "
-                f"To continue without these commits, remove {index.name}"
+                f"commits to {self.path} are missing: {problem}. Restore a complete copy of {self._log.name}. "
+                f"To continue without these commits, remove {self._index.name}"
             )
 
     def _wait_for_content(self) -> None:
@@ -122,7 +122,8 @@ class FileConnection:
     def ready(self) -> sqlite3.Cursor:
         """Return the cursor. Raises StoreUnavailable if the file is missing, and once after it was replaced: the
         pending writes were meant for the old file."""
-        self.follow()
+        if (found := self._found()) != self.identity:
+            self._switch(found)
         if self.cursor is None:
             self._open()
         if self._replaced:
@@ -133,18 +134,8 @@ class FileConnection:
 
     def follow(self) -> None:
         """Switch to the file that is there now, if it is another one. Raises StoreUnavailable."""
-        found = self._found()
-        if found == self.identity:
-            return
-        if self._leader is None:
-            self._finish()
-            self._open()
-            self._replaced = True
-        elif found == self._leader.identity:
-            self.close()
-            self._open()
-        else:
-            raise moved(self.path)
+        if (found := self._found()) != self.identity:
+            self._switch(found)
 
     def cursor_if_current(self) -> sqlite3.Cursor | None:
         """Return the cursor if the file is open and was not replaced."""
@@ -215,7 +206,7 @@ class FileConnection:
                 raise self.fault(error) from error
             raise
         self._connection, self.cursor = connection, connection.cursor()
-        self._beside = {path: _identity(path) for path in self._companions()}
+        self._beside = {path: _identity(path) for path in (self._log, self._index)}
         self.identity = identity
 
     def _prepare(self, connection: sqlite3.Connection, new: bool) -> None:
@@ -230,10 +221,18 @@ class FileConnection:
             connection.execute("PRAGMA query_only = 1")
         connection.execute("PRAGMA data_version").fetchone()  # any read opens the log
 
-    # -- leaving a replaced file ------------------------------------------------------------------------------
+    # -- leaving a replaced file ---------------------------------------------------------------------------------------
 
-    def _companions(self) -> list[Path]:
-        return [self.path.with_name(f"{self.path.name}{suffix}") for suffix in ("-wal", "-shm")]
+    def _switch(self, found: Identity) -> None:
+        if self._leader is None:
+            self._finish()
+            self._open()
+            self._replaced = True
+        elif found == self._leader.identity:
+            self.close()
+            self._open()
+        else:
+            raise moved(self.path)
 
     def _finish(self) -> None:
         """Checkpoint the old file, wherever it is now, and remove its log, which SQLite would take for the new

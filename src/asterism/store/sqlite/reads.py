@@ -6,7 +6,6 @@ Each reader thread has its own connection, so that a slow read blocks neither ev
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import sqlite3
 import threading
@@ -20,9 +19,9 @@ from asterism.store import row_codec
 from asterism.store.protocol import Change, Notice, ProgressReport, Query, Register, Usage, WaitingRuns
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import corrupt
-from asterism.store.sqlite.group_commit import closed
+from asterism.store.sqlite.group_commit import call_soon, closed, resolve
 from asterism.store.sqlite.schema import STATEMENTS
-from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
+from asterism.store.store_errors import CorruptRecord, StoreUnavailable
 
 Result = TypeVar("Result")
 _Read = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]
@@ -83,10 +82,10 @@ class ReaderThreads:
                 answer = read(connection.ready(), *arguments)
             except Exception as error:
                 fault = self._fault(error, connection)
-            self._tell(future, answer, fault)
+            call_soon(self._loop, resolve, future, answer, fault)
             del request, read, arguments, future, answer, fault  # an idle thread keeps no objects alive
         connection.close()
-        self._tell(request, None, None)
+        call_soon(self._loop, resolve, request, None, None)
 
     def _fault(self, error: Exception, connection: FileConnection) -> Exception:
         fault = error
@@ -95,24 +94,11 @@ class ReaderThreads:
             connection.close()
         elif isinstance(error, StoreUnavailable):
             self._on_moved()
-        elif type(error) is StoreCorrupt and str(self._path) not in str(error):
+        elif isinstance(error, CorruptRecord):
             fault = corrupt(self._path, error)
         if fault is not error:
             fault.__cause__ = error
         return fault
-
-    def _tell(self, future: asyncio.Future[Any], answer: Any, fault: Exception | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(_settle, future, answer, fault)
-
-
-def _settle(future: asyncio.Future[Any], answer: Any, fault: Exception | None) -> None:
-    if future.done():
-        return
-    if fault is None:
-        future.set_result(answer)
-    else:
-        future.set_exception(fault)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -177,7 +163,7 @@ def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
             {RunStatus(status): number for status, number in cursor.execute(STATEMENTS["counts"]).fetchall()}
         )
     except ValueError as error:
-        raise StoreCorrupt(f"a run has an unknown status: {error}") from error
+        raise CorruptRecord(f"a run has an unknown status: {error}") from error
 
 
 def sessions(cursor: sqlite3.Cursor, ended: bool) -> list[Session]:
@@ -198,7 +184,7 @@ def register_of(row: Sequence[Any]) -> Register:
     try:
         return Register(row[0], row_codec.from_text(row[1]), row[2])
     except (TypeError, ValueError) as error:
-        raise StoreCorrupt(f"register {row[0]} cannot be read: {error!r}") from error
+        raise CorruptRecord(f"register {row[0]} cannot be read: {error!r}") from error
 
 
 def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
@@ -212,7 +198,7 @@ def report_of(row: Sequence[Any]) -> ProgressReport:
         progress, tail = row_codec.from_text(row[2])
         return ProgressReport(row[0], row[1], None if progress is None else Progress(*progress), tail)
     except (TypeError, ValueError) as error:
-        raise StoreCorrupt(f"the report on run {row[0]} cannot be read: {error!r}") from error
+        raise CorruptRecord(f"the report on run {row[0]} cannot be read: {error!r}") from error
 
 
 def notices(cursor: sqlite3.Cursor, run_id: str | None, after: int, limit: int) -> list[tuple[int, Notice]]:
@@ -224,7 +210,7 @@ def notice_of(text: str) -> Notice:
     try:
         return row_codec.notice_of(row_codec.from_text(text))
     except (TypeError, ValueError) as error:
-        raise StoreCorrupt(f"a notice cannot be read: {error!r}") from error
+        raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
 
 
 # -- change feed -------------------------------------------------------------------------------------------------------
@@ -244,12 +230,12 @@ def left_to(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, str]:
     return dict(cursor.execute(STATEMENTS["left_to"], (row_codec.to_text(list(run_ids)),)).fetchall())
 
 
-def copies(cursor: sqlite3.Cursor, whom: str, limit: int, after: str) -> list[Run]:
-    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (whom, after, limit)).fetchall()]
+def copies(cursor: sqlite3.Cursor, peer: str, limit: int, after: str) -> list[Run]:
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (peer, after, limit)).fetchall()]
 
 
 def judges(cursor: sqlite3.Cursor) -> set[str]:
-    return {whom for (whom,) in cursor.execute(STATEMENTS["judges"]).fetchall()}
+    return {peer for (peer,) in cursor.execute(STATEMENTS["judges"]).fetchall()}
 
 
 def usage(cursor: sqlite3.Cursor, store: str) -> Usage:

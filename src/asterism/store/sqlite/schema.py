@@ -64,7 +64,9 @@ def migrate(connection: sqlite3.Connection, path: Path, patience: float) -> None
                         connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {LATEST}")
-    _enable_wal(connection, path, patience)
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode != "wal":
+        _enable_wal(connection, path, patience)
 
 
 def statements(script: str) -> Iterator[str]:

@@ -91,7 +91,7 @@ class SqliteStore:
             return
         if len(writes) > 1:
             check_distinct_records(writes)
-        await self._writer.submit(CommitJob(self._writer.future(), writes, self.clock))
+        await self._writer.submit(CommitJob(writes, self.clock))
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[Run] = []
@@ -99,7 +99,7 @@ class SqliteStore:
         while page is not None:
             left = request if not taken else replace(request, limit=request.limit - len(taken))
             try:
-                more, page = await self._writer.submit(TakeJob(self._writer.future(), left, step, page))
+                more, page = await self._writer.submit(TakeJob(left, step, page))
             except StoreUnavailable:
                 if not taken:
                     raise
@@ -110,7 +110,7 @@ class SqliteStore:
     async def heartbeat(
         self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
     ) -> HeartbeatReply:
-        job = HeartbeatJob(self._writer.future(), session, profile, reports, self.clock)
+        job = HeartbeatJob(session, profile, reports, self.clock)
         reply: HeartbeatReply = await self._writer.submit(job)
         return reply
 
@@ -148,7 +148,7 @@ class SqliteStore:
 
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
-        if len(self._watches) == 1:
+        if len(self._watches.open) == 1:
             self._writer.poll()
         return watch
 
@@ -163,7 +163,7 @@ class SqliteStore:
         return await asyncio.to_thread(self._blobs.read, name)
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        deleted: int = await self._writer.submit(PruneJob(self._writer.future(), ended_before, limit, keep))
+        deleted: int = await self._writer.submit(PruneJob(ended_before, limit, keep))
         if deleted == 0:
             before = min(ended_before, self.clock() - max(spare, self._blob_age))
             # listed before the references are read: a blob that is put again after that is younger than ``before``
@@ -181,7 +181,7 @@ class SqliteStore:
     # -- change feed -------------------------------------------------------------------------------------------------
 
     async def start_feed(self) -> str:
-        feed: str = await self._writer.submit(StartFeedJob(self._writer.future()))
+        feed: str = await self._writer.submit(StartFeedJob())
         return feed
 
     async def changes(self, after: int, limit: int) -> list[Change]:
@@ -200,7 +200,7 @@ class SqliteStore:
         return await self._readers.ask(reads.judges)
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
-        await self._writer.submit(ForgetSessionsJob(self._writer.future(), ids))
+        await self._writer.submit(ForgetSessionsJob(ids))
 
     async def usage(self, store: str) -> Usage:
         return await self._readers.ask(reads.usage, store)

@@ -33,7 +33,6 @@ from asterism.store.protocol import (
 )
 from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import Conflict
-from asterism.store.watches import topics_of
 
 Statement = tuple[str, tuple[Any, ...], str]
 """SQL, its values, and the name of the record that was not as expected if the statement changes no row."""
@@ -58,14 +57,17 @@ _FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
 
 
 class Job:
-    """``future`` receives the result once it is durable, or the error."""
+    """``future`` receives the result once it is durable, or the error; the writer makes it. ``writes`` are the writes
+    whose topics are woken then."""
 
-    __slots__ = ("error", "future", "result")
+    __slots__ = ("error", "future", "result", "writes")
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self.future = future
+    future: asyncio.Future[Any]
+
+    def __init__(self) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
+        self.writes: Sequence[Write] = ()
 
     @property
     def one_statement(self) -> bool:
@@ -76,21 +78,13 @@ class Job:
         """Do the job. If it is ``alone`` in its transaction and leaves an ``error``, the caller rolls back."""
         raise NotImplementedError
 
-    def perform_alone(self, cursor: sqlite3.Cursor) -> None:
-        self.perform(cursor, True)
-
-    def topics(self) -> set[str]:
-        """The topics to wake once the job is done."""
-        return set()
-
 
 class CommitJob(Job):
     """A commit."""
 
-    __slots__ = ("statements", "writes")
+    __slots__ = ("statements",)
 
-    def __init__(self, future: asyncio.Future[Any], writes: Sequence[Write], clock: Callable[[], float]) -> None:
-        self.future = future
+    def __init__(self, writes: Sequence[Write], clock: Callable[[], float]) -> None:
         self.result = self.error = None
         self.writes = writes
         self.statements: list[Statement] = [
@@ -108,31 +102,27 @@ class CommitJob(Job):
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         try:
-            perform(cursor, self.statements, alone)
+            execute_all(cursor, self.statements, alone)
         except (Conflict, ValueError, OverflowError) as error:
             self.error = error
-
-    def topics(self) -> set[str]:
-        return topics_of(self.writes)
 
 
 class HeartbeatJob(Job):
     """A heartbeat. The result is a HeartbeatReply."""
 
-    __slots__ = ("clock", "profile", "said", "session")
+    __slots__ = ("clock", "profile", "reports", "session")
 
     def __init__(
         self,
-        future: asyncio.Future[Any],
         session: str,
         profile: Mapping[str, Any],
         reports: Sequence[ProgressReport],
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(future)
+        super().__init__()
         self.session = session
         self.profile = row_codec.to_text(dict(profile))
-        self.said = [(report.run, report.epoch, encode_report(report)) for report in reports]
+        self.reports = [(report.run, report.epoch, encode_report(report)) for report in reports]
         self.clock = clock
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
@@ -142,22 +132,22 @@ class HeartbeatJob(Job):
             return
         (draining,) = cursor.execute(_DRAINING, (self.session,)).fetchone()
         held = [
-            OwnedRun(run_id, epoch, RunStatus(status), wish)
-            for run_id, epoch, status, wish in cursor.execute(_HELD, (self.session,)).fetchall()
+            OwnedRun(run_id, epoch, RunStatus(status), stop_request)
+            for run_id, epoch, status, stop_request in cursor.execute(_HELD, (self.session,)).fetchall()
         ]
-        if self.said:
+        if self.reports:
             epochs = {one.run: one.epoch for one in held}
-            cursor.executemany(_PUT_REPORT, [said for said in self.said if epochs.get(said[0]) == said[1]])
+            cursor.executemany(_PUT_REPORT, [report for report in self.reports if epochs.get(report[0]) == report[1]])
         self.result = HeartbeatReply(now, True, bool(draining), held)
 
 
 class PruneJob(Job):
-    """Deletion of old runs, or, if there is none, of records to which none refers. The result is the number of runs."""
+    """Deletion of old runs, or, if no run is old enough, of records without a run. The result is the number of runs."""
 
     __slots__ = ("ended_before", "keep", "limit")
 
-    def __init__(self, future: asyncio.Future[Any], ended_before: float, limit: int, keep: Sequence[str]) -> None:
-        super().__init__(future)
+    def __init__(self, ended_before: float, limit: int, keep: Sequence[str]) -> None:
+        super().__init__()
         self.ended_before = ended_before
         self.limit = limit
         self.keep = row_codec.to_text(list(keep))
@@ -179,9 +169,6 @@ class StartFeedJob(Job):
 
     __slots__ = ()
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        super().__init__(future)
-
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         for name in _FEED_TRIGGERS:
             cursor.execute(STATEMENTS[name])
@@ -196,8 +183,8 @@ class ForgetSessionsJob(Job):
 
     __slots__ = ("ids",)
 
-    def __init__(self, future: asyncio.Future[Any], ids: Sequence[str]) -> None:
-        super().__init__(future)
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__()
         self.ids = row_codec.to_text(list(ids))
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
@@ -271,40 +258,34 @@ def _put_session(session: Session, expected: int | None, clock: Callable[[], flo
     return STATEMENTS["update_session_abroad" if state == ABROAD else "update_session"], values, what
 
 
-def perform(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool) -> None:
+def execute_all(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool) -> None:
     """Execute all statements or none; if they are ``alone`` in their transaction, the caller rolls back. Raises
     Conflict, and ValueError or OverflowError for a value that SQLite cannot hold. Any other error of SQLite concerns
     the whole transaction."""
-    if alone or len(statements) == 1:
-        for statement in statements:
-            perform_one(cursor, statement)
-        return
-    cursor.execute("SAVEPOINT batch")
+    savepoint = not alone and len(statements) > 1
+    if savepoint:
+        cursor.execute("SAVEPOINT batch")
     try:
         for statement in statements:
-            perform_one(cursor, statement)
+            sql, values, what = statement
+            try:
+                cursor.execute(sql, values)
+            except sqlite3.IntegrityError as error:
+                raise _refusal(cursor, statement, error) from None
+            except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
+                raise ValueError(f"{what} cannot be stored: {error}") from error
+            if cursor.rowcount == 1 or (sql in _EXPECTATIONS and cursor.fetchone() is not None):
+                continue
+            if what is _NO_FEED:
+                raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
+            raise Conflict(what)
     except (Conflict, ValueError, OverflowError):
-        cursor.execute("ROLLBACK TO batch")
+        if savepoint:
+            cursor.execute("ROLLBACK TO batch")
         raise
     finally:
-        if cursor.connection.in_transaction:
+        if savepoint and cursor.connection.in_transaction:
             cursor.execute("RELEASE batch")
-
-
-def perform_one(cursor: sqlite3.Cursor, statement: Statement) -> None:
-    sql, values, what = statement
-    try:
-        cursor.execute(sql, values)
-    except sqlite3.IntegrityError as error:
-        raise _refusal(cursor, statement, error) from None
-    except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
-        raise ValueError(f"{what} cannot be stored: {error}") from error
-    if cursor.rowcount == 1:
-        return
-    if sql not in _EXPECTATIONS or cursor.fetchone() is None:
-        if what is _NO_FEED:
-            raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
-        raise Conflict(what)
 
 
 def _refusal(cursor: sqlite3.Cursor, statement: Statement, error: sqlite3.IntegrityError) -> Exception:

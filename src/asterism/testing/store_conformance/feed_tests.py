@@ -23,7 +23,7 @@ from asterism.store.protocol import (
     for_device,
 )
 from asterism.store.store_errors import StoreError
-from asterism.testing.conformance import PATIENCE, StoreTests
+from asterism.testing.conformance import WAKE_TIMEOUT, StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -224,9 +224,9 @@ class FeedTests(StoreTests):
         ends = store.watch(frozenset({ENDED_TOPIC}))
         try:
             await store.commit([PutCopy(assigned_to(a_run(1), _ABROAD), None, PEER)])
-            assert await device.wait(PATIENCE)
+            assert await device.wait(WAKE_TIMEOUT)
             await store.commit([PutCopy(completed(held_by(a_run(2), _ABROAD)), None, PEER)])
-            assert await ends.wait(PATIENCE)
+            assert await ends.wait(WAKE_TIMEOUT)
         finally:
             device.close()
             ends.close()

@@ -24,7 +24,7 @@ from asterism.store.protocol import (
     Write,
     for_device,
 )
-from asterism.testing.conformance import PATIENCE, StoreTests
+from asterism.testing.conformance import WAKE_TIMEOUT, StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FLOW,
     a_run,
@@ -227,7 +227,7 @@ class HeartbeatTests(StoreTests):
 
 async def _waiting(watch: Watch) -> asyncio.Task[bool]:
     """Start a task that is waiting when this returns."""
-    task = asyncio.create_task(watch.wait(PATIENCE))
+    task = asyncio.create_task(watch.wait(WAKE_TIMEOUT))
     await asyncio.sleep(0)
     return task
 
@@ -256,14 +256,14 @@ class WatchTests(StoreTests):
     async def test_a_wake_before_the_wait_counts(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         await added(store, a_run(1))
-        assert await watch.wait(PATIENCE)
+        assert await watch.wait(WAKE_TIMEOUT)
         watch.close()
 
     async def test_a_watch_is_not_woken_without_a_commit(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
         assert await _comes_to_rest(watch)
         await added(store, a_run(1))
-        assert await watch.wait(PATIENCE)
+        assert await watch.wait(WAKE_TIMEOUT)
         assert await _comes_to_rest(watch)
         assert not all([await watch.wait(0.0) for _ in range(10)])
         watch.close()
@@ -298,7 +298,7 @@ class WatchTests(StoreTests):
             watches = [one.watch(frozenset({topic, "another"})) for one in (store, other)]
             await (store, other)[number % 2].commit([PutRegister(f"a{number}", 1, None), write])
             for watch in watches:
-                assert await watch.wait(PATIENCE), (topic, number)
+                assert await watch.wait(WAKE_TIMEOUT), (topic, number)
                 watch.close()
 
     async def test_a_watch_is_not_woken_by_commits_of_other_topics(self, store: Store, other: Store) -> None:
@@ -308,7 +308,7 @@ class WatchTests(StoreTests):
         await joined(store, session)
         first = store.watch(frozenset({OFFERED}))
         await added(other, a_run(9))
-        assert await first.wait(PATIENCE)  # an engine wakes all watches when it begins to listen, and now it has begun
+        assert await first.wait(WAKE_TIMEOUT)  # an engine wakes all watches when it begins to listen, and now it has begun
         first.close()
         garage, last = store.watch(frozenset({for_device("garage"), ENDED_TOPIC})), store.watch(frozenset({OFFERED}))
         run = a_run(1)
@@ -320,7 +320,7 @@ class WatchTests(StoreTests):
             await added(store, completed(held_by(run, session)))
         assert await _comes_to_rest(last)
         await added(store, a_run(3))
-        assert await last.wait(PATIENCE)  # commits wake in order, so earlier wakes have arrived
+        assert await last.wait(WAKE_TIMEOUT)  # commits wake in order, so earlier wakes have arrived
         assert not await garage.wait(0.0)
         garage.close()
         last.close()
@@ -330,7 +330,7 @@ class WatchTests(StoreTests):
         closed.close()
         closed.close()
         await added(store, a_run(1))
-        assert await other.wait(PATIENCE)
+        assert await other.wait(WAKE_TIMEOUT)
         assert not await closed.wait(0.0)
         other.close()
 
@@ -349,7 +349,7 @@ class WatchTests(StoreTests):
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await added(store, a_run(1))
-        assert await watch.wait(PATIENCE)
+        assert await watch.wait(WAKE_TIMEOUT)
         watch.close()
 
     async def test_waiting_and_reading_again_misses_nothing(self, store: Store, other: Store) -> None:
