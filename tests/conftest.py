@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,11 @@ settings.register_profile("asterism", settings.get_profile("random"), derandomiz
 settings.load_profile("asterism")
 assert hasattr(providers, "_get_local_constants")
 providers._get_local_constants = lambda: providers._local_constants
+
+# httpcore tries to import sniffio for each lock. Where it is not installed, Python searches its whole path every time:
+# that was most of the processor time of tests that send HTTP requests. None ends the search at once.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 _numbers = itertools.count(1)
 _shared_server = pytest.StashKey[Server]()

@@ -308,7 +308,9 @@ class WatchTests(StoreTests):
         await joined(store, session)
         first = store.watch(frozenset({OFFERED}))
         await added(other, a_run(9))
-        assert await first.wait(WAKE_TIMEOUT)  # an engine wakes all watches when it begins to listen, and now it has begun
+        assert await first.wait(
+            WAKE_TIMEOUT
+        )  # an engine wakes all watches when it begins to listen, and now it has begun
         first.close()
         garage, last = store.watch(frozenset({for_device("garage"), ENDED_TOPIC})), store.watch(frozenset({OFFERED}))
         run = a_run(1)
