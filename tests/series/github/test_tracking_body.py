@@ -9,7 +9,7 @@ from asterism.series.github.tracking_issue import body_of
 ACTIVE = """\
 <!-- asterism-series: RFC-093 -->
 The state of the series **RFC-093**: at most one of its issues is assigned at a time, the others wait in this order. \
-Asterism keeps this view; manual changes here are overwritten.
+Asterism keeps this view; what is written here by hand is overwritten.
 
 | place | issue |
 | --- | --- |
@@ -37,7 +37,7 @@ Asterism keeps this view; manual changes here are overwritten.
 PAUSED = """\
 <!-- asterism-series: RFC-093 -->
 The state of the series **RFC-093**: at most one of its issues is assigned at a time, the others wait in this order. \
-Asterism keeps this view; manual changes here are overwritten.
+Asterism keeps this view; what is written here by hand is overwritten.
 > Asterism only observes this series: nothing is assigned or promoted by it.
 > Paused by ada: holiday. Nobody is promoted until it is resumed.
 

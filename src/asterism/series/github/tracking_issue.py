@@ -200,7 +200,7 @@ def _body(series: Series, note: str, places: int, end: list[str]) -> str:
     lines = [
         f"<!-- asterism-series: {plain(series.name)} -->",
         f"The state of the series **{plain(series.name)}**: at most one of its issues is assigned at a time, the "
-        "others wait in this order. Asterism keeps this view; manual changes here are overwritten.",
+        "others wait in this order. Asterism keeps this view; what is written here by hand is overwritten.",
         *([f"> {note}"] if note else []),
         *([f"> Paused {paused}. Nobody is promoted until it is resumed."] if series.paused else []),
         "",
