@@ -15,7 +15,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet import monitor
 from asterism.fleet.device import completion, heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.held_run import HeldRun
+from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
 from asterism.store.protocol import TakeRequest

@@ -109,7 +109,7 @@ class SimExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         return None
 
-    def check(self, work: RunWork) -> str | None:
+    def check(self, workflow: Workflow, given: Any) -> str | None:
         return None
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
