@@ -132,7 +132,7 @@ def test_a_series_names_its_active_run_and_the_place_in_the_queue(scene: Scene) 
 
 
 def second_of_a_series(scene: Scene, state: dict[str, Any] | None) -> Run:
-    """A run that waits in a series, of which the store then keeps something else, or nothing."""
+    """A run that waits in a series; then the record of the series is replaced or removed."""
     scene.create(series="s")
     second = scene.create(series="s")
 

@@ -86,7 +86,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 @pytest.fixture(scope="module")
 def closed(killed: Scene, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """Whoever opened it last has closed it: everything is in the one file."""
+    """The last process has closed it: everything is in the one file."""
     scene = copy_of(killed, tmp_path_factory.mktemp("closed") / "store")
     scene.ok("runs", "list")
     assert not log_of(scene.file).exists()

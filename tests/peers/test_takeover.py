@@ -24,7 +24,7 @@ async def passes(side: Side, takeover: Takeover, seconds: float) -> None:
 
 
 async def left(**terms: object) -> tuple[Side, Side, Run]:
-    """A waiting run of the laptop, of which the kitchen has a copy."""
+    """A waiting run of the laptop, with a copy in the kitchen."""
     laptop, kitchen = await two()
     run = await laptop.create(**terms)
     await laptop.sync_with(kitchen)

@@ -127,7 +127,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https
 
 
 def test_a_certificate_that_nobody_vouches_for_is_told_at_once(remote: str, tmp_path: Path) -> None:
-    """Not after as many tries as are allowed, and not as a change of which nothing is known."""
+    """Not after all allowed tries, and not as a change with an unknown outcome."""
     other = certificate(tmp_path)
     for trusts in ({"GIT_SSL_CAINFO": str(other)}, {}):
         code, out, said = asterism("claim", NAME, "--issue", "1", "--tries", "0", "--remote", remote, **trusts)
@@ -147,7 +147,7 @@ def test_a_certificate_that_has_run_out_is_told(tmp_path: Path) -> None:
 
 
 class Exchanged(GitRegister):
-    """What is read is read with one certificate, and then the other one is met."""
+    """Reads see one certificate, and the push then sees another."""
 
     reads = 0
     files: tuple[Path, Path]

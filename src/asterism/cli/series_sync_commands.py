@@ -244,7 +244,7 @@ async def _series_of_issue(service: SyncService, issue: int | None) -> frozenset
 def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
     """The place of an issue: claimed, queued, left (it is closed), or none (it belongs to no selected series).
 
-    A sync that only observes claims nothing, so its status is none of these."""
+    A sync that only observes claims nothing, so its status is ``observed``."""
     series = report.series[0] if report.series else None
     position = series.state.position(issue) if series else None
     status = "left" if position is None else "claimed" if position == 0 else "queued"

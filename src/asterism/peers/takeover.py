@@ -15,7 +15,7 @@ the silent peer or not, at most five times in an hour for the same peer.
 **Removal.** A person who removes a peer decides whether its unfinished runs are held or adopted. *Held* are runs that
 have not ended and
 
-- were left to the peer: its own runs, as far as there are copies here, and our runs that a device of the peer has
+- were left to the peer: its own runs, with copies here, and our runs that a device of the peer has
   claimed. Devices here do not take copies, so nothing happens to them; an assignment to a device of ours that was not
   answered yet is taken back;
 - or were first received from the peer, are ours to decide by now, and have not started: they are paused. A run that a

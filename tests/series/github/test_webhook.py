@@ -144,7 +144,7 @@ def test_more_than_this_machine_takes_tls():
 
 
 class Noting:
-    """A service that notes what it is asked for, and fails as often as it is told to."""
+    """A service that records its requests, and fails a given number of times."""
 
     def __init__(self, fails: int = 0) -> None:
         self.asked: list[frozenset[str] | None] = []
