@@ -3,7 +3,7 @@
 While one step computes, nothing else of the loop goes on: heartbeats are late, and tasks with a short timeout end
 although they did nothing wrong. A test in which a step takes too long fails, with the step and the place in the code.
 
-What is measured is the processor time of the loop's own thread, without the garbage collector, whose work grows with
+The measure is the processor time of the loop's own thread, without the garbage collector, whose work grows with
 the heap of the whole test process. A step that waits for the processor on a busy machine is therefore not blamed. A
 machine may also be slow for a while (a shared core, a virtual machine): right after a stall the watchdog measures how
 fast the machine computes now, against the best it has seen, and takes that much off. While the machine has more to do

@@ -181,7 +181,7 @@ def nothing_is_left_undone(module: str, source: str) -> Iterator[str]:
             yield f"line {number}: {found[0]}"
 
 
-def state_belongs_to_somebody(module: str, source: str) -> Iterator[str]:
+def no_module_has_process_wide_state(module: str, source: str) -> Iterator[str]:
     """Only ``compat`` may have process-wide state, since its documented API has."""
     if room_of(module) == "compat":
         return
@@ -210,7 +210,7 @@ RULES: list[Rule] = [
     a_file_is_short,
     a_function_fits_on_a_screen,
     nothing_is_left_undone,
-    state_belongs_to_somebody,
+    no_module_has_process_wide_state,
     the_path_of_python_is_changed_in_one_place,
 ]
 
@@ -350,7 +350,7 @@ def test_an_impure_core_is_noticed(name: str) -> None:
         (a_function_fits_on_a_screen, "asterism.core.plan.task", "async def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
         (nothing_is_left_undone, "asterism.core.plan.task", "x = 1  # TODO: make it 2"),
         (nothing_is_left_undone, "asterism.core.plan.task", '"""FIXME"""'),
-        (state_belongs_to_somebody, "asterism.orchestrator.events", "def f():\n    global bus\n    bus = 1"),
+        (no_module_has_process_wide_state, "asterism.orchestrator.events", "def f():\n    global bus\n    bus = 1"),
     ],
 )
 def test_untidiness_is_noticed(rule: Rule, module: str, source: str) -> None:

@@ -4,7 +4,7 @@ The raw limits are those of the bare ``sqlite3`` module on the same disk in the 
 store (write-ahead log, ``synchronous=FULL``): compare-and-swaps of a row of three columns, each with a commit of its
 own, and a hundred to a commit; and the same with the rows of runs, in the tables of the store, encoded beforehand. A
 run is created by a fleet that has a device in the same process, claimed and begun by it, executed (a coroutine, by the
-real executors) and completed, and its creator is told. All of it on uvloop, as its peers on PostgreSQL are.
+real executors) and completed, and its creator is notified. Everything runs on uvloop, as on PostgreSQL.
 """
 
 import asyncio

@@ -75,7 +75,7 @@ SECRETS = st.text(LETTERS | st.sampled_from("/\"'\\<>&%+ =$`\n\täüß€😀"),
 
 
 def spoken(value: str) -> bool:
-    """Whether a value has something of its own: what is made of blanks only is in every text."""
+    """Whether a value has more than blanks, which every text contains."""
     return value.strip() == value and len(value) >= MASKED_ANYWHERE and len(set(value)) > 2 and HIDDEN not in value
 
 

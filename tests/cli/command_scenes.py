@@ -194,7 +194,7 @@ def a_few(scene: Scene) -> list[Run]:
 
 
 def pids_in(path: Path) -> list[int]:
-    """What a command wrote into a pipe; whoever reads it waits for it."""
+    """The output of a command in a pipe; a read waits for it."""
     pids = [int(word) for word in path.read_text().split()]
     assert all(map(alive, pids))
     return pids

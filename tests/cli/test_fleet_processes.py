@@ -285,7 +285,7 @@ def test_a_signal_hurries_a_device_that_is_drained_by_command(scene: Scene) -> N
 # -- asking things of work under way -----------------------------------------------------------------------------------
 
 
-def test_work_under_way_is_cancelled_and_paused_and_goes_on(scene: Scene) -> None:
+def test_running_work_is_cancelled_paused_and_resumed(scene: Scene) -> None:
     place = sleeper(scene, "nap", *QUICK)
     with scene.process("device", "join", "laptop", *QUICK) as laptop:
         heard(laptop, "joined as laptop")
@@ -387,7 +387,7 @@ def test_a_monitor_goes_by_the_policy_of_its_machine_when_it_tells_people(scene:
         heard(monitor, f"the device policy is {other}")
         deadline = time.monotonic() + PATIENCE
         while not mark.exists():  # the first notice is still to be told
-            assert time.monotonic() < deadline, "nobody was told"
+            assert time.monotonic() < deadline, "no notice arrived"
             time.sleep(0.05)
         monitor.send_signal(signal.SIGINT)
         assert ended(monitor)[0] == 0
@@ -434,7 +434,7 @@ def test_the_policy_of_a_device_is_what_it_goes_by(scene: Scene) -> None:
         assert "policy.yaml of this device does not allow shell lines" in told["error"]
 
 
-def test_the_environment_of_a_device_is_told_to_nobody(scene: Scene) -> None:
+def test_the_environment_of_a_device_is_not_shown(scene: Scene) -> None:
     scene.ok("workflow", "add", "leak", "--shell", 'echo "$word"; echo "$word" >&2; exit 1', "--env", "A=1")
     given = json.dumps({"word": {"secret": "TOKEN"}})
     with scene.process("device", "join", "laptop", TOKEN="hunter2") as laptop:

@@ -54,7 +54,7 @@ def test_the_picture_counts_what_was_cancelled_apart(tmp_path: Path) -> None:
     assert heading(scene, tally) == "2 failed, 3 cancelled"
 
 
-def test_what_is_out_of_sight_is_counted_too_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_outside_the_view_are_counted_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_queries, "PAGE", 2)
     scene = with_ends(tmp_path, "ccfcf")
     tally, reads = CancelledCount(), 0

@@ -210,7 +210,7 @@ def test_a_retry_is_a_new_run_that_names_the_old_one(tmp_path: Path) -> None:
     assert f"is a retry of {bad.id[-8:]}" in result.stdout
 
 
-def test_what_a_run_returned_is_printed_as_it_is(tmp_path: Path) -> None:
+def test_the_output_of_a_run_is_printed_unchanged(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
     runs = [scene.create() for _ in range(3)]

@@ -24,7 +24,7 @@ def shown(width: int | None) -> list[str]:
     return [line.plain for line in table(COLUMNS, ROWS, width)]
 
 
-def test_without_a_width_everything_is_whole_and_what_is_empty_is_left_out() -> None:
+def test_without_a_width_nothing_is_cut_and_empty_columns_are_left_out() -> None:
     assert shown(None) == [
         "NAME          STATE      AGE  NOTE",
         "kitchen-pc    ready      3 s  a rather long note",
@@ -40,7 +40,7 @@ def test_the_widest_columns_that_may_be_cut_are_cut() -> None:
     ]
 
 
-def test_what_is_not_needed_is_left_out_before_the_rest_gets_too_narrow() -> None:
+def test_optional_columns_are_left_out_before_the_rest_gets_too_narrow() -> None:
     assert shown(22) == [
         "NAME    STATE      AGE",
         "kitch…  ready      3 s",

@@ -16,6 +16,7 @@ from asterism.cli.series_context import EXIT_CONTENDED, EXIT_QUEUED, EXIT_UNAVAI
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE
+from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 REF = "refs/asterism/series/RFC-093"
@@ -27,7 +28,7 @@ class Remote(Scene):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.remote = folder / "remote.git"
-        subprocess.run(["git", "init", "--quiet", "--bare", str(self.remote)], check=True)
+        bare_repository(self.remote)
         self.place: tuple[str, ...] = ("--remote", f"file://{self.remote}")
 
     def do(self, *words: str, code: int = 0, **terms: Any) -> Result:

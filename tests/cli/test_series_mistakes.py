@@ -11,6 +11,7 @@ import pytest
 
 from asterism.cli.series_context import EXIT_UNAVAILABLE, EXIT_UNREADABLE
 from tests.cli.command_scenes import Scene
+from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 
@@ -83,7 +84,7 @@ def test_a_store_that_is_not_there_is_told_as_data_too(scene: Scene) -> None:
 
 def test_the_status_of_what_cannot_be_read_says_what_to_do(scene: Scene) -> None:
     remote = scene.folder / "remote.git"
-    subprocess.run(["git", "init", "--quiet", "--bare", str(remote)], check=True)
+    bare_repository(remote)
     git = ["git", "-C", str(remote), "-c", "user.name=x", "-c", "user.email=x@example.invalid"]
     blob = subprocess.run([*git, "hash-object", "-w", "--stdin"], input=b"{", capture_output=True, check=True).stdout
     entry = b"100644 blob " + blob.strip() + b"\tseries.json\n"

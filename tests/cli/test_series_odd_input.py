@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from asterism.cli.main import commands
 from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNREADABLE
 from tests.cli.command_scenes import Scene
 from tests.cli.local_github import GitHubServer, World, scenes
+from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 NO_TEXT = os.fsdecode(b"\xff")
@@ -29,7 +29,7 @@ def place_of(scene: Scene, kind: str) -> list[str]:
     if kind == "store":
         return []
     remote = scene.folder / "remote.git"
-    subprocess.run(["git", "init", "--quiet", "--bare", str(remote)], check=True)
+    bare_repository(remote)
     return ["--remote", f"file://{remote}"]
 
 

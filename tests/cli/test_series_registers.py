@@ -12,6 +12,7 @@ import pytest
 
 from asterism.cli.series_context import EXIT_QUEUED, EXIT_UNAVAILABLE
 from tests.cli.command_scenes import Scene
+from tests.series.register_openers import bare_repository
 
 NAME = "RFC-093"
 
@@ -22,7 +23,7 @@ class Checkout(Scene):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.remote, self.work = folder / "remote.git", folder / "work"
-        subprocess.run(["git", "init", "--quiet", "--bare", str(self.remote)], check=True)
+        bare_repository(self.remote)
         subprocess.run(["git", "init", "--quiet", str(self.work)], check=True)
         (self.work / "sub").mkdir()
 
@@ -112,7 +113,7 @@ def handed_on() -> list[tuple[str, str]]:
 
 
 def test_what_the_user_has_for_the_directory_alone_is_handed_on(checkout: Checkout, user: Path) -> None:
-    """As with two accounts, of which one is for what lies in a certain folder."""
+    """As with two accounts, one for the checkouts in a certain folder."""
     included = checkout.folder / "for-work"
     included.write_text(f'[url "file://{checkout.folder}/"]\n\tinsteadOf = work:\n')
     user.write_text(f'[includeIf "gitdir:{checkout.work}/"]\n\tpath = {included}\n')

@@ -61,7 +61,7 @@ def marks(folder: Path) -> set[str]:
 
 
 def leave_what_is_elsewhere(folder: Path) -> None:
-    """Whoever runs a plan trusts its folder: a module that a library asks for, and that is nowhere else (``winreg`` on
+    """To run a plan is to trust its folder: a module that a library asks for, and that is nowhere else (``winreg`` on
     Linux), is found there."""
     for name in ASKED_FOR | OF_PYTHON:
         if find_spec(name) is None:

@@ -208,7 +208,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_mistakes(tmp_path: Path)
     assert "No such file or directory" in result.stderr
 
 
-def test_a_workflow_that_is_not_there_is_said_not_to_be(tmp_path: Path) -> None:
+def test_an_unknown_workflow_is_reported(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow("work")
     for name, words in [

@@ -1,4 +1,4 @@
-"""No test may leave anything behind, and none may hear what another one published on the bus of the process."""
+"""Each test gets its own process-wide bus, and must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from asterism.compat import event_bus
 
 @pytest.fixture(autouse=True)
 def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """asyncio only logs a task that was destroyed and an exception that nobody saw, the bus an observer that failed
-    (and an assertion in one). Here all of these fail the test, unless it expects them and clears the list."""
+    """asyncio only logs destroyed tasks and unretrieved exceptions, and the bus failed observers (and assertions in
+    them). Here all of these fail the test, unless it expects them and clears the list."""
     said: list[str] = []
 
     class Ear(logging.Handler):

@@ -18,13 +18,12 @@ of an event (``0.35  a started``). Of the commands, ``asterism``,
 ``make`` must name a target of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
 
 ``export NAME=value`` holds for the rest of the page, and so does ``NAME=$(command)``: from then on ``$NAME`` is what
-the command printed. A command that ends in ``< FILE`` reads that file, and what one prints that ends in ``> FILE`` goes
-there. A command that ends in ``&`` is left running: the page goes on when it has printed what it should, and at the end
-of the page it gets SIGTERM and has to exit with 0.
+the command printed. A command that ends in ``< FILE`` reads that file, and one that ends in ``> FILE`` writes its
+output there. A command that ends in ``&`` is left running: the page continues when it has printed the expected text.
+At the end of the page it gets SIGTERM and has to exit with 0.
 
-Three things are not what the page says. Programs that readers have and test machines may not are stood in for by those
-in ``stand_ins``. Where a page names the server ``DATABASE``, it gets a real one that is started for it. And where it
-listens at ``PLACE``, it does so at a port of this machine that nobody else has.
+Three things differ from the page. Programs that test machines may lack are replaced by those in ``stand_ins``. A page
+that names the server ``DATABASE`` gets a real server. A page that listens at ``PLACE`` gets a free port instead.
 """
 
 from __future__ import annotations
@@ -246,7 +245,7 @@ class Page:
 
 
 def _free_place() -> str:
-    """Below the ports that a connection of anybody's may be given meanwhile."""
+    """Below the ports that the system assigns to outgoing connections."""
     while True:
         place = ("127.0.0.1", random.randrange(10_000, 32_000))
         with contextlib.suppress(OSError), socket.create_server(place):

@@ -40,7 +40,7 @@ class Worker:
     def objection(self, workflow: Workflow) -> None:
         return None
 
-    def check(self, work: RunWork) -> None:
+    def check(self, workflow: Workflow, given: Any) -> None:
         return None
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:

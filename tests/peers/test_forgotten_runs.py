@@ -231,7 +231,7 @@ async def test_forgotten_runs_are_checked_at_an_interval() -> None:
     async def asked() -> int:
         line = Direct(laptop, kitchen)
         await laptop.exchange.sync("kitchen", line)
-        return sum("asks" in one for one in line.said)
+        return sum("asks" in one for one in line.sent)
 
     assert await asked() == 2  # the question about the copy, and the empty one
     assert await asked() == 0
@@ -247,7 +247,7 @@ async def test_a_sync_ends_if_the_last_changes_are_of_a_forgotten_run() -> None:
     await done_and_forgotten(laptop, run)
     line = Direct(laptop, kitchen)
     await laptop.exchange.sync("kitchen", line)
-    assert sum("asks" not in one for one in line.said) == 1
+    assert sum("asks" not in one for one in line.sent) == 1
 
 
 async def test_any_number_of_copies_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,8 +292,8 @@ async def test_a_peer_can_close_only_copies_left_to_it() -> None:
     assert (await laptop.run(own.id)).status is (await laptop.run(others.id)).status is CREATED
 
 
-def _says(store: str, *told: object) -> dict[str, object]:
-    *run_ids, victim = told
+def _says(store: str, *ids: object) -> dict[str, object]:
+    *run_ids, victim = ids
     assert isinstance(victim, Side)
     return {
         "protocol": messages.PROTOCOL, "store": store, "clock": victim.store.clock(), "feed": "f", "cursor": None,

@@ -47,8 +47,8 @@ async def test_an_owner_that_was_only_unreachable_keeps_its_run() -> None:
     assert await owners(run.id, laptop, kitchen) == {("laptop", 1)}
     assert (await laptop.run(run.id)).status is PROCESSING
     assert await laptop.notices("conflict") == []
-    [told] = await kitchen.notices("conflict")
-    assert "laptop had it first and was only unreachable, not lost, and the original owner wins" in told
+    [notice] = await kitchen.notices("conflict")
+    assert "laptop had it first and was only unreachable, not lost, and the original owner wins" in notice
     assert (await laptop.complete(run.id, "soup")).output == "soup"
     await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).output == "soup"

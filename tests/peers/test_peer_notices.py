@@ -58,9 +58,9 @@ async def test_refusal_notices_of_one_peer_are_limited_per_day() -> None:
     run = await laptop.create()
     for first in (0, 500, 0):
         await liar.says(*(broken(run.changed(id=f"run-{first + one}"), 1) for one in range(500)))
-    told = await laptop.notices("refused")
-    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
-    assert "further ones are not reported today" in told[-1]
+    notices = await laptop.notices("refused")
+    assert len(notices) == peer_notices.MAX_REFUSALS_PER_DAY + 1
+    assert "further ones are not reported today" in notices[-1]
     laptop.clock.now += DAY
     await liar.says(broken(run.changed(id="run-9999"), 1))
     assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2
@@ -97,8 +97,8 @@ async def test_notices_about_invalid_devices_are_limited_per_day() -> None:
     laptop, liar = await victim()
     for first in (0, 300):
         await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
-    told = await laptop.notices("refused")
-    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
+    notices = await laptop.notices("refused")
+    assert len(notices) == peer_notices.MAX_REFUSALS_PER_DAY + 1
     await liar.says(clock=laptop.store.clock() - 600.0)  # other topics still give notices
     assert len(await laptop.notices("clock")) == 1
     await liar.says()

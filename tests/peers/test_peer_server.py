@@ -21,14 +21,14 @@ from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.peer_server_fixtures import MOST, Said, connected, sentence, serving_peer, trusting
 
-# -- who is listened to ------------------------------------------------------------------------------------------------
+# -- authentication ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_token_identifies_the_peer(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         for name in ("laptop", "attic"):
             async with scene.caller(await scene.token(name)) as caller:
-                message = {"peer": "somebody else", "n": [1, "ü"]}
+                message = {"peer": "someone else", "n": [1, "ü"]}
                 assert await caller.send(message) == {"peer": name, "message": message}
 
 
@@ -173,7 +173,7 @@ async def test_a_removed_peer_is_refused(tmp_path: Path) -> None:
             await caller.send({})
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- messages and blobs ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class Dead:
 
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self.tried.append(asyncio.get_running_loop().time())
-        raise PeerUnreachable("nobody answers")
+        raise PeerUnreachable("no answer")
 
     async def fetch_blob(self, blob: str, run: str) -> bytes:
         raise AssertionError
@@ -85,10 +85,10 @@ async def test_an_unreachable_peer_is_called_less_often(caplog: pytest.LogCaptur
         await asyncio.sleep(75.0)
         assert results
         task.cancel()
-    told = [one.message for one in caplog.records if "peer kitchen" in one.message]
-    assert told[0] == "cannot sync with peer kitchen: nobody answers"
-    assert told[-1].startswith("syncing with peer kitchen again, after")
-    assert len(told) < 15
+    messages = [one.message for one in caplog.records if "peer kitchen" in one.message]
+    assert messages[0] == "cannot sync with peer kitchen: no answer"
+    assert messages[-1].startswith("syncing with peer kitchen again, after")
+    assert len(messages) < 15
 
 
 async def test_peers_that_are_added_and_removed_meanwhile_are_noticed() -> None:

@@ -138,7 +138,7 @@ def test_tokens_are_kept_by_the_name_of_the_peer(store: SqliteStore) -> None:
     tokens.put("kitchen", Token("one"))
     tokens.put("attic", Token("two"))
     tokens.put("kitchen", Token("three"))
-    tokens.remove("nobody")
+    tokens.remove("absent")
     assert (TokenFile(store).get("kitchen"), TokenFile(store).get("attic")) == (Token("three"), Token("two"))
     tokens.remove("attic")
     assert json.loads(store.path.with_name("laptop.db-peers.json").read_text()) == {"kitchen": "three"}

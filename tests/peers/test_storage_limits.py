@@ -88,7 +88,7 @@ async def test_records_and_blobs_have_separate_limits() -> None:
     assert "bytes of records" in result.refused_there[0]
     await kitchen.fleet.configure(peer_bytes=1_000_000)
     await laptop.fleet.configure(large=100)
-    large = [await laptop.fleet.create(FLOW, {"text": letter * 800}, device="nobody") for letter in "ab"]
+    large = [await laptop.fleet.create(FLOW, {"text": letter * 800}, device="absent") for letter in "ab"]
     result = await laptop.sync_with(kitchen)
     assert await known(kitchen, large) == [True, False]
     assert "bytes of large inputs and outputs" in result.refused_there[0]
@@ -105,7 +105,7 @@ async def test_records_of_other_stores_are_charged_to_the_sender() -> None:
     own = await laptop.id()
     for number in range(6):
         run = transitions.create(f"junk-{number}", FLOW, {}, by="liar", now=5.0)
-        await liar.says(run, by=own if number % 2 else "somebody else")
+        await liar.says(run, by=own if number % 2 else "someone else")
     assert sum([await laptop.store.run(f"junk-{number}") is not None for number in range(6)]) == 3
 
 

@@ -24,7 +24,7 @@ async def passes(side: Side, takeover: Takeover, seconds: float) -> None:
 
 
 async def left(**terms: object) -> tuple[Side, Side, Run]:
-    """A waiting run of the laptop, of which the kitchen has a copy."""
+    """A waiting run of the laptop, with a copy in the kitchen."""
     laptop, kitchen = await two()
     run = await laptop.create(**terms)
     await laptop.sync_with(kitchen)
@@ -168,9 +168,9 @@ async def test_a_takeover_pass_reads_nothing_in_a_store_without_peers() -> None:
 
 async def test_why_explains_a_copy() -> None:
     laptop, kitchen, run = await left()
-    told = await explain_run(kitchen.fleet, run.id)
-    assert [reason.kind for reason in told.reasons] == ["left"]
-    assert "peer laptop manages it" in str(told)
+    explanation = await explain_run(kitchen.fleet, run.id)
+    assert [reason.kind for reason in explanation.reasons] == ["left"]
+    assert "peer laptop manages it" in str(explanation)
     await laptop.take(run.id)
     await laptop.sync_with(kitchen)
     kinds = [reason.kind for reason in (await explain_run(kitchen.fleet, run.id)).reasons]

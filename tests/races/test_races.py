@@ -126,7 +126,7 @@ def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def later() -> None:
             try:
-                self.apply(batch, cycle)
+                self._plan.apply(batch, self._now())
             except EditRejected as rejected:
                 self._publish("edit_rejected", cycle, violations=rejected.violations)
 

@@ -116,7 +116,7 @@ def test_many_long_lines_cost_a_bounded_number_of_bends() -> None:
         (Picture("plan", (DrawnTask("a", "a"), DrawnTask("a", "b")), ()), "same id"),
     ],
 )
-def test_what_is_no_graph_is_refused(picture: Picture, message: str) -> None:
+def test_a_picture_that_is_not_a_graph_is_refused(picture: Picture, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Graph.of(picture)
 

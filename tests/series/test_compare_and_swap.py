@@ -205,7 +205,7 @@ async def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline
 
 
 async def test_a_reply_that_was_lost_at_the_last_try_is_no_contention(faulty: FaultyRegister) -> None:
-    """It may still come true, so nobody is told that nothing was written."""
+    """The write may still happen, so no error says that nothing was written."""
     faulty.swaps += [*moved(4), "before"]
     with pytest.raises(OutcomeUnknown):
         await claim(faulty, NAME, Claim(1), retry=retry_options())

@@ -1,7 +1,7 @@
 """The proof: claims from many processes at the same moment, on real registers, and clients killed in the middle.
 
-Whatever happens, there is one winner; every other is queued once, or is told that the series is contended and is not in
-it.
+Whatever happens, there is one winner; every other is queued once, or gets an error of contention and is not in the
+series.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Count
 
 # -- git ---------------------------------------------------------------------------------------------------------------
 
-CLAIMS = [pytest.param(range(1, 9), id="8"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
+CLAIMS = [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
 
 
 def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
@@ -90,7 +90,7 @@ def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(num
 
 
 @pytest.mark.parametrize(
-    "numbers", [pytest.param(range(1, 7), id="6"), pytest.param(range(1, 51), id="50", marks=pytest.mark.long)]
+    "numbers", [pytest.param(range(1, 5), id="4"), pytest.param(range(1, 51), id="50", marks=pytest.mark.long)]
 )
 def test_many_claims_over_http_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     bare_repository(tmp_path / "remote.git")
@@ -159,8 +159,8 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: P
 def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
     tmp_path: Path, register: str, longest: float, request: pytest.FixtureRequest
 ) -> None:
-    """Each is killed at an instant of chance, while others go on. What it had begun happened or did not; what is there
-    can be read, nobody is in it twice, and whoever comes next gets its turn when the leases have run out."""
+    """Each is killed at a random moment, while others continue. Its change happened or did not; the state is
+    readable, no claim is in it twice, and the next claim gets its turn when the leases have expired."""
     chance = random.Random(longest)
     place = ("--store", f"sqlite:///{tmp_path}/fleet.db")
     if register == "git":

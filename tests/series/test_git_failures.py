@@ -96,7 +96,7 @@ async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
 async def test_a_git_that_does_not_want_to_end_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
-    """Also if it says more than anybody reads, and if whoever waits for its end is interrupted once more."""
+    """Also if its output fills the pipe, and if the wait for its end is interrupted again."""
     monkeypatch.setattr(git_process, "GRACE", 1000.0 if twice else 0.1)
     mark = tmp_path / "begun"
     program = script(tmp_path / "bin" / "git", "trap '' TERM", f"echo $$ > {mark}.new", f"mv {mark}.new {mark}", "yes")

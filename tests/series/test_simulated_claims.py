@@ -169,7 +169,7 @@ def test_a_register_that_does_not_compare_is_noticed() -> None:
 
 
 def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is told that nothing was written, although something may have been, is there in some world."""
+    """In some world a client reports that nothing was written, although something may have been."""
 
     def forgets(self: compare_and_swap._Attempts, error: OutcomeUnknown) -> None:
         self.lost_race(RevisionConflict(NAME))

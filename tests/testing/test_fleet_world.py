@@ -15,7 +15,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet import monitor
 from asterism.fleet.device import completion, heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.held_run import HeldRun
+from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
 from asterism.store.protocol import TakeRequest
@@ -188,7 +188,7 @@ def test_the_lease_is_checked_again_after_a_wait() -> None:
 def test_without_the_second_check_two_devices_would_work_on_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease.Lease, "holds", lambda *_: True)
     broken = [one for seed in SCHEDULES for one in in_virtual_time(staged(), seed=seed)]
-    assert any("while other was still at it" in one for one in broken)
+    assert any("while other still executed it" in one for one in broken)
 
 
 def test_a_bug_that_a_device_survives_fails_the_simulation(

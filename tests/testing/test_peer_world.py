@@ -149,7 +149,7 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.long
-def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_that_repeat_themselves_without_end_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
@@ -158,7 +158,7 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
     monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
-        """Otherwise one meeting would never end."""
+        """Otherwise one sync would never end."""
 
         def __init__(self, fleet: Fleet) -> None:
             super().__init__(fleet)

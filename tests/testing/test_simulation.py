@@ -45,14 +45,14 @@ def broken_in(play: Callable[[int], Any]) -> str:
     raise AssertionError("no world breaks a promise")
 
 
-def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def replays(message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Assert that the command in this message plays a world with the same message."""
-    _, _, line = said.rpartition("\nreplay with: ")
+    _, _, line = message.rpartition("\nreplay with: ")
     capsys.readouterr()
     assert main(words_of(line)) == 1
-    told = capsys.readouterr().out
-    assert told.rstrip().endswith(said), told[-2000:]
-    assert len(told.splitlines()) > 10, "there is no log"
+    output = capsys.readouterr().out
+    assert output.rstrip().endswith(message), output[-2000:]
+    assert len(output.splitlines()) > 10, "there is no log"
 
 
 @pytest.fixture
@@ -83,9 +83,9 @@ def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
         return await run_of(self, work, plan)
 
     monkeypatch.setattr(FleetDevice, "_run_of", anew)
-    said = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))
-    assert '"dies_at"' in said
-    replays(said, capsys)
+    message = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))
+    assert '"dies_at"' in message
+    replays(message, capsys)
 
 
 def test_the_command_of_a_peer_world_replays_it(
@@ -141,9 +141,9 @@ def test_another_exception_of_a_world_has_the_replay_command_too(capsys: pytest.
         simulate(3, world=Stuck)
     assert found.value.__notes__ == [f"replay with: {COMMAND} --seed 3 --world {__name__}:Stuck"]
     assert main(["--seeds", "2", "--first", "3", "--world", f"{__name__}:Stuck"]) == 1
-    told = capsys.readouterr().out
-    assert f"replay with: {COMMAND} --seed 4 --world {__name__}:Stuck" in told
-    assert "2 broke a promise" in told
+    output = capsys.readouterr().out
+    assert f"replay with: {COMMAND} --seed 4 --world {__name__}:Stuck" in output
+    assert "2 broke a promise" in output
 
 
 class Stuck(FleetWorld):
@@ -176,7 +176,7 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--world", "moon"], "unknown world 'moon'"),
         (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
@@ -185,10 +185,10 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
         (["--terms", "{"], "Expecting property name"),
     ],
 )
-def test_invalid_arguments_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(words)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # -- one seed, one world -----------------------------------------------------------------------------------------------
@@ -219,6 +219,6 @@ def test_a_seed_is_the_same_world_in_every_process(few: int) -> None:
         )
         for order in (1, 2)
     ]
-    told = [process.communicate()[0] for process in processes]
+    output = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert told[0] == told[1]
+    assert output[0] == output[1]

@@ -232,8 +232,13 @@ def echo_data(text: str) -> None:
 
 
 def clean_streams_for_good() -> None:
-    """Clean the streams for the rest of the process, including what Python itself prints at its end."""
-    sys.stdout, sys.stderr = _cleaned(sys.stdout), _cleaned(sys.stderr)
+    """Clean the streams for the rest of the process, including what Python itself prints at its end.
+
+    A stream may be None: ``>&-`` closes it before the command begins."""
+    streams: list[Any] = [sys.stdout, sys.stderr]
+    sys.stdout, sys.stderr = (
+        stream if stream is None or isinstance(stream, CleanStream) else CleanStream(stream) for stream in streams
+    )
 
 
 @contextmanager
@@ -245,8 +250,3 @@ def clean_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
-
-
-def _cleaned(stream: IO[str] | None) -> Any:
-    """A stream may be None: ``>&-`` closes it before the command begins."""
-    return stream if stream is None or isinstance(stream, CleanStream) else CleanStream(stream)

@@ -66,7 +66,7 @@ fleet_options = options(
         "--store",
         metavar="URL",
         envvar="ASTERISM_STORE",
-        help="sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
+        help="Store: sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
     ),
     json_option,
 )

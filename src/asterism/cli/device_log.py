@@ -37,8 +37,8 @@ class LoggingExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         return self._executor.objection(workflow)
 
-    def check(self, work: RunWork) -> str | None:
-        return self._executor.check(work)
+    def check(self, workflow: Workflow, given: Any) -> str | None:
+        return self._executor.check(workflow, given)
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
         return self._executor.judges_each(workflow, given)

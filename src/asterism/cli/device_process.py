@@ -114,7 +114,7 @@ def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncConte
 
 
 def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:
-    held = agent.worker.get(run_id)
+    held = agent.worker.held.get(run_id)
     return held.stopping if held is not None else None
 
 

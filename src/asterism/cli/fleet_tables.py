@@ -64,7 +64,7 @@ def since_of(run: Run) -> float:
 def note_on(run: Run, now: float) -> str:
     """The most important fact beside the status, in a few words."""
     if run.error is not None:
-        return _without_prefix(run.error)
+        return _error_note(run.error, run.cancelled)
     if run.paused is not None:
         return run.paused
     if run.stop_request is not None:
@@ -81,11 +81,13 @@ def note_on(run: Run, now: float) -> str:
     return f"attempt {attempts}" if attempts > 1 and not run.ended else ""
 
 
-def _without_prefix(error: str) -> str:
-    """The error without what the status says, and without the class names of our own errors."""
+def _error_note(error: str, cancelled: bool) -> str:
+    """The error without the words that the status shows, and without the class names of our own errors."""
+    if cancelled:
+        return error.removeprefix("cancelled ").removesuffix(" (cancel)")
     for name in OWN_ERRORS:
         error = error.removeprefix(f"{name}: ")
-    return error.removeprefix("cancelled ").removesuffix(" (cancel)")
+    return error
 
 
 RUN_COLUMNS = (
@@ -217,18 +219,18 @@ class DeviceScore:
 async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
     """The devices for a run, or for a new run of the workflow: candidates first, the best at the top."""
     sample = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
-    outlook = await fleet.placer(fresh=True)
-    choice = outlook.choose(sample, workflow)
+    placer = await fleet.placer(fresh=True)
+    choice = placer.choose(sample, workflow)
     chosen = choice.owner.device if choice.owner is not None else None
     found = []
-    for session in outlook.sessions.values():
+    for session in placer.sessions.values():
         refusal = choice.refused.get(session.device)
-        parts = outlook.score_parts(session, workflow) if refusal is None else None
+        parts = placer.score_parts(session, workflow) if refusal is None else None
         why = refusal or ("no free slot" if session.device in choice.busy else "")
         found.append(DeviceScore(session.device, parts, why, session.device == chosen))
     for session in await fleet.store.sessions():
-        if session.state in REACHABLE_STATES and session.device not in outlook.sessions:
-            quiet = f"no heartbeat for {format_age(outlook.now - session.beat_at)}"
+        if session.state in REACHABLE_STATES and session.device not in placer.sessions:
+            quiet = f"no heartbeat for {format_age(placer.now - session.beat_at)}"
             found.append(DeviceScore(session.device, None, quiet, False))
     return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))
 
@@ -262,9 +264,9 @@ def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], 
     else:
         yield Text("No device is joined.")
     if run is not None and run.scores:
-        kept = ", ".join(f"{name} {score:.2f}" for name, score in sorted(run.scores.items(), key=lambda one: -one[1]))
+        listed = ", ".join(f"{name} {score:.2f}" for name, score in sorted(run.scores.items(), key=lambda one: -one[1]))
         yield Text()
-        yield Text(f"At its assignment to {run.device}, epoch {run.epoch}: {kept}")
+        yield Text(f"At its assignment to {run.device}, epoch {run.epoch}: {listed}")
 
 
 _WORKFLOW_COLUMNS = (

@@ -55,7 +55,7 @@ _run_options = options(
         multiple=True,
         callback=capabilities,
         metavar="WORD",
-        help="A capability of this process, if it executes tasks; default: whatever the tasks need.",
+        help="A capability of this process, if it executes tasks; default: all that the tasks need.",
     ),
     report_option,
     plain_option,
@@ -105,7 +105,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
         if as_json:
             print_json(details_json(stored))
             return
-        draw(stored.kept.plan, svg_path, as_mermaid)
+        draw(stored.record.plan, svg_path, as_mermaid)
         if svg_path is None and not as_mermaid:
             screen = Screen()
             for line in ["", *status_lines(stored, fleet.store.clock())]:
@@ -128,7 +128,7 @@ def story(name: str, task: str | None, store: str | None, as_json: bool) -> None
         from asterism.core.errors import UnknownTask
         from asterism.orchestrator.plan_mask import PlanMask
 
-        found = (await read_plan(fleet, name)).kept.plan
+        found = (await read_plan(fleet, name)).record.plan
         entries = found.story(task)
         if task is not None and not entries and task not in found:
             raise UnknownTask(task)
@@ -285,9 +285,9 @@ def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], depend
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the plan.")
 @fleet_options
 def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
-    """Start no more tasks of a plan until it is resumed.
+    """Pause a plan: start no more tasks until it is resumed.
 
-    Running tasks continue. The process that runs the plan stays, and waits."""
+    Running tasks continue. The process that runs the plan waits."""
 
     async def ask(fleet: Fleet) -> None:
         from asterism.cli.stored_plans import find_plan
@@ -311,9 +311,9 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
 def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     """Resume a plan that was stopped or paused.
 
-    Completed tasks are not repeated; tasks that run on other devices are waited for. For a plan that has ended this
-    prints its result and returns its exit code. Ctrl-C stops it again. `asterism resume` is short for `asterism plan
-    resume`."""
+    Completed tasks are not repeated, and tasks that run on other devices continue. If the plan has ended, the command
+    prints its result and exits with its exit code. Ctrl-C stops the plan again. `asterism resume` is short for
+    `asterism plan resume`."""
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow
@@ -367,8 +367,8 @@ def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
 def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     """Wait until no process runs a plan, then take it over.
 
-    That is the case when its process has stopped, or has sent no heartbeat for its --takeover-after. Returns the exit
-    code of the plan when the plan has ended."""
+    The command takes over when the plan's process has stopped, or has sent no heartbeat for its --takeover-after. It
+    exits with the exit code of the plan."""
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow

@@ -47,7 +47,7 @@ class LocalWork:
     """The tasks that this process executes itself.
 
     ``slots`` is how many at once; None for one per processor, if no other device is joined. ``can`` is this process's
-    capabilities; None for whatever the tasks need."""
+    capabilities; None for all that the tasks need."""
 
     slots: int | None = None
     can: frozenset[str] | None = None
@@ -73,7 +73,7 @@ local_options = options(
         "--local",
         type=_slots,
         metavar="[=SLOTS]",
-        help="Execute tasks in this process, too. The default if no device is joined at the start.",
+        help="Also execute tasks in this process; the default if no device is joined at the start.",
     ),
     click.option("--no-local", is_flag=True, help="Execute no tasks in this process, even if no device is joined."),
     click.option(

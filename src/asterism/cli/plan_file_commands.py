@@ -110,7 +110,7 @@ def _check_store_options(context: click.Context, store: str | None) -> None:
     for name in STORE_OPTIONS if store is None else ():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = next(one.opts[-1] for one in context.command.params if one.name == name and one.opts)
-            raise click.UsageError(f"{option} needs --store: without it, the plan lives and ends with this process.")
+            raise click.UsageError(f"{option} needs --store: without it, the plan ends with this process.")
 
 
 def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:

@@ -51,9 +51,9 @@ def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
         return [one.name, Text("unreadable", tone("failed")), "", "", "", Text(clean(one.why), DIM)]
     owner = one.owner
     return [
-        one.kept.head.name,
+        one.record.head.name,
         Text(one.state, tone(_LOOKS.get(one.state, one.state))),
-        f"{one.done}/{len(one.kept.plan)}",
+        f"{one.done}/{len(one.record.plan)}",
         owner.device if owner is not None else "",
         format_age(now - owner.beat_at) if owner is not None else "",
         Text(clean(one.paused or ""), DIM),
@@ -62,10 +62,9 @@ def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
 
 def status_lines(stored: StoredPlan, now: float) -> list[str]:
     """The state of a plan, which its drawing does not show."""
-    kept, owner = stored.kept, stored.owner
-    lines = [
-        f"{kept.head.name} is {stored.state}, version {kept.plan.version}: {stored.done} of {len(kept.plan)} tasks done"
-    ]
+    record, owner = stored.record, stored.owner
+    tasks = f"{stored.done} of {len(record.plan)} tasks done"
+    lines = [f"{record.head.name} is {stored.state}, version {record.plan.version}: {tasks}"]
     if owner is not None:
         lines.append(f"run by {owner.device}, last heartbeat {format_age(now - owner.beat_at)} ago")
     if stored.cancel_request is not None and (stored.cancelling or stored.state == "cancelled"):
@@ -106,20 +105,20 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     """One plan of ``plan list``."""
     if isinstance(one, UnreadablePlan):
         return {"name": one.name, "state": "unreadable", "error": one.why}
-    kept, owner = one.kept, one.owner
+    record, owner = one.record, one.owner
     return {
-        "name": kept.head.name,
-        "state": str(kept.plan.state),
-        "version": kept.plan.version,
-        "created_at": kept.head.created_at,
-        "started_at": kept.plan.started_at,
-        "ended_at": kept.plan.ended_at,
+        "name": record.head.name,
+        "state": str(record.plan.state),
+        "version": record.plan.version,
+        "created_at": record.head.created_at,
+        "started_at": record.plan.started_at,
+        "ended_at": record.plan.ended_at,
         "done": one.done,
-        "tasks": len(kept.plan),
-        "counts": {str(status): count for status, count in kept.plan.counts.items() if count},
+        "tasks": len(record.plan),
+        "counts": {str(status): count for status, count in record.plan.counts.items() if count},
         "owner": owner.device if owner is not None else None,
         "heard_at": owner.beat_at if owner is not None else None,
-        "epoch": kept.head.epoch,
+        "epoch": record.head.epoch,
         "paused": one.paused,
         "cancelling": one.cancelling,
     }
@@ -139,7 +138,7 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
 
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
-    return {**summary_json(stored), **plan_json(stored.kept.plan)}
+    return {**summary_json(stored), **plan_json(stored.record.plan)}
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -16,41 +16,48 @@ from rich.text import Text
 from asterism.base import task_inputs
 from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
-from asterism.cli.cli_context import find_workflow, note, short
-from asterism.cli.fleet_json import took
+from asterism.cli.cli_context import find_workflow, note, print_json, short
+from asterism.cli.fleet_json import run_in, took
 from asterism.cli.screen import wrapped
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.host import devices_here
+from asterism.fleet.device.membership import devices_here
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.peers.registry import PeerRegistry
 
+FAILED = 1
+"""The exit code if a run failed."""
+
 
 async def create_run(
     fleet: Fleet,
+    *,
     wanted: str | Workflow,
     given: Mapping[str, Any],
     terms: Mapping[str, Any],
-    *,
-    quiet: bool,
-    waiting: bool,
-) -> Run:
-    """Create a run of a workflow, or of the workflow with this name in the store.
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Create a run of a workflow, or of the workflow with this name in the store. Returns the exit code.
 
-    Unless ``quiet``, prints its id, and its status to standard error. ``waiting`` is whether the caller waits for its
-    end and reports it."""
+    Prints its id, and its status to standard error; with ``as_json`` only the run as JSON. With ``wait`` waits for its
+    end."""
     flow = wanted if isinstance(wanted, Workflow) else await find_workflow(fleet, wanted)
     _check_input(flow, given)
     options = {name: value for name, value in terms.items() if value is not None}
     near = await _own_devices(fleet) if options.pop("prefer_local", False) else frozenset()
     run = await fleet.create(flow, given, near=near, **options)
-    if not quiet:
+    if not as_json:
         click.echo(run.id)
         await _print_status(fleet, run, near)
-        if not run.ended and not waiting:
+        if not run.ended and not wait:
             note(f"Follow it with: asterism runs watch, or: asterism runs why {short(run.id)}")
-    return run
+    if wait:
+        [run] = await wait_for_ends(fleet, [run], quiet=as_json)
+    if as_json:
+        print_json(await run_in(fleet, run))
+    return exit_code([run]) if wait else 0
 
 
 async def _own_devices(fleet: Fleet) -> frozenset[str]:
@@ -134,16 +141,24 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
             note(hint)
 
 
-async def wait_for_ends(fleet: Fleet, runs: Sequence[Run]) -> AsyncIterator[tuple[Run, str]]:
-    """Yield each run when it ends, with a sentence about its end."""
+async def wait_for_ends(fleet: Fleet, runs: Sequence[Run], *, quiet: bool) -> list[Run]:
+    """Wait until all runs have ended, and return them in their order. Unless ``quiet``, prints a sentence about each
+    end when it happens."""
     waiting = [asyncio.create_task(fleet.wait(run.id)) for run in runs]
     try:
         for one in asyncio.as_completed(waiting):
             run = await one
-            yield run, describe_end(run)
+            if not quiet:
+                click.echo(describe_end(run))
+        return [task.result() for task in waiting]
     finally:
         for task in waiting:
             task.cancel()
+
+
+def exit_code(ended: Sequence[Run]) -> int:
+    """1 if one of the runs failed or was cancelled."""
+    return FAILED if any(run.error is not None for run in ended) else 0
 
 
 def describe_end(run: Run) -> str:
@@ -154,13 +169,9 @@ def describe_end(run: Run) -> str:
     if run.status is COMPLETED:
         return clean(f"{short(run.id)} completed{on}{after}")
     if run.cancelled:
-        return clean(f"{short(run.id)} {without_cancel_mark(run.error or '')}")
+        error = (run.error or "").removesuffix(" (cancel)")  # a remark of the device that stopped it
+        return clean(f"{short(run.id)} {error}")
     return clean(f"{short(run.id)} failed{on}{after}: {run.error}")
-
-
-def without_cancel_mark(error: str) -> str:
-    """The error of a cancelled run without the remark of its device that it was stopped to cancel it."""
-    return error.removesuffix(" (cancel)")
 
 
 def describe_outcome(before: Run, after: Run) -> str:

@@ -29,7 +29,7 @@ from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_blobs import blob_of
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Notice, ProgressReport
@@ -128,10 +128,10 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
 def _attempts(run: Run) -> str:
     attempts = attempts_of(run)
     counts = {"failed": run.failures, "lost": run.losses, "declined by all": run.rounds}
-    told = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    if run.epoch <= 1 or (attempts <= 1 and not told):
+    counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    if run.epoch <= 1 or (attempts <= 1 and not counted):
         return ""
-    return f"{attempts} ({told})" if told else str(attempts)
+    return f"{attempts} ({counted})" if counted else str(attempts)
 
 
 def _device(found: Details) -> str:

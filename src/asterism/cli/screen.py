@@ -37,8 +37,8 @@ class Screen(Console):
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Live]:
-        """A live view. Meanwhile rich replaces the streams, to show printed text above the view, and would obey escape
-        sequences in it; so the streams are cleaned, too."""
+        """A live view. Meanwhile rich replaces the streams, to show printed text above the view, and would act on
+        escape sequences in it; so the streams are cleaned, too."""
         with Live(console=self, auto_refresh=False, vertical_overflow="crop") as picture, clean_streams():
             yield picture
 
@@ -118,37 +118,39 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
     widths = [
         max([cell_len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)
     ]
-    kept = [place for place, column in enumerate(columns) if column.needed or any(row[place].cell_len for row in cells)]
+    shown = [
+        place for place, column in enumerate(columns) if column.needed or any(row[place].cell_len for row in cells)
+    ]
     if width is not None:
-        kept = _fit(columns, widths, kept, width)
+        shown = _fit(columns, widths, shown, width)
     titles = [Text(column.title, "dim") for column in columns]
-    return [_line(row, columns, widths, kept, width) for row in [titles, *cells]]
+    return [_line(row, columns, widths, shown, width) for row in [titles, *cells]]
 
 
-def _fit(columns: Sequence[Column], widths: list[int], kept: list[int], width: int) -> list[int]:
-    """Leave out columns that are not needed until the rest can fit, then cut the widest ones. Returns those kept."""
+def _fit(columns: Sequence[Column], widths: list[int], shown: list[int], width: int) -> list[int]:
+    """Leave out columns that are not needed until the rest can fit, then cut the widest ones. Returns the rest."""
     while True:
-        least = sum(min(widths[place], columns[place].least or widths[place]) + GAP for place in kept) - GAP
-        spare = next((place for place in reversed(kept) if not columns[place].needed), None)
+        least = sum(min(widths[place], columns[place].least or widths[place]) + GAP for place in shown) - GAP
+        spare = next((place for place in reversed(shown) if not columns[place].needed), None)
         if least <= width or spare is None:
             break
-        kept = [place for place in kept if place != spare]
-    excess = sum(widths[place] + GAP for place in kept) - GAP - width
+        shown = [place for place in shown if place != spare]
+    excess = sum(widths[place] + GAP for place in shown) - GAP - width
     while excess > 0:
-        wide = [place for place in kept if columns[place].least and widths[place] > columns[place].least]
+        wide = [place for place in shown if columns[place].least and widths[place] > columns[place].least]
         if not wide:
             break
         widest = max(wide, key=lambda place: widths[place])
         widths[widest] -= 1
         excess -= 1
-    return kept
+    return shown
 
 
 def _line(
-    row: Sequence[Text], columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], width: int | None
+    row: Sequence[Text], columns: Sequence[Column], widths: Sequence[int], shown: Sequence[int], width: int | None
 ) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
-    for place in kept:
+    for place in shown:
         cell = row[place].copy()
         cell.truncate(widths[place], overflow="ellipsis")
         blank = " " * (widths[place] - cell.cell_len)

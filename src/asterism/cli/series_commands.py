@@ -355,8 +355,8 @@ def rebuild(
         if active not in (None, before.active) and before.paused is not None:
             raise click.ClickException(f"{name} is paused {before.paused}: resume it before an issue becomes active.")
         replaced = active is not None and before.active not in (None, active)
-        kept = base.release(before.active or 0, now) if replaced else base
-        after = kept.rebuild(live, now).as_one_change_of(base)
+        remaining = base.release(before.active or 0, now) if replaced else base
+        after = remaining.rebuild(live, now).as_one_change_of(base)
         if after is not base:
             return after
         return before if base is before or before.revision == 0 else base.stamped(now)

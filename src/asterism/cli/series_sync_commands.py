@@ -244,7 +244,7 @@ async def _series_of_issue(service: SyncService, issue: int | None) -> frozenset
 def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
     """The place of an issue: claimed, queued, left (it is closed), or none (it belongs to no selected series).
 
-    A sync that only observes claims nothing, so its status is none of these."""
+    A sync that only observes claims nothing, so its status is ``observed``."""
     series = report.series[0] if report.series else None
     position = series.state.position(issue) if series else None
     status = "left" if position is None else "claimed" if position == 0 else "queued"
@@ -292,11 +292,11 @@ def _print_report(report: SyncReport, place: dict[str, Any], selected: Sequence[
 
 
 def _exit_code(report: SyncReport, place: dict[str, Any] | None) -> int:
-    found = {series.status for series in report.series}
+    statuses = {series.status for series in report.series}
     for status, code in EXIT_CODES.items():
-        if status in found:
+        if status in statuses:
             return code
-    if report.mode == "observe" and "no view" in found:  # the view was all there was to do
+    if report.mode == "observe" and "no view" in statuses:  # the view was all there was to do
         return EXIT_UNAVAILABLE
     return EXIT_QUEUED if place is not None and place["status"] in ("queued", "observed") else 0
 

@@ -59,10 +59,10 @@ def describe_active(series: Series, now: float) -> str:
     return f"{describe_issue(series.active)}{since}" + (f", by {series.by}" if series.by else "")
 
 
-def status_json(found: SeriesView, now: float) -> dict[str, Any]:
-    series = found.series
+def status_json(view: SeriesView, now: float) -> dict[str, Any]:
+    series = view.series
     if series is None:
-        return {"series": found.name, "status": "unreadable", "error": found.problem}
+        return {"series": view.name, "status": "unreadable", "error": view.problem}
     status = "paused" if series.paused is not None else "active" if series.active is not None else "free"
     return {
         **series.to_document(),
@@ -72,7 +72,7 @@ def status_json(found: SeriesView, now: float) -> dict[str, Any]:
     }
 
 
-def status_lines(found: SeriesView, now: float) -> list[Text]:
+def status_lines(view: SeriesView, now: float) -> list[Text]:
     """All about one series, a line for each fact."""
     from rich.text import Text
 
@@ -82,9 +82,9 @@ def status_lines(found: SeriesView, now: float) -> list[Text]:
     from asterism.cli.series_context import UNREADABLE_HINT
     from asterism.report.status_style import BOLD, DIM, tone
 
-    series = found.series
+    series = view.series
     if series is None:
-        problem = Text.assemble((clean(heading(found.name)), BOLD), "  ", (clean(found.problem or ""), tone("failed")))
+        problem = Text.assemble((clean(heading(view.name)), BOLD), "  ", (clean(view.problem or ""), tone("failed")))
         return [problem, Text(f"  {UNREADABLE_HINT}", DIM)]
     rows = [("active", describe_active(series, now) if series.active is not None else "none")]
     if series.lease_until is not None:
@@ -102,7 +102,7 @@ def status_lines(found: SeriesView, now: float) -> list[Text]:
     return [head, *(Text(f"  {name:<8} ", DIM).append(clean(text), "") for name, text in rows)]
 
 
-def status_table(found: Sequence[SeriesView], now: float, width: int | None) -> list[Text]:
+def status_table(views: Sequence[SeriesView], now: float, width: int | None) -> list[Text]:
     """A line for each series."""
     from rich.text import Text
 
@@ -121,7 +121,7 @@ def status_table(found: Sequence[SeriesView], now: float, width: int | None) -> 
         Column("NOTE", least=10, needed=False),
     )
     rows: list[list[Cell]] = []
-    for view in found:
+    for view in views:
         series = view.series
         if series is None:
             rows.append(

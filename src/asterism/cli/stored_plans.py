@@ -48,7 +48,7 @@ HEADS = head_key("")
 class StoredPlan:
     """``owner`` is the live session that runs the plan. ``paused`` and ``cancel_request`` say who asked and why."""
 
-    kept: StoredConstellation
+    record: StoredConstellation
     owner: Session | None
     paused: str | None = None
     cancel_request: str | None = None
@@ -58,18 +58,18 @@ class StoredPlan:
         """The state of the plan, or ``at rest`` if it has started and no process runs it, or ``cancelling``."""
         if self.cancelling:
             return "cancelling"
-        at_rest = self.owner is None and str(self.kept.plan.state) == "executing"
-        return "at rest" if at_rest else str(self.kept.plan.state).replace("_", " ")
+        at_rest = self.owner is None and str(self.record.plan.state) == "executing"
+        return "at rest" if at_rest else str(self.record.plan.state).replace("_", " ")
 
     @property
     def cancelling(self) -> bool:
         """Whether the plan has not ended and its owner, or its next owner, cancels it."""
-        return self.kept.plan.state not in ENDED and (self.kept.head.cancelling or self.cancel_request is not None)
+        return self.record.plan.state not in ENDED and (self.record.head.cancelling or self.cancel_request is not None)
 
     @property
     def done(self) -> int:
         """How many tasks have ended."""
-        return sum(self.kept.plan.counts[status] for status in TERMINAL)
+        return sum(self.record.plan.counts[status] for status in TERMINAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +112,16 @@ async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
             raise
         except AsterismError as error:
             unreadable.append(UnreadablePlan(name, str(error)))
-    return [*sorted(found, key=lambda plan: (plan.kept.head.created_at, plan.kept.head.name)), *unreadable]
+    return [*sorted(found, key=lambda plan: (plan.record.head.created_at, plan.record.head.name)), *unreadable]
 
 
 async def _read(fleet: Fleet, name: str) -> StoredPlan:
-    kept = await load(fleet.store, name)
+    record = await load(fleet.store, name)
     cancel_request = await cancel_reason(fleet.store, name)
-    if kept.head.ended:
-        return StoredPlan(kept, None, cancel_request=cancel_request)
-    owner = await live_owner(fleet.store, kept.head)
-    return StoredPlan(kept, owner, await pause_reason(fleet.store, name), cancel_request)
+    if record.head.ended:
+        return StoredPlan(record, None, cancel_request=cancel_request)
+    owner = await live_owner(fleet.store, record.head)
+    return StoredPlan(record, owner, await pause_reason(fleet.store, name), cancel_request)
 
 
 def _name(register: Register) -> str:
@@ -149,7 +149,7 @@ async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
     from asterism.cli.run_actions import hints
 
     stored = await read_plan(fleet, name)
-    plan, now = stored.kept.plan, fleet.store.clock()
+    plan, now = stored.record.plan, fleet.store.clock()
     node = plan.nodes.get(task)
     if node is None:
         raise UnknownTask(task)
@@ -159,10 +159,10 @@ async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
     if run is not None:
         answer = await run_explanation.explain_run(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
-    told = why(plan, stored.kept.lock, node, _plan_holder(stored), now)
+    held = why(plan, stored.record.lock, node, _plan_holder(stored), now)
     mask = PlanMask(plan)
-    reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in told.holders]
-    return TaskExplanation(name, task, told.status, reasons)
+    reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in held.holders]
+    return TaskExplanation(name, task, held.status, reasons)
 
 
 def _ended(node: Node, mask: PlanMask, now: float) -> Holder:
@@ -179,7 +179,7 @@ async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
 
 def _plan_holder(stored: StoredPlan) -> Holder | None:
     """What keeps the plan from starting a task that is ready."""
-    name = stored.kept.head.name
+    name = stored.record.head.name
     if stored.cancelling:
         return Holder("cancel", name, "the plan is being cancelled")
     if stored.paused is not None:

@@ -17,6 +17,9 @@ from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.core.plan.edits import AddDependency, Edit, RemoveDependency, RemoveTask, UpdateDependency
 
+if TYPE_CHECKING:
+    from asterism.compat.plan_editor import PlanEditor
+
 _EDGES = (AddDependency, UpdateDependency, RemoveDependency)
 
 
@@ -153,9 +156,6 @@ class CommandInvoker:
         self.done.clear()
         self.undone.clear()
 
-
-if TYPE_CHECKING:
-    from asterism.compat.plan_editor import PlanEditor
 
 _COMMANDS: dict[str, tuple[str, str, Callable[[PlanEditor], Callable[..., Any]]]] = {
     "add_task": ("task", "Add a task", lambda editor: lambda task_data: editor.add_task(task_data)),

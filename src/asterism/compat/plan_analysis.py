@@ -10,6 +10,7 @@ from asterism.core.plan.topological_order import Parallelism, parallelism
 
 if TYPE_CHECKING:
     from asterism.compat.documented_plan import DocumentedPlan
+    from asterism.compat.task_star import TaskStar
     from asterism.compat.task_star_line import Conditions
     from asterism.core.plan.constellation import Constellation
 
@@ -40,50 +41,100 @@ class Analysis:
     def get_topological_order(self) -> list[str]:
         return self.plan.topological()
 
+    # -- paths and parallelism -----------------------------------------------------------------------------------------
+
     def get_longest_path(self) -> tuple[int, list[str]]:
         """The number of tasks on the longest chain, and the chain."""
-        return longest_path(self._documented)
+        path = list(_in_tasks(self.plan).path)
+        return len(path), path
 
     def get_critical_path_length_with_time(self) -> tuple[float, list[str]]:
         """The seconds of the longest chain, and the chain; 0 seconds before every task has ended."""
-        return critical_path(self._documented)
+        if not self._documented.is_complete():
+            return 0.0, []
+        shape = parallelism(self.plan.nodes)
+        return shape.critical_path, list(shape.path)
 
     def get_max_width(self) -> int:
         """The most tasks that could run at once."""
-        return max_width(self._documented)
+        return _in_tasks(self.plan).width
 
     def get_total_work(self) -> float:
         """The sum of the tasks' durations in seconds."""
-        return total_work(self._documented)
+        return sum(node.worked for node in self.plan.nodes.values() if node.ended_at is not None)
 
     def get_parallelism_metrics(self) -> dict[str, Any]:
-        return parallelism_metrics(self._documented)
+        """L, W and W/L: in seconds when every task has ended, in tasks before that."""
+        timed = self._documented.is_complete() and len(self.plan) > 0
+        shape = parallelism(self.plan.nodes) if timed else _in_tasks(self.plan)
+        number = float if timed else int
+        return {
+            "critical_path_length": number(shape.critical_path),
+            "total_work": number(shape.work),
+            "parallelism_ratio": shape.ratio,
+            "calculation_mode": "actual_time" if timed else "node_count" if len(self.plan) else "empty",
+            "critical_path_tasks": list(shape.path),
+            "max_width": shape.width,
+        }
 
     def get_statistics(self) -> dict[str, Any]:
-        return statistics(self._documented)
+        documented, plan = self._documented, self.plan
+        shape = _in_tasks(plan)
+        metrics = self.get_parallelism_metrics()
+        return {
+            documented.naming.id_key: plan.id,
+            "name": documented.name,
+            "state": documented.state.value,
+            "total_tasks": len(plan),
+            "total_dependencies": sum(len(node.parents) for node in plan.nodes.values()),
+            "task_status_counts": {TaskStatus(status).value: count for status, count in plan.counts.items() if count},
+            "longest_path_length": len(shape.path),
+            "longest_path_tasks": list(shape.path),
+            "max_width": shape.width,
+            "critical_path_length": metrics["critical_path_length"],
+            "total_work": metrics["total_work"],
+            "parallelism_ratio": metrics["parallelism_ratio"],
+            "parallelism_calculation_mode": metrics["calculation_mode"],
+            "critical_path_tasks": metrics["critical_path_tasks"],
+            "execution_duration": documented.execution_duration,
+            "created_at": documented.created_at.isoformat(),
+            "updated_at": documented.updated_at.isoformat(),
+        }
+
+    # -- plain text ----------------------------------------------------------------------------------------------------
 
     def display_dag(self, mode: str = "overview") -> None:
-        """Print it: ``overview``, ``topology``, ``details`` or ``execution``."""
-        print(display_text(self._documented, mode))
+        """Print it: ``overview``, ``topology``, ``details`` or ``execution``. Raises ValueError for another mode."""
+        if mode not in _MODES:
+            raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
+        print("\n".join([_headline(self._documented), *_MODES[mode](self._documented)]))
+
+    # -- private names that the documents show -------------------------------------------------------------------------
 
     def _are_dependencies_satisfied(self, task_id: str) -> bool:
         node = self.plan.nodes.get(task_id)
         return node is not None and not node.open
 
     def _would_create_cycle(self, from_task_id: str, to_task_id: str) -> bool:
-        return reaches(self._documented, to_task_id, from_task_id)
+        return _reaches(self.plan, to_task_id, from_task_id)
 
 
-if TYPE_CHECKING:
-    from asterism.compat.documented_plan import DocumentedPlan
-    from asterism.compat.task_star import TaskStar
+def _in_tasks(plan: Constellation) -> Parallelism:
+    """The parallelism, with every task counted as one."""
+    return parallelism(plan.nodes, dict.fromkeys(plan.nodes, 1.0))
 
 
-def display_text(documented: DocumentedPlan, mode: str) -> str:
-    """Raises ValueError for a mode that is not documented."""
-    if mode not in _MODES:
-        raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
-    return "\n".join([_headline(documented), *_MODES[mode](documented)])
+def _reaches(plan: Constellation, start: str, goal: str) -> bool:
+    """Whether ``goal`` depends on ``start``, directly or indirectly, or is the same task."""
+    seen, stack = set[str](), [start]
+    while stack:
+        task_id = stack.pop()
+        if task_id == goal:
+            return True
+        if task_id not in seen and task_id in plan.nodes:
+            seen.add(task_id)
+            stack.extend(plan.nodes[task_id].children)
+    return False
 
 
 def _headline(documented: DocumentedPlan) -> str:
@@ -98,9 +149,8 @@ def _overview(documented: DocumentedPlan) -> Iterator[str]:
 
 def _topology(documented: DocumentedPlan) -> Iterator[str]:
     for task_id in documented.get_topological_order():
-        after = [
-            f"{line.from_task_id} ({line.dependency_type.value})" for line in documented.get_task_dependencies(task_id)
-        ]
+        lines = documented.get_task_dependencies(task_id)
+        after = [f"{line.from_task_id} ({line.dependency_type.value})" for line in lines]
         yield f"  {task_id}" + (f" <- {', '.join(after)}" if after else "")
 
 
@@ -131,86 +181,3 @@ _MODES: dict[str, Callable[[DocumentedPlan], Iterator[str]]] = {
     "details": _details,
     "execution": _execution,
 }
-
-
-if TYPE_CHECKING:
-    from asterism.compat.documented_plan import DocumentedPlan
-
-
-def _in_tasks(documented: DocumentedPlan) -> Parallelism:
-    """The parallelism, with every task counted as one."""
-    return parallelism(documented.plan.nodes, dict.fromkeys(documented.plan.nodes, 1.0))
-
-
-def longest_path(documented: DocumentedPlan) -> tuple[int, list[str]]:
-    path = list(_in_tasks(documented).path)
-    return len(path), path
-
-
-def critical_path(documented: DocumentedPlan) -> tuple[float, list[str]]:
-    if not documented.is_complete():
-        return 0.0, []
-    shape = parallelism(documented.plan.nodes)
-    return shape.critical_path, list(shape.path)
-
-
-def max_width(documented: DocumentedPlan) -> int:
-    return _in_tasks(documented).width
-
-
-def total_work(documented: DocumentedPlan) -> float:
-    return sum(node.worked for node in documented.plan.nodes.values() if node.ended_at is not None)
-
-
-def reaches(documented: DocumentedPlan, start: str, goal: str) -> bool:
-    """Whether ``goal`` depends on ``start``, directly or indirectly, or is the same task."""
-    seen, stack = set[str](), [start]
-    while stack:
-        task_id = stack.pop()
-        if task_id == goal:
-            return True
-        if task_id not in seen and task_id in documented.plan.nodes:
-            seen.add(task_id)
-            stack.extend(documented.plan.nodes[task_id].children)
-    return False
-
-
-def parallelism_metrics(documented: DocumentedPlan) -> dict[str, Any]:
-    """L, W and W/L: in seconds when every task has ended, in tasks before that."""
-    plan = documented.plan
-    timed = documented.is_complete() and len(plan) > 0
-    shape = parallelism(plan.nodes) if timed else _in_tasks(documented)
-    number = float if timed else int
-    return {
-        "critical_path_length": number(shape.critical_path),
-        "total_work": number(shape.work),
-        "parallelism_ratio": shape.ratio,
-        "calculation_mode": "actual_time" if timed else "node_count" if len(plan) else "empty",
-        "critical_path_tasks": list(shape.path),
-        "max_width": shape.width,
-    }
-
-
-def statistics(documented: DocumentedPlan) -> dict[str, Any]:
-    plan = documented.plan
-    shape = _in_tasks(documented)
-    metrics = parallelism_metrics(documented)
-    return {
-        documented.naming.id_key: plan.id,
-        "name": documented.name,
-        "state": documented.state.value,
-        "total_tasks": len(plan),
-        "total_dependencies": sum(len(node.parents) for node in plan.nodes.values()),
-        "task_status_counts": {TaskStatus(status).value: count for status, count in plan.counts.items() if count},
-        "longest_path_length": len(shape.path),
-        "longest_path_tasks": list(shape.path),
-        "max_width": shape.width,
-        "critical_path_length": metrics["critical_path_length"],
-        "total_work": metrics["total_work"],
-        "parallelism_ratio": metrics["parallelism_ratio"],
-        "parallelism_calculation_mode": metrics["calculation_mode"],
-        "critical_path_tasks": metrics["critical_path_tasks"],
-        "execution_duration": documented.execution_duration,
-        "created_at": documented.created_at.isoformat(),
-        "updated_at": documented.updated_at.isoformat(),
-    }

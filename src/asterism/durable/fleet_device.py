@@ -33,9 +33,8 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import UnknownRun
+from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
-from asterism.fleet.run_blobs import blob_of
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Member, Roster

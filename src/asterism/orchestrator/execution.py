@@ -1,8 +1,7 @@
 """Execution of one plan: starts its tasks, records their ends, retries, stops and cancels them.
 
 Nothing here polls. When a task's coroutine returns, its end is recorded and its dependents are held in the same call
-(``_ended``). Then the scheduler takes one step for all changes: it opens an edit cycle (``open_cycles``) and starts
-ready tasks (``start_one``).
+(``_ended``). One step of the scheduler for all changes opens an edit cycle (``open_cycles``) and starts ready tasks.
 
 The result of an execution counts while its epoch is in ``active``. A timeout, a cancellation or a revocation moves the
 epoch to ``stopping``: its result is then refused. Its slot is free when it has really stopped, or after ``grace``.
@@ -406,8 +405,7 @@ class Execution:
         if self.cancelling:
             if not self.active and not self.plan.counts[RUNNING]:
                 self._end(cancelled=True)
-            return
-        if self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
+        elif self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
             self.cycles.opened(cycle, "cycle_opened")
 
     def check_end(self) -> None:
@@ -436,8 +434,7 @@ class Execution:
 
     async def closed(self) -> None:
         """Wait until what was told to stop has stopped, at most ``grace`` seconds, and observers have their events."""
-        jobs = [active.job for active in self.stopping.values() if active.job is not None]
-        if jobs := [*jobs, *self.cycles.calls]:
+        if jobs := [*(active.job for active in self.stopping.values() if active.job), *self.cycles.calls]:
             await asyncio.wait(jobs, timeout=self.options.grace)
         await self._bus.drain()
 

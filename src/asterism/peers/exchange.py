@@ -331,8 +331,8 @@ class Exchange:
     async def read_blob(self, peer: str, blob: str, run: str) -> bytes | None:
         """The blob for GET /v1/blobs/NAME; None if it is not stored here, or ``run`` does not refer to it."""
         await self.peers.get(peer)
-        found = await self.fleet.store.run(run) if is_blob_name(blob) else None
-        return await self.fleet.store.blob(blob) if found is not None and blob in blob_sizes(found) else None
+        record = await self.fleet.store.run(run) if is_blob_name(blob) else None
+        return await self.fleet.store.blob(blob) if record is not None and blob in blob_sizes(record) else None
 
     def wanted_size(self, peer: str, blob: str) -> int:
         """The size of a blob that a peer was asked for. Raises PeerRefused if it was not."""

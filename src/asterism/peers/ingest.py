@@ -64,10 +64,10 @@ class IngestResult:
 
 async def read_cursor(store: Store, peer: Peer) -> tuple[Cursor | None, Register | None]:
     """Our position in the feed of a peer, and its register."""
-    found = await store.register(cursor_key(peer.name))
-    if found is None or not found.value:
-        return None, found
-    return Cursor(**{name: value for name, value in found.value.items() if name in Cursor._fields}), found
+    register = await store.register(cursor_key(peer.name))
+    if register is None or not register.value:
+        return None, register
+    return Cursor(**{name: value for name, value in register.value.items() if name in Cursor._fields}), register
 
 
 class Ingest:
@@ -170,16 +170,16 @@ class Ingest:
     async def _workflows_in(self, message: Message) -> dict[str, Workflow | str]:
         """The workflows of the message that its runs need, by kind; or why one is refused."""
         needed = {item.run.kind for item in message.items if item.run is not None}
-        found: dict[str, Workflow | str] = {}
+        workflows: dict[str, Workflow | str] = {}
         for data in message.workflows:
             try:
                 flow = without_rules(Workflow.from_json(data))
                 kind = f"{flow.name}@{flow.version}"
                 if kind in needed:
-                    found[kind] = await self._fleet.workflows.objection(flow) or flow
+                    workflows[kind] = await self._fleet.workflows.objection(flow) or flow
             except (InvalidWorkflow, NotJson, TypeError, ValueError, RecursionError) as error:
                 log.warning("a workflow of a peer is invalid: %s", printable(str(error), MAX_REASON_CHARS))
-        return found
+        return workflows
 
     async def _decisions(
         self,
@@ -215,13 +215,13 @@ class ReplayRequests:
         """The writes that remember the sessions about which the peer was not believed, and an exceeded quota."""
         writes: list[Write] = []
         if doubted:
-            found = await self._store.register(_doubted_key(peer))
-            known = list(found.value.get("sessions", ())) if found is not None else []
+            register = await self._store.register(_doubted_key(peer))
+            known = list(register.value.get("sessions", ())) if register is not None else []
             after = [*known, *sorted(doubted.difference(known))][-MAX_DOUBTED_SESSIONS:]
-            writes.append(PutRegister(_doubted_key(peer), {"sessions": after}, found and found.revision))
+            writes.append(PutRegister(_doubted_key(peer), {"sessions": after}, register and register.revision))
         if used.exceeded is not None:
-            found = await self._store.register(quota_key(peer))
-            writes.append(PutRegister(quota_key(peer), {"room": used.remaining()}, found and found.revision))
+            register = await self._store.register(quota_key(peer))
+            writes.append(PutRegister(quota_key(peer), {"room": used.remaining()}, register and register.revision))
         return writes
 
     async def request(self, peer: Peer) -> None:
@@ -232,23 +232,23 @@ class ReplayRequests:
 
     async def _after_ended_session(self, peer: Peer) -> None:
         """The peer also has to send what it received from us: its records about the ended session can be used now."""
-        found = await self._store.register(_doubted_key(peer))
-        doubted = list(found.value.get("sessions", ())) if found is not None else []
-        if found is None or not doubted:
+        register = await self._store.register(_doubted_key(peer))
+        doubted = list(register.value.get("sessions", ())) if register is not None else []
+        if register is None or not doubted:
             return
         open_ids = {one.id for one in await self._store.sessions() if one.state == OPEN}
         still_open = [one for one in doubted if one in open_ids]
         if len(still_open) < len(doubted):
-            await self._reset(peer, PutRegister(found.key, {"sessions": still_open}, found.revision), whole=True)
+            await self._reset(peer, PutRegister(register.key, {"sessions": still_open}, register.revision), whole=True)
 
     async def _after_freed_quota(self, peer: Peer) -> None:
-        found = await self._store.register(quota_key(peer))
-        if found is None or not found.value:
+        register = await self._store.register(quota_key(peer))
+        if register is None or not register.value:
             return
         limits = quota_limits(await self._fleet.settings())
         now = Quota(peer, await self._feed.usage(peer.store or ""), limits)
-        if has_grown(found.value["room"], now, limits):
-            await self._reset(peer, PutRegister(found.key, {}, found.revision))
+        if has_grown(register.value["room"], now, limits):
+            await self._reset(peer, PutRegister(register.key, {}, register.revision))
             await peer_notices.clear_topic(self._store, peer.name, QUOTA_TOPIC)
 
     async def _reset(self, peer: Peer, reason: Write, *, whole: bool = False) -> None:

@@ -406,10 +406,10 @@ def _parse_int(text: str) -> int:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise NotStrictJson("a key occurs twice")
-    return found
+    return members
 
 
 def _check_value(value: Any, depth: int) -> None:

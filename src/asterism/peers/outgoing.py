@@ -80,8 +80,8 @@ class Outgoing:
         if cursor is not None and position.rolled_back:
             await self._marks.record_rollback(peer, cursor)
         after, whole = position.number, cursor is None or cursor.whole
-        found = await self._feed.changes(after, MAX_BATCH_RECORDS + 1)
-        changes, more = found[:MAX_BATCH_RECORDS], len(found) > MAX_BATCH_RECORDS
+        fetched = await self._feed.changes(after, MAX_BATCH_RECORDS + 1)
+        changes, more = fetched[:MAX_BATCH_RECORDS], len(fetched) > MAX_BATCH_RECORDS
         news = [change for change in changes if whole or not _came_from(peer, change)]
         reports = await self._fleet.store.reports([one.run.id for one in news if one.run.status in OWNED])
         workflows: dict[tuple[str, int], _WorkflowData] = {}  # of this batch

@@ -81,7 +81,7 @@ _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.%\w]+\]):)?(?P<port>
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def peer_app(exchange: Exchange, guard: Authenticator, limits: Limits | None = None) -> Starlette:
+def peer_app(exchange: Exchange, authenticator: Authenticator, limits: Limits | None = None) -> Starlette:
     """The application. Raises AsterismError if Starlette is not installed."""
     try:
         from starlette.applications import Starlette
@@ -89,51 +89,51 @@ def peer_app(exchange: Exchange, guard: Authenticator, limits: Limits | None = N
         from starlette.routing import Route
     except ImportError:
         raise AsterismError(f"answering peers needs starlette: {install_hint('peers')}") from None
-    handlers = _Handlers(exchange, guard, Bodies(limits or Limits()))
+    handlers = _Handlers(exchange, authenticator, Bodies(limits or Limits()))
     routes = [
         Route("/v1/accept", handlers.accept, methods=["POST"]),
-        Route("/v1/meet", handlers.meet, methods=["POST"]),
-        Route("/v1/blobs/{name}", handlers.fetch, methods=["GET"]),
-        Route("/v1/blobs/{name}", handlers.give, methods=["PUT"]),
+        Route("/v1/meet", handlers.sync, methods=["POST"]),
+        Route("/v1/blobs/{name}", handlers.get_blob, methods=["GET"]),
+        Route("/v1/blobs/{name}", handlers.put_blob, methods=["PUT"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
 
 
 class _Handlers:
-    def __init__(self, exchange: Exchange, guard: Authenticator, bodies: Bodies) -> None:
-        self._exchange, self._guard, self._bodies = exchange, guard, bodies
+    def __init__(self, exchange: Exchange, authenticator: Authenticator, bodies: Bodies) -> None:
+        self._exchange, self._authenticator, self._bodies = exchange, authenticator, bodies
 
     async def accept(self, request: Request) -> Any:
         async def redeemed() -> Response:
             address, authorization = _address(request), request.headers.get("authorization", "")
-            await self._guard.check_invitation(authorization, address)
+            await self._authenticator.check_invitation(authorization, address)
             body = await read_body(request, self._bodies, client=address, most=MAX_ACCEPT_BYTES, each=MAX_ACCEPT_BYTES)
             sha256 = _parse_body(parse_strict, body).get("secret_sha256")
             if not isinstance(sha256, str) or _SHA256.fullmatch(sha256) is None:
                 raise RequestRefused(400, "secret_sha256 has to be the SHA-256 of a secret")
-            peer = await self._guard.redeem(authorization, address, sha256)
+            peer = await self._authenticator.redeem(authorization, address, sha256)
             log.info("%s accepted its invitation", peer.name)
             return _json_response(200, {})
 
         return await _response(_address(request), redeemed)
 
-    async def meet(self, request: Request) -> Any:
-        return await self._admitted(request, self._meet)
+    async def sync(self, request: Request) -> Any:
+        return await self._admitted(request, self._sync)
 
-    async def fetch(self, request: Request) -> Any:
-        return await self._admitted(request, self._fetch)
+    async def get_blob(self, request: Request) -> Any:
+        return await self._admitted(request, self._get_blob)
 
-    async def give(self, request: Request) -> Any:
-        return await self._admitted(request, self._give)
+    async def put_blob(self, request: Request) -> Any:
+        return await self._admitted(request, self._put_blob)
 
-    async def _meet(self, request: Request, peer: Peer) -> Response:
+    async def _sync(self, request: Request, peer: Peer) -> Response:
         from starlette.responses import Response
 
         body = await read_body(request, self._bodies, client=peer.name, most=MAX_MESSAGE_BYTES, each=await self._each())
         answer = await self._exchange.answer(peer.name, _parse_body(decode_message, body))
         return Response(encode_message(answer), media_type="application/x-ndjson")
 
-    async def _fetch(self, request: Request, peer: Peer) -> LargeAnswer:
+    async def _get_blob(self, request: Request, peer: Peer) -> LargeAnswer:
         _check_store(request, peer)
         name = request.path_params["name"]
         data = await self._exchange.read_blob(peer.name, name, request.query_params.get("run", ""))
@@ -143,7 +143,7 @@ class _Handlers:
             held.enter_context(self._bodies.reserved(peer.name, len(data), await self._each()))
             return LargeAnswer(data, self._bodies, held.pop_all())
 
-    async def _give(self, request: Request, peer: Peer) -> Response:
+    async def _put_blob(self, request: Request, peer: Peer) -> Response:
         _check_store(request, peer)
         name = request.path_params["name"]
         most = (await self._exchange.fleet.settings()).most
@@ -162,7 +162,7 @@ class _Handlers:
         """The response to an authenticated peer, or the refusal."""
 
         async def admitted() -> Any:
-            peer = await self._guard.authenticate(request.headers.get("authorization", ""), _address(request))
+            peer = await self._authenticator.authenticate(request.headers.get("authorization", ""), _address(request))
             if (place := place_of(request)) is not None:
                 place.admit(peer.name)
             return await _response(peer.name, lambda: answer(request, peer))
@@ -300,15 +300,15 @@ class CannotListen(AsterismError):
 
 def open_socket(address: str) -> socket.socket:
     """A listening socket at ``HOST:PORT``, or at a port of the loopback address. Raises CannotListen."""
-    found = _ADDRESS.fullmatch(address.strip())
-    if found is None or int(found["port"]) > 65535:
+    parts = _ADDRESS.fullmatch(address.strip())
+    if parts is None or int(parts["port"]) > 65535:
         raise CannotListen(
             f"{address!r} is not a valid HOST:PORT (examples: {DEFAULT_ADDRESS}, 0.0.0.0:{DEFAULT_PORT})"
         )
-    host = (found["host"] or "127.0.0.1").strip("[]")
+    host = (parts["host"] or "127.0.0.1").strip("[]")
     try:
         family, kind, number, _, sockaddr = socket.getaddrinfo(
-            host, int(found["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, int(parts["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, number)
         try:

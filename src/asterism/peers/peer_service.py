@@ -114,8 +114,8 @@ class SyncLoop:
         """Topics of the changes that start a sync: a run waits or has ended, or was assigned to a device of a peer."""
         remote: frozenset[str] = frozenset()
         with contextlib.suppress(AsterismError):
-            found = await self._fleet.store.sessions()
-            remote = frozenset(for_device(one.device) for one in found if one.state == ABROAD)
+            sessions = await self._fleet.store.sessions()
+            remote = frozenset(for_device(one.device) for one in sessions if one.state == ABROAD)
         return frozenset({OFFERED, ENDED}) | remote
 
     async def _wait_for_change(self, watch: Watch) -> None:

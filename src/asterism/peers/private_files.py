@@ -152,9 +152,9 @@ class TokenFile:
 
     def remove(self, peer: str) -> None:
         with self._locked():
-            kept = self._read()
-            if kept.pop(peer, None) is not None:
-                self._write(kept)
+            tokens = self._read()
+            if tokens.pop(peer, None) is not None:
+                self._write(tokens)
 
     def _read(self) -> dict[str, Token]:
         data = read_private(self._path)
@@ -195,7 +195,7 @@ class TlsIdentity:
 
 
 def tls_identity(store: Store) -> TlsIdentity:
-    """The identity of a store; created if there is none. Raises UnusableSecret, and AsterismError if ``cryptography``
+    """The identity of a store, created at the first call. Raises UnusableSecret, and AsterismError if ``cryptography``
     is not installed."""
     path = path_beside(store, IDENTITY_SUFFIX)
     data = read_private(path)

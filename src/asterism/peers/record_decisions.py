@@ -130,18 +130,18 @@ class BatchDecisions:
                 return await self._refuse(theirs.id, f"it is forged: {forged}")
             theirs, by = lost, self._own
         try:
-            found = await (self._decide_new(theirs, by) if mine is None else self._decide_known(mine, theirs, by))
+            decision = await (self._decide_new(theirs, by) if mine is None else self._decide_known(mine, theirs, by))
         except NotTheSameRun as error:
             return await self._refuse(theirs.id, f"it differs from our record in {', '.join(error.fields)}")
-        if not found.taken:
-            return found
+        if not decision.taken:
+            return decision
         blobs = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
         if mine is None or mine.id in self._received:
-            cost = storage_cost(self._peer, mine, theirs, _record_write(found.writes).run)
+            cost = storage_cost(self._peer, mine, theirs, _record_write(decision.writes).run)
             if self.quota.reserve(cost) is not None:
                 return Decision(refused=True)
-            found = found._replace(writes=[*found.writes, cost])
-        return found._replace(workflow=theirs.kind, blobs=blobs)
+            decision = decision._replace(writes=[*decision.writes, cost])
+        return decision._replace(workflow=theirs.kind, blobs=blobs)
 
     def _clock_lag(self, by: str) -> float:
         """How many seconds the clock may be behind that dated a record of the store ``by``. A peer that lies about its
@@ -174,8 +174,8 @@ class BatchDecisions:
 
     async def _lost_by_own_device(self, theirs: Run, mine: Run | None) -> Run | None:
         """The record of a run that one of our devices is said to own, as lost by that device, if that session is over
-        (trust.py). None if it is not; or if the run is ours to decide, since then it goes on here and the sender learns
-        of that."""
+        (trust.py). None if it is not; or if the run is ours to decide, since then it continues here and the sender
+        learns of that."""
         if theirs.status not in OWNED or (mine is not None and not mine.ended and mine.id not in self._left):
             return None
         if self._trust.is_open(theirs.session):
@@ -219,13 +219,13 @@ class BatchDecisions:
             ours = transitions.confirm_ownership(
                 ours, mine.grant, f"peer {self._peer.name} declared it lost", self._now
             )
-        kept, resolved = self._merge(ours, theirs)
+        ours_wins, resolved = self._merge(ours, theirs)
         resolved = limit_merged(mine, theirs, resolved)
-        left_to = was_left_to if kept else self._authority(by, theirs)
-        same = not kept and left_to == self._peer.store and resolved.changed(revision=theirs.revision) == theirs
-        wished = self._with_request(mine, theirs, resolved, kept, left_to)
-        if wished is not resolved:
-            resolved, left_to = wished, None
+        left_to = was_left_to if ours_wins else self._authority(by, theirs)
+        same = not ours_wins and left_to == self._peer.store and resolved.changed(revision=theirs.revision) == theirs
+        requested = self._with_request(mine, theirs, resolved, ours_wins, left_to)
+        if requested is not resolved:
+            resolved, left_to = requested, None
         after = next_revision(mine, resolved)
         if after is None:
             return self._transfer_authority(mine, theirs, by, was_left_to)
@@ -262,8 +262,8 @@ class BatchDecisions:
             return False, merge_records(mine, theirs)
         return True, merge_keeping(mine, theirs)
 
-    def _with_request(self, mine: Run, theirs: Run, resolved: Run, kept: bool, left_to: str | None) -> Run:
-        if not kept:
+    def _with_request(self, mine: Run, theirs: Run, resolved: Run, ours_wins: bool, left_to: str | None) -> Run:
+        if not ours_wins:
             return reapply_request(mine, theirs, resolved, self._now)
         return reapply_request(theirs, mine, resolved, self._now) if left_to is None else resolved
 
@@ -293,12 +293,12 @@ class BatchDecisions:
     async def _loss_writes(self, mine: Run, why: str, reached: Progress | None) -> list[Write]:
         """The notice about the loss, and the register for `peer keep`."""
         key = f"{LOST}{mine.id}"
-        found = await self._store.register(key)
+        register = await self._store.register(key)
         lost = {"device": mine.device, "epoch": mine.epoch, "progress": None if reached is None else list(reached)}
         far = f" (progress: {reached})" if reached is not None else ""
         return [
             Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
-            PutRegister(key, lost, found and found.revision),
+            PutRegister(key, lost, register and register.revision),
         ]
 
     async def _hand_over_writes(
@@ -308,11 +308,11 @@ class BatchDecisions:
         key = f"{HANDED}{mine.id}"
         if mine.ended or (left_to is None and not after.ended):
             return []
-        found = await self._store.register(key)
+        register = await self._store.register(key)
         if not after.ended:
-            return [PutRegister(key, {}, None)] if was_left_to is None and found is None else []
-        told = failure_notice(after, self._now) if was_left_to is None or found is not None else []
-        return told if found is None else [*told, PutRegister(key, None, found.revision)]
+            return [PutRegister(key, {}, None)] if was_left_to is None and register is None else []
+        notices = failure_notice(after, self._now) if was_left_to is None or register is not None else []
+        return notices if register is None else [*notices, PutRegister(key, None, register.revision)]
 
     async def _admit_to_series(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
         """Let our own series hold or release a waiting run that became ours to decide, since no other store does."""
@@ -324,7 +324,7 @@ class BatchDecisions:
             return run, []
 
     async def _leave_series(self, run: Run, left_to: str | None) -> list[Write]:
-        """Let its series go on here when the run has ended; and when a peer holds it, or each of two stores would wait
+        """Advance its series here when the run has ended; and when a peer holds it, or each of two stores would wait
         for a run that the other one holds."""
         if run.series is None or not (run.ended or (run.held and left_to is not None)):
             return []
@@ -339,14 +339,14 @@ def _record_write(writes: Sequence[Write]) -> PutRun | PutCopy:
 # -- requests that a merge dropped -------------------------------------------------------------------------------------
 
 
-def reapply_request(lost: Run, known: Run, kept: Run, now: float) -> Run:
-    """``kept`` with the request of ``lost``, unless it contains it or ``known`` has its entry already."""
+def reapply_request(lost: Run, known: Run, winner: Run, now: float) -> Run:
+    """``winner`` with the request of ``lost``, unless it contains it or ``known`` has its entry already."""
     request, by, entry = _request_of(lost)
-    if request is None or kept.ended or entry is None or entry in own_story(kept) or entry in known.story:
-        return kept
+    if request is None or winner.ended or entry is None or entry in own_story(winner) or entry in known.story:
+        return winner
     with contextlib.suppress(RunRefused):
-        return transitions.cancel(kept, now, by) if request == "cancel" else transitions.pause(kept, now, by)
-    return kept
+        return transitions.cancel(winner, now, by) if request == "cancel" else transitions.pause(winner, now, by)
+    return winner
 
 
 def _request_of(run: Run) -> tuple[str | None, str, Entry | None]:

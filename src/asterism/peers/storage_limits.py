@@ -157,13 +157,13 @@ def _beside_line(whole: tuple[T, ...], line: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def _last_results(results: tuple[Superseded, ...]) -> list[Superseded]:
-    kept: list[Superseded] = []
+    last: list[Superseded] = []
     room = MAX_RESULT_CHARS
     for one in reversed(results[-MAX_RESULTS:]):
         room -= len(row_codec.to_text(one.output))
         if room >= 0:
-            kept.append(one)
-    return kept[::-1]
+            last.append(one)
+    return last[::-1]
 
 
 # -- the size of outgoing records --------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def _shorter(run: Run) -> Iterator[Run]:
     yield (run := run.changed(scores={}, avoid=(), declined={}))
     yield (run := run.changed(previous=tuple(one._replace(detail=one.detail[:100]) for one in run.previous)))
     yield (run := run.changed(superseded=()))
-    kept = len(line)
-    while kept > 2:
-        kept //= 2
-        yield run.changed(story=(line[0], *line[-kept:]))
+    entries = len(line)
+    while entries > 2:
+        entries //= 2
+        yield run.changed(story=(line[0], *line[-entries:]))

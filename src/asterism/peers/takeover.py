@@ -15,12 +15,12 @@ the silent peer or not, at most five times in an hour for the same peer.
 **Removal.** A person who removes a peer decides whether its unfinished runs are held or adopted. *Held* are runs that
 have not ended and
 
-- were left to the peer: its own runs of which there are copies here, and our runs that a device of the peer has
+- were left to the peer: its own runs, with copies here, and our runs that a device of the peer has
   claimed. Devices here do not take copies, so nothing happens to them; an assignment to a device of ours that was not
   answered yet is taken back;
 - or were first received from the peer, are ours to decide by now, and have not started: they are paused. A run that a
-  device of ours has claimed and not started is withdrawn, so that its start is fenced. A run that has started goes on,
-  and is listed as running.
+  device of ours has claimed and not started is withdrawn, so that its start is fenced. A run that has started
+  continues, and is listed as running.
 
 Runs of ours that were only offered to a device of the peer stay ours, and are assigned to others.
 
@@ -63,7 +63,7 @@ PEER_CHECK_INTERVAL = 5.0
 
 MAX_REPLAYS = 5
 REPLAY_WINDOW = 3600.0
-"""How often, within so many seconds, the other peers are asked for everything because of the same peer."""
+"""How often, within so many seconds, the other peers are asked for everything when the same peer falls silent."""
 
 MIN_OBSERVED_SILENCE = 300.0
 """How many seconds of a peer's silence a monitor observes by its own clock before it adopts."""
@@ -77,7 +77,7 @@ class Takeover:
         self._fleet, self._store = fleet, fleet.store
         self._peers = PeerRegistry(fleet.store)
         self._silent: dict[str, tuple[float | None, float]] = {}  # the last contact, and since when we know it
-        self._replayed: dict[str, float] = {}  # the last contact of peers because of which the others were asked
+        self._replayed: dict[str, float] = {}  # silent peers whose silence was handled, and their last contact
         self._has_feed = False
         self._looked_at: float | None = None
 
@@ -109,10 +109,10 @@ class Takeover:
 
     async def _removal(self, store: str) -> str | None:
         """Why the runs that were left to a removed peer are adopted; None if they are held."""
-        found = await self._store.register(removed_peer_key(store))
-        if found is None or not found.value or not found.value["adopt"]:
+        register = await self._store.register(removed_peer_key(store))
+        if register is None or not register.value or not register.value["adopt"]:
             return None
-        return f"peer {found.value['peer']} was removed, and its runs are adopted"
+        return f"peer {register.value['peer']} was removed, and its runs are adopted"
 
     async def _has_peers(self) -> bool:
         """Whether the store has ever had a peer. A store without peers is asked once in a while."""
@@ -146,21 +146,21 @@ class Takeover:
         return f"peer {peer.name} has been silent for {silent:.0f} s"
 
     async def _request_replays(self, gone: Peer) -> None:
-        """Ask all other peers for everything, once for each time a peer falls silent, whichever monitor notices it. The
+        """Ask all other peers for everything, once for each time a peer falls silent, by one of the monitors. The
         number is limited for a peer that comes and goes: when it is back, it sends its own records. A peer that was
         never heard from was not in the way of the others."""
         if gone.heard_at is None or self._replayed.get(gone.name) == gone.heard_at:
             return
         key = peer_key(gone.name, "asked")
-        found = await self._store.register(key)
-        if found is None or found.value.get("heard_at") != gone.heard_at:
+        register = await self._store.register(key)
+        if register is None or register.value.get("heard_at") != gone.heard_at:
             now = self._store.clock()
-            before = found.value.get("asked", []) if found is not None else []
+            before = register.value.get("asked", []) if register is not None else []
             recent = [at for at in before if 0 <= now - at < REPLAY_WINDOW]
             if len(recent) >= MAX_REPLAYS:
                 return
             value = {"heard_at": gone.heard_at, "asked": [*recent, now]}
-            request = PutRegister(key, value, found and found.revision)
+            request = PutRegister(key, value, register and register.revision)
             if not await try_commit(self._store, [request, *await self._peers.replay_writes(gone.name)]):
                 return  # the next pass tries again
         self._replayed[gone.name] = gone.heard_at
@@ -196,7 +196,7 @@ class Takeover:
 
 class RemovalResult(NamedTuple):
     """``held`` are the runs that wait for a decision, empty if they were ``adopted``. ``running`` are runs of the peer
-    that a device here has started: they go on."""
+    that a device here has started: they continue."""
 
     name: str
     held: list[Run]
@@ -238,9 +238,9 @@ async def held_runs(store: Store, run_ids: list[str]) -> dict[str, str]:
         return {}
     left_to = await feed_of(store).left_to(run_ids)
     names = {
-        found.key.removeprefix(removed_peer_key("")): found.value["peer"]
-        for found in await store.registers(removed_peer_key(""))
-        if found.value and not found.value["adopt"]
+        register.key.removeprefix(removed_peer_key("")): register.value["peer"]
+        for register in await store.registers(removed_peer_key(""))
+        if register.value and not register.value["adopt"]
     }
     return {run_id: names[peer_store] for run_id, peer_store in left_to.items() if peer_store in names}
 
@@ -319,14 +319,14 @@ async def _affected_runs(store: Store, peer_store: str | None) -> _AffectedRuns:
 
 async def _removed_store(store: Store, name: str) -> str:
     """The id of the store of a peer that was removed. Raises UnknownPeer."""
-    for found in await store.registers(removed_peer_key("")):
-        if found.value and found.value["peer"] == name:
-            return found.key.removeprefix(removed_peer_key(""))
+    for register in await store.registers(removed_peer_key("")):
+        if register.value and register.value["peer"] == name:
+            return register.key.removeprefix(removed_peer_key(""))
     raise UnknownPeer(f"there is no peer {name!r}, and no peer of that name was removed")
 
 
 async def _removal_mark(store: Store, peer_store: str | None, name: str, adopt: bool) -> list[Write]:
     if peer_store is None:
         return []
-    found = await store.register(removed_peer_key(peer_store))
-    return [PutRegister(removed_peer_key(peer_store), {"peer": name, "adopt": adopt}, found and found.revision)]
+    register = await store.register(removed_peer_key(peer_store))
+    return [PutRegister(removed_peer_key(peer_store), {"peer": name, "adopt": adopt}, register and register.revision)]

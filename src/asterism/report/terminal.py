@@ -286,7 +286,7 @@ class Row:
 def lanes(graph: Graph, component: Sequence[int], marks: Sequence[str]) -> list[Row]:
     """Draw one component; `marks` holds the glyph of each task of the graph.
 
-    Branches are told one after the other, or side by side, whichever makes the smaller drawing.
+    Branches are drawn one after the other or side by side: the smaller drawing wins.
     """
     orders = [reading_order(graph, component, depth_first) for depth_first in (True, False)]
     return min(
@@ -305,7 +305,7 @@ def _drawn(graph: Graph, order: Sequence[int], marks: Sequence[str]) -> list[Row
 def reading_order(graph: Graph, component: Sequence[int], depth_first: bool) -> list[int]:
     """A topological order that keeps few lanes open.
 
-    Next comes the task that closes most lanes; among equals, the one that goes on from the latest row if
+    Next comes the task that closes most lanes; among equals, the one that continues from the latest row if
     `depth_first`, else from the earliest.
     """
     left = {task: len(graph.children[task]) for task in component}

@@ -62,13 +62,13 @@ class Release:
     item: Item
     by: str | None = None
     promote: bool = True
-    _found: tuple[float | None, str | None] | None = None
+    _first_claim: tuple[float | None, str | None] | None = None
 
     def __call__(self, series: Series, now: float) -> Series:
         if series.active == self.item:
             claim = (series.since, series.claim_id)
-            self._found = self._found or claim
-            if self._found != claim:
+            self._first_claim = self._first_claim or claim
+            if self._first_claim != claim:
                 return series
         released = series.leave(self.item, now, self.by) if self.promote else series.release(self.item, now)
         return released.as_one_change_of(series)

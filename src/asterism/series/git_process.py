@@ -161,8 +161,8 @@ def _remove_abandoned() -> None:
     oldest = time.time() - ABANDONED_AFTER
     for path in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"):
         with contextlib.suppress(OSError):
-            found = path.lstat()
-            if found.st_mtime < oldest and found.st_uid == os.getuid() and path.is_dir() and not path.is_symlink():
+            status = path.lstat()
+            if status.st_mtime < oldest and status.st_uid == os.getuid() and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
 
 

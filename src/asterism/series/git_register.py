@@ -127,18 +127,18 @@ class GitRegister:
 
     async def _objects(self, names: Sequence[str]) -> list[_Object | None]:
         """The objects of the private repository with these names; None for a missing one."""
-        found: list[_Object | None] = []
+        objects: list[_Object | None] = []
         rest = (await self._git("cat-file", "--batch", stdin="".join(f"{name}\n" for name in names).encode())).out
         while rest:
             head, _, rest = rest.partition(b"\n")
             words = head.decode().rsplit(" ", 2)
             if len(words) < 3 or not words[2].isdigit():  # "refs/read:series.json missing"
-                found.append(None)
+                objects.append(None)
                 continue
             size = int(words[2])
-            found.append(_Object(words[0], words[1], rest[:size]))
+            objects.append(_Object(words[0], words[1], rest[:size]))
             rest = rest[size + 1 :]
-        return found
+        return objects
 
     async def _fetch(self, ref: str, depth: int) -> bool:
         """Fetch a ref into ``refs/read``. Returns whether the remote has it."""
@@ -158,8 +158,8 @@ class GitRegister:
         result = await self._remote("ls-remote", "--exit-code", "--refs", "--", _REMOTE, ref)
         if result.code not in (0, 2):
             raise self._unavailable("cannot be reached", result)
-        found = [line.partition("\t") for line in result.out.decode().splitlines()]
-        return next((token for token, _, name in found if name == ref), None)  # git also lists longer names
+        listed = [line.partition("\t") for line in result.out.decode().splitlines()]
+        return next((token for token, _, name in listed if name == ref), None)  # git also lists longer names
 
     async def names(self) -> list[str]:
         result = await self._remote("ls-remote", "--refs", "--", _REMOTE, f"{REF_PREFIX}*")
@@ -180,12 +180,12 @@ class GitRegister:
             listed = await self._git("for-each-ref", "--format=%(objectname) %(refname)", "refs/all/")
             pairs = [line.split(" ", 1) for line in listed.out.decode().splitlines()]
             files = await self._objects([f"{token}:{STATE_FILE}" for token, _ in pairs])
-        found = {}
+        snapshots = {}
         for (token, ref), file in zip(pairs, files, strict=True):
             name = name_of(REF_PREFIX + ref.removeprefix("refs/all/"))
             if name is not None:
-                found[name] = Snapshot(_text(file), token)
-        return found
+                snapshots[name] = Snapshot(_text(file), token)
+        return snapshots
 
     async def history(self, name: str, limit: int) -> list[Change]:
         ref = REF_PREFIX + encode_name(name)

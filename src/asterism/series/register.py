@@ -129,8 +129,8 @@ async def read_all(register: SeriesRegister) -> dict[str, Snapshot]:
     """The state of every series by name, sorted. A register with a faster way has a method of this name."""
     at_once = getattr(register, "read_all", None)
     if at_once is not None:
-        found: dict[str, Snapshot] = await at_once()
-        return dict(sorted(found.items()))
+        snapshots: dict[str, Snapshot] = await at_once()
+        return dict(sorted(snapshots.items()))
     return {name: await register.read(name) for name in await register.names()}
 
 

@@ -57,8 +57,8 @@ class SeriesMetrics:
         """Load the duplicates that an earlier run wrote to the file, so that they are not counted again."""
         series = _load(path).get("series")
         for name, gauges in series.items() if isinstance(series, dict) else ():
-            found = gauges.get("duplicate_issues") if isinstance(gauges, dict) else None
-            numbers = found if isinstance(found, list) else []
+            issues = gauges.get("duplicate_issues") if isinstance(gauges, dict) else None
+            numbers = issues if isinstance(issues, list) else []
             self.newly_observed(name, [number for number in numbers if type(number) is int])
 
     def newly_observed(self, series: str, duplicates: Iterable[int]) -> int:
@@ -130,25 +130,25 @@ def _is_replaceable(path: Path) -> bool:
     """Whether the path is a regular file, or does not exist. A file that standard output goes to is not replaceable,
     because its other content would be lost. Raises OSError."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return True
-    return stat.S_ISREG(found.st_mode) and not any(_is_stream(found, stream) for stream in STREAMS)
+    return stat.S_ISREG(status.st_mode) and not any(_is_stream(status, stream) for stream in STREAMS)
 
 
 def _open_for_output(path: Path) -> TextIO:
     """Open something that is not replaceable. For standard output its descriptor is used: opened a second time by name,
     later output would overwrite this."""
-    found = os.stat(path)
+    status = os.stat(path)
     for stream in STREAMS:
-        if _is_stream(found, stream):
+        if _is_stream(status, stream):
             return os.fdopen(os.dup(stream), "w", encoding="utf-8")
     return path.open("a", encoding="utf-8")
 
 
-def _is_stream(found: os.stat_result, stream: int) -> bool:
+def _is_stream(status: os.stat_result, stream: int) -> bool:
     try:
-        return os.path.samestat(found, os.fstat(stream))
+        return os.path.samestat(status, os.fstat(stream))
     except OSError:  # the stream is closed
         return False
 
@@ -156,8 +156,8 @@ def _is_stream(found: os.stat_result, stream: int) -> bool:
 def _totals(path: Path) -> dict[str, int]:
     """The totals in a file; none if it cannot be read."""
     total = _load(path).get("total")
-    found = total.items() if isinstance(total, dict) else ()
-    return {str(name): count for name, count in found if type(count) is int and count >= 0}
+    entries = total.items() if isinstance(total, dict) else ()
+    return {str(name): count for name, count in entries if type(count) is int and count >= 0}
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class StoreRegister:
     async def read(self, name: str) -> Snapshot:
         key = STATE_PREFIX + encode_name(name)
         with _register_errors():
-            found = await self._store.register(key)
-        return Snapshot(None, None) if found is None else Snapshot(_text(found), _token(found))
+            record = await self._store.register(key)
+        return Snapshot(None, None) if record is None else Snapshot(_text(record), _token(record))
 
     async def swap(self, name: str, expected: str | None, text: str, message: str) -> str:
         encoded = encode_name(name)
@@ -93,14 +93,14 @@ class StoreRegister:
     async def read_all(self) -> dict[str, Snapshot]:
         """Every series, with one query."""
         with _register_errors():
-            found = await self._store.registers(STATE_PREFIX)
-        named = [(decode_name(record.key.removeprefix(STATE_PREFIX)), record) for record in found]
+            records = await self._store.registers(STATE_PREFIX)
+        named = [(decode_name(record.key.removeprefix(STATE_PREFIX)), record) for record in records]
         return {name: Snapshot(_text(record), _token(record)) for name, record in named if name is not None}
 
     async def history(self, name: str, limit: int) -> list[Change]:
         with _register_errors():
-            found = await self._store.registers(f"{HISTORY_PREFIX}{encode_name(name)}/")
-        return [_change(record) for record in reversed(found)][:limit]
+            records = await self._store.registers(f"{HISTORY_PREFIX}{encode_name(name)}/")
+        return [_change(record) for record in reversed(records)][:limit]
 
     async def close(self) -> None:
         if self._owned:
@@ -125,24 +125,24 @@ def _register_errors() -> Iterator[None]:
         raise RegisterUnavailable(str(error)) from error
 
 
-def _token(found: Register) -> str:
+def _token(record: Register) -> str:
     """The revision and the number of the change: a restored store counts revisions again from the start."""
-    number = found.value.get("change") if isinstance(found.value, dict) else None
-    return f"{found.revision}.{number if type(number) is int else found.revision}"
+    number = record.value.get("change") if isinstance(record.value, dict) else None
+    return f"{record.revision}.{number if type(number) is int else record.revision}"
 
 
-def _change(found: Register) -> Change:
+def _change(record: Register) -> Change:
     """A value that this module did not write is shown as it is, with a message that says so."""
-    value: Any = found.value
+    value: Any = record.value
     if isinstance(value, dict) and set(value) == set(Change._fields):
         change = Change(**value)
         texts = (change.message, change.text, change.token)
         if type(change.at) in (int, float) and all(isinstance(text, str) for text in texts):
             return change
-    return Change(0.0, "not written by Asterism", repr(value), str(found.revision))
+    return Change(0.0, "not written by Asterism", repr(value), str(record.revision))
 
 
-def _text(found: Register) -> str:
+def _text(record: Register) -> str:
     """A value that this module did not write is shown as it is: it is not readable as a series."""
-    value: Any = found.value
+    value: Any = record.value
     return value["text"] if isinstance(value, dict) and isinstance(value.get("text"), str) else repr(value)

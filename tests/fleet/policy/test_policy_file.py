@@ -148,8 +148,8 @@ def test_any_text_is_a_device_policy_or_has_mistakes(text: str) -> None:
     try:
         DevicePolicy(parse(text))
     except InvalidDevicePolicy as error:
-        told = error.mistakes
+        found_mistakes = error.mistakes
     else:
         return
-    assert told
-    assert all(mistake.line >= 1 for mistake in told)
+    assert found_mistakes
+    assert all(mistake.line >= 1 for mistake in found_mistakes)

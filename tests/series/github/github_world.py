@@ -1,7 +1,7 @@
 """What a GitHub keeps, for tests: one repository with issues, pull requests, labels, people and git objects.
 
 Every change goes through a method, so that the witness sees it: at no instant may two open issues of a series be
-assigned to the bot by somebody who came through the API. What people do by hand (``by_hand``) is told apart.
+assigned to the bot through the API. Manual changes (``by_hand``) are recorded separately.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class World:
         return issue
 
     def _witness(self, issue: Issue, person: Person, by_hand: bool) -> None:
-        """Two that came through the API, and have stood ever since, are ours. One of ours beside one that people put
-        there, or the other way round, is told apart."""
+        """Two that came through the API, and have stood ever since, are ours. One of ours beside a manual one, in
+        either order, is recorded separately."""
         if person.login != self.bot and person.login != "copilot-swe-agent":
             return
         same = [other for other in self.active_of(series_of(issue.title), person.login) if other is not issue]

@@ -58,12 +58,12 @@ def dies_after(server: GitHubServer, writes: int) -> bool:
 
 
 def later(server: GitHubServer) -> None:
-    """By the clock of GitHub the turn of whoever died has run out."""
+    """By the clock of GitHub the lock of the dead process has expired."""
     server.ahead = DURATION + 30
 
 
-def Reconciliation(server: GitHubServer) -> None:
-    """What is so is what the state says, and what the one tracking issue shows."""
+def check_in_step(server: GitHubServer) -> None:
+    """GitHub agrees with the state and with the one tracking issue."""
     document = state(server)
     world = server.world
     of_the_series = [one for one in world.listed() if one.title.startswith(f"{SERIES}-") and one.state == "open"]
@@ -90,10 +90,11 @@ def a_duplicate(server: GitHubServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "before",
-    [pytest.param(nothing, marks=pytest.mark.long), a_merge, pytest.param(a_duplicate, marks=pytest.mark.long)],
+    ("before", "every"),
+    [(a_merge, 3), *(pytest.param(before, 1, marks=pytest.mark.long) for before in (nothing, a_merge, a_duplicate))],
 )
-def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[GitHubServer], None]) -> None:
+def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[GitHubServer], None], every: int) -> None:
+    """It dies after each write, or after every third."""
     writes, died = 0, True
     while died:
         with GitHubServer(world_of()) as server:
@@ -102,12 +103,12 @@ def test_wherever_a_sync_dies_the_next_one_puts_all_in_step(before: Callable[[Gi
             later(server)
             report = sync(server, "announce")
             assert (report.status, report.problem) == ("in step", None), f"after {writes} writes"
-            Reconciliation(server)
+            check_in_step(server)
             told = [
                 note["body"].partition(" is the active")[0] for one in server.world.listed() for note in one.comments
             ]
             assert len(told) == len(set(told)), "nobody was announced twice"
-        writes += 1
+        writes += every
     assert writes > 8, "it was let die at too few places"
 
 

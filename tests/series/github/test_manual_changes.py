@@ -20,7 +20,6 @@ from tests.series.github.github_fixtures import QUICK, SERIES, opened, service_o
 from tests.series.github.github_server import Faults, GitHubServer
 from tests.series.github.github_world import World
 
-ROUNDS = 8
 TOGETHER = 4
 
 
@@ -85,7 +84,7 @@ async def one_sync(server: GitHubServer) -> None:
         await register.close()
 
 
-async def storm(server: GitHubServer, seed: int) -> None:
+async def storm(server: GitHubServer, seed: int, rounds: int) -> None:
     chance = random.Random(seed)
 
     async def people() -> None:
@@ -93,15 +92,17 @@ async def storm(server: GitHubServer, seed: int) -> None:
             await asyncio.to_thread(server.call, lambda world: meddle(world, chance))
             await command(server, chance)
 
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         await asyncio.gather(people(), *(one_sync(server) for _ in range(TOGETHER)))
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_whatever_people_do_the_service_never_assigns_two_and_puts_right_what_they_did(seed):
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(1, 3), pytest.param(1, 8, marks=pytest.mark.long), pytest.param(2, 8, marks=pytest.mark.long)]
+)
+def test_whatever_people_do_the_service_never_assigns_two_and_puts_right_what_they_did(seed, rounds):
     with GitHubServer(world_of(6), Faults(seed=seed, lose=0.03, drop=0.02, broken=0.01)) as server:
         server.limit.remaining = 1_000_000
-        asyncio.run(storm(server, seed))
+        asyncio.run(storm(server, seed, rounds))
         assert server.world.doubles == []
         server.faults = Faults()
         server.call(lambda world: world.refs.pop(f"refs/asterism/turns/{SERIES}", None))  # whoever died with it

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from click.testing import Result
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -31,6 +32,7 @@ from asterism.series.github.sync_report import SeriesReport, SyncReport
 from asterism.series.github.webhook import CannotServe, SeenDeliveries, affected_series, is_signed, parse_listen_address
 from asterism.series.register import RegisterUnavailable
 from asterism.testing.virtual_time import run as virtually
+from tests.cli.cli_scenes import asterism
 from tests.cli.local_github import GitHubServer, scenes
 from tests.process_scenes import PATIENCE
 
@@ -142,7 +144,7 @@ def test_more_than_this_machine_takes_tls():
 
 
 class Noting:
-    """A service that notes what it is asked for, and fails as often as it is told to."""
+    """A service that records its requests, and fails a given number of times."""
 
     def __init__(self, fails: int = 0) -> None:
         self.asked: list[frozenset[str] | None] = []
@@ -379,6 +381,13 @@ def test_a_github_that_is_away_for_a_while_is_asked_again(server):
         assert deliver(url, payload("edited")).status_code == 202
 
 
+def serve(server: Any, monkeypatch: pytest.MonkeyPatch, secret: str, *words: str) -> Result:
+    """``asterism series serve`` in this process, for a command that is refused."""
+    for name, value in {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": secret}.items():
+        monkeypatch.setenv(name, value)
+    return asterism("series", "serve", "--github", "acme/rocket", "--assign", "robot", *words)
+
+
 @pytest.mark.parametrize(
     ("words", "secret", "said"),
     [
@@ -389,21 +398,12 @@ def test_a_github_that_is_away_for_a_while_is_asked_again(server):
         (["--every", "0s"], SECRET, "above zero"),
     ],
 )
-def test_what_would_be_unsafe_or_makes_no_sense_is_refused(server, words, secret, said):
-    known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": secret}
-    options = ["--github", "acme/rocket", "--assign", "robot", *words]
-    done = subprocess.run(
-        [*ASTERISM, "series", "serve", *options], capture_output=True, env={**os.environ, **known}, text=True
-    )
-    assert (done.returncode, said in done.stderr) == (64, True), done.stderr
+def test_what_would_be_unsafe_or_makes_no_sense_is_refused(server, monkeypatch, words, secret, said):
+    done = serve(server, monkeypatch, secret, *words)
+    assert (done.exit_code, said in done.stderr) == (64, True), done.output
 
 
-def test_an_address_that_is_taken_is_told(server):
+def test_an_address_that_is_taken_is_told(server, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        known = {**scenes.environ(server), "GITHUB_WEBHOOK_SECRET": SECRET}
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
-        options = ["--github", "acme/rocket", "--assign", "robot", "--listen", where]
-        done = subprocess.run(
-            [*ASTERISM, "series", "serve", *options], capture_output=True, env={**os.environ, **known}, text=True
-        )
-    assert (done.returncode, "cannot listen on" in done.stderr) == (64, True), done.stderr
+        done = serve(server, monkeypatch, SECRET, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert (done.exit_code, "cannot listen on" in done.stderr) == (64, True), done.output

@@ -218,12 +218,18 @@ class Run:
         return f"{self.workflow}@{self.version}"
 
     @property
+    def queue_order(self) -> tuple[int, float, str]:
+        """Sort key of runs that wait: the most urgent first, then the oldest."""
+        return (-self.priority, self.created_at, self.id)
+
+    @property
     def grant(self) -> Grant | None:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
     def recorded_time(self, now: float) -> float:
         """The time to record for a step at ``now``: never before the last step."""
-        return step_time(self.story[-1].at, now) if self.story else now
+        last = self.story[-1].at if self.story else now
+        return now if last <= now else step_time(last, now)
 
     def story_with(self, now: float, what: str, why: str) -> tuple[Entry, ...]:
         """The story with one more entry."""

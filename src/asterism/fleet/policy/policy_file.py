@@ -27,8 +27,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from asterism.base.text import describe_value
 from asterism.base.yaml_lines import Mistake, constant_or_text, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError
-from asterism.fleet.policy.patterns import HostRule
-from asterism.fleet.policy.policy import Rules
+from asterism.fleet.policy.policy import HostRule, Rules
 
 LARGEST = 1 << 20
 """How large the file may be, in bytes."""
@@ -84,16 +83,16 @@ def _plain_value(text: str) -> Any:
 
 def _rules(data: Any, mistakes: list[Mistake]) -> Rules:
     try:
-        found = _File.model_validate(data)
+        model = _File.model_validate(data)
     except ValidationError as error:
         for problem in error.errors(include_url=False):
             mistakes.append(Mistake(line_of(data, problem["loc"]), _sentence(problem)))
         return Rules()
-    said: dict[str, Any] = {}
-    for key in found.model_fields_set:
-        value = getattr(found, key)
-        said[key] = tuple(value) if isinstance(value, list) else value
-    return Rules(**said)
+    values: dict[str, Any] = {}
+    for key in model.model_fields_set:
+        value = getattr(model, key)
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return Rules(**values)
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

@@ -260,8 +260,8 @@ class Assigner:
     async def _replace_actors(self, number: int, wanted: bool, guard: Guard) -> None:
         ours = [await self._assignee_id(number)] if wanted else []
         before = await self._assignments(number, wanted)  # as late as possible
-        kept = [actor for actor, login in before.assigned.items() if not self._assignee.is_login(login)]
-        variables = {"input": {"assignableId": before.issue, "actorIds": [*kept, *ours]}}
+        others = [actor for actor, login in before.assigned.items() if not self._assignee.is_login(login)]
+        variables = {"input": {"assignableId": before.issue, "actorIds": [*others, *ours]}}
         try:
             _, errors = await self._client.graphql(_REPLACE_ACTORS, variables, guard=guard)
         except OutcomeUnknown:
@@ -293,13 +293,13 @@ class Assigner:
             data, errors = await self._client.graphql(_ASSIGNABLE_ACTORS, variables)
             try:
                 actors = data["repository"]["suggestedActors"]
-                found = [str(node["id"]) for node in actors["nodes"] if node and self._assignee.is_login(node["login"])]
+                ids = [str(node["id"]) for node in actors["nodes"] if node and self._assignee.is_login(node["login"])]
                 page = actors["pageInfo"]
                 more, following = bool(page["hasNextPage"]), page["endCursor"]
             except (KeyError, TypeError):
                 raise AssignmentFailed(f"cannot assign #{number}: {graphql_reason(errors)}") from None
-            if found:
-                return found[0]
+            if ids:
+                return ids[0]
             if not more or following == after:
                 raise AssignmentFailed(f"{self._assignee.login} cannot be assigned in {self._client.url}")
             after = following

@@ -77,10 +77,10 @@ class ResponseCache:
             self._load(file)
 
     def response(self, url: str) -> CachedResponse | None:
-        found = self._responses.get(url)
-        if found is not None:
+        cached = self._responses.get(url)
+        if cached is not None:
             self._responses.move_to_end(url)
-        return found
+        return cached
 
     def put_response(self, url: str, response: CachedResponse) -> None:
         self._responses[url] = response
@@ -214,7 +214,7 @@ class GitHubClient:
 
         An unchanged page may not mention that another page follows it by now, so a full page is always followed by a
         request for the next one. A list without pages returns the same page again, which ends it."""
-        found: list[Any] = []
+        items: list[Any] = []
         before: list[Any] = []
         first, wanted = self._address(path), {**params, "per_page": str(PAGE_SIZE)}
         address: str | None = first
@@ -226,12 +226,12 @@ class GitHubClient:
                 raise RegisterUnavailable(f"GitHub answered {safe_repr(page.data)} instead of a list")
             if page.data and page.data == before:
                 break
-            found += page.data
+            items += page.data
             before, number = page.data, number + 1
             address, query = page.next, None
             if address is None and len(page.data) == PAGE_SIZE:
                 address, query = first, {**wanted, "page": str(number)}
-        return found
+        return items
 
     async def send(
         self, method: str, path: str, body: Any, *, repeatable: bool = True, guard: Callable[[], None] | None = None

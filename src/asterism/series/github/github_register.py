@@ -103,15 +103,15 @@ class GitHubRegister:
     async def _matching(self, prefix: str) -> dict[str, str]:
         """The refs with this prefix, which may be more than the one of this name."""
         try:
-            found = await self.client.get_all(f"git/matching-refs/{quote(prefix.removeprefix('refs/'))}", {})
+            refs = await self.client.get_all(f"git/matching-refs/{quote(prefix.removeprefix('refs/'))}", {})
         except RequestRejected as refused:
             if refused.status == 404:
                 raise RegisterUnavailable(f"{self.url} does not exist, or the credentials may not read it") from None
             raise self._commit_error(refused) from None
         try:
-            return {str(ref["ref"]): self._target(ref) for ref in found}
+            return {str(ref["ref"]): self._target(ref) for ref in refs}
         except (KeyError, TypeError):
-            raise RegisterUnavailable(f"GitHub answered {safe_repr(found)} instead of refs") from None
+            raise RegisterUnavailable(f"GitHub answered {safe_repr(refs)} instead of refs") from None
 
     def _target(self, form: Any) -> str:
         try:
@@ -156,14 +156,14 @@ class GitHubRegister:
             for place, token in enumerate(tokens)
         )
         repository = await self._query_repository(wanted)
-        found = {}
+        texts = {}
         for place, token in enumerate(tokens):
             if repository.get(f"c{place}") is None:
                 continue
             blob = repository.get(f"o{place}")
-            found[token] = (blob.get("text") or "") if isinstance(blob, dict) else ""
-            self.client.cache.put_text(token, found[token])
-        return found
+            texts[token] = (blob.get("text") or "") if isinstance(blob, dict) else ""
+            self.client.cache.put_text(token, texts[token])
+        return texts
 
     async def _query_repository(self, wanted: str) -> dict[str, Any]:
         query = f"query($owner: String!, $name: String!) {{ repository(owner: $owner, name: $name) {{ id {wanted} }} }}"
@@ -187,11 +187,11 @@ class GitHubRegister:
             size = min(limit, 100)
             asked = {"sha": token, "per_page": str(size), "page": str(page)}
             try:
-                found = await self.client.get("commits", asked)
+                batch = await self.client.get("commits", asked)
             except RequestRejected as refused:
                 raise RegisterUnavailable(f"cannot read the history of series {name}: {refused}") from None
-            commits += found
-            if len(found) < size:
+            commits += batch
+            if len(batch) < size:
                 break
             page += 1
         commits = commits[:limit]

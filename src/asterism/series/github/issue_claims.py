@@ -89,36 +89,36 @@ class IssueClaims:
     async def _check_claimable(self, item: Item) -> None:
         if not isinstance(item, int):
             raise NotClaimable(f"{item!r} is not the number of an issue")
-        found = await read_open_issue(self._client, item)
+        issue = await read_open_issue(self._client, item)
         where = self._client.url
-        if found is Departure.DELETED:
+        if issue is Departure.DELETED:
             raise NotClaimable(f"issue #{item} does not exist in {where}: it cannot be claimed")
-        if found is Departure.TRANSFERRED:
+        if issue is Departure.TRANSFERRED:
             raise NotClaimable(f"#{item} was transferred to another repository: it cannot be claimed in {where}")
-        if isinstance(found, Departure):
-            raise NotClaimable(f"#{item} is closed ({found}): reopen it, or claim another issue")
-        if "pull_request" in found:
+        if isinstance(issue, Departure):
+            raise NotClaimable(f"#{item} is closed ({issue}): reopen it, or claim another issue")
+        if "pull_request" in issue:
             raise NotClaimable(f"#{item} is a pull request: only issues can be claimed")
 
     async def _check_ahead(self, series: Series, item: Item) -> bool:
         """Read the active issue, and if it is gone the ones behind it, up to the first open one.
 
         Returns whether a gone issue was found that was not known before."""
-        found = False
+        any_gone = False
         for number in (series.active, *series.queue):
             if number is None:
                 if series.paused is not None:
-                    return found
+                    return any_gone
                 continue
             if number == item or not isinstance(number, int) or len(self._checked) >= MAX_CHECKED:
-                return found
+                return any_gone
             if number not in self._checked:
                 issue = await read_open_issue(self._client, number)
                 self._checked[number] = issue if isinstance(issue, Departure) else None
-                found = found or isinstance(issue, Departure)
+                any_gone = any_gone or isinstance(issue, Departure)
             if self._checked[number] is None:
-                return found
-        return found
+                return any_gone
+        return any_gone
 
 
 async def _read(register: SeriesRegister, name: str) -> Series:

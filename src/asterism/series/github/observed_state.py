@@ -63,12 +63,12 @@ class ObservedSeries:
         ordered = sorted(self.open.values(), key=lambda issue: (issue.micro, issue.number))
         return [issue.number for issue in ordered if issue.assigned]
 
-    def add(self, number: int, found: SeriesIssue | Departure) -> None:
-        if isinstance(found, SeriesIssue):
-            self.open[number] = found
+    def add(self, number: int, outcome: SeriesIssue | Departure) -> None:
+        if isinstance(outcome, SeriesIssue):
+            self.open[number] = outcome
         else:
             self.open.pop(number, None)
-            self.gone[number] = found
+            self.gone[number] = outcome
 
 
 class CannotRebuild(SeriesError):
@@ -99,9 +99,9 @@ class IssueObserver:
         tracking: dict[int, Mapping[str, Any]] = {}
         others = []
         for issue in issues:
-            found = self._matcher.match(issue)
-            if found is not None:
-                series.setdefault(found.series, {})[found.number] = found
+            member = self._matcher.match(issue)
+            if member is not None:
+                series.setdefault(member.series, {})[member.number] = member
             elif has_label(issue, TRACKING_LABEL) and "pull_request" not in issue:
                 tracking[int(issue["number"])] = issue
             else:
@@ -110,8 +110,8 @@ class IssueObserver:
 
     def near_misses(self, survey: IssueSurvey) -> list[NearMiss]:
         """The open issues that belong to no series but look like it."""
-        found = (self._matcher.near_miss(issue, survey.series) for issue in survey.others)
-        return [miss for miss in found if miss is not None]
+        misses = (self._matcher.near_miss(issue, survey.series) for issue in survey.others)
+        return [miss for miss in misses if miss is not None]
 
     @property
     def _label_filter(self) -> dict[str, str]:
@@ -145,10 +145,10 @@ class IssueObserver:
         Only the assigned issues are listed, so it is fast however many issues are open. If ``active`` is named, because
         the caller is about to assign it, it and the issues that were assigned are also read by themselves."""
         known = survey.series.get(name, {})
-        listed = [found for issue in await self._list_assigned() if (found := self._matcher.match(issue)) is not None]
-        seen = {found.number: found for found in listed if found.series == name}
-        observed = ObservedSeries({number: replace(found, assigned=False) for number, found in known.items()} | seen)
-        before = [number for number, found in known.items() if found.assigned]
+        listed = [member for issue in await self._list_assigned() if (member := self._matcher.match(issue)) is not None]
+        seen = {member.number: member for member in listed if member.series == name}
+        observed = ObservedSeries({number: replace(member, assigned=False) for number, member in known.items()} | seen)
+        before = [number for number, member in known.items() if member.assigned]
         for number in dict.fromkeys([active, *before] if active is not None else []):
             if isinstance(number, int) and number not in seen:
                 observed.add(number, await self._read(number, name))
@@ -171,26 +171,26 @@ class IssueObserver:
 
         Raises CannotRebuild if there is no open issue: the pattern is more likely wrong than the whole series done, and
         an empty state would free it."""
-        found = list((await self.survey(stable=True)).series.get(name, {}).values())
-        if not found:
+        issues = list((await self.survey(stable=True)).series.get(name, {}).values())
+        if not issues:
             raise CannotRebuild(
                 f"no open issue of {self._client.url} belongs to {name} by these patterns and labels; nothing was "
                 "written; give the pattern and the label that sync uses, or --empty if no issue is open"
             )
         if assignee_is_known:
-            return [issue.live for issue in found]
-        taken = [issue.number for issue in found if issue.data.get("assignees")]
+            return [issue.live for issue in issues]
+        taken = [issue.number for issue in issues if issue.data.get("assignees")]
         if len(taken) > 1:
             numbers = ", ".join(f"#{number}" for number in taken)
             raise CannotRebuild(f"{numbers} of {name} are assigned: name the assignee, so that the active one is known")
-        return [issue.live._replace(assigned=issue.number in taken) for issue in found]
+        return [issue.live._replace(assigned=issue.number in taken) for issue in issues]
 
     async def _read(self, number: int, name: str) -> SeriesIssue | Departure:
         issue = await read_open_issue(self._client, number)
         if isinstance(issue, Departure):
             return issue
-        found = self._matcher.match(issue)
-        return found if found is not None and found.series == name else Departure.RENAMED
+        member = self._matcher.match(issue)
+        return member if member is not None and member.series == name else Departure.RENAMED
 
 
 async def read_open_issue(client: GitHubClient, number: int) -> Mapping[str, Any] | Departure:

@@ -158,8 +158,8 @@ class SeriesSync:
     async def _observe(self) -> ObservedSeries | None:
         """The observed issues; None if the series must be left alone.
 
-        If the series is kept by other discovery rules, ours do not find its issues: all of them would look renamed, and
-        the series would be emptied. Without stored rules, one issue that is found is enough to go on."""
+        If the series was found by other discovery rules, ours do not find its issues: all of them would look renamed,
+        and the series would be emptied. Without stored rules, one known issue that ours find is enough."""
         report, rules, ours = self.report, self._record.rules, self._context.matcher.rules
         known = [report.state.active, *report.state.queue]
         if rules is not None and rules != ours and self._name not in self._survey.series:
@@ -198,13 +198,13 @@ class SeriesSync:
         before, after = report.state, step(report.state, self._context.register.clock())
         self._note_change(before, after, step)
         if after is not before:
-            kept = after.active == before.active
+            same = after.active == before.active
             report.state = replace(
                 after,
                 updated_at=before.updated_at or _newest_issue(observed),
-                since=before.since if kept else None,
-                claim_id=before.claim_id if kept else None,
-                lease_until=before.lease_until if kept else None,
+                since=before.since if same else None,
+                claim_id=before.claim_id if same else None,
+                lease_until=before.lease_until if same else None,
             )
         assigned = observed.assigned()
         report.duplicates = [number for number in assigned if number != report.state.active]
@@ -356,15 +356,15 @@ class SeriesSync:
         if report.promoted == active or since is None:
             return None
         try:
-            found = await find_unassignment(context.register.client, context.assignee, active, since)
-            if found is None:
+            unassignment = await find_unassignment(context.register.client, context.assignee, active, since)
+            if unassignment is None:
                 return None
             record = TrackingRecord.parse((await context.tracking.register.read(self._name)).text, self._name)
         except RegisterUnavailable:
             if self._settings.respect_unassign:
                 raise
             return None
-        return None if found.event in record.answered else found
+        return None if unassignment.event in record.answered else unassignment
 
     async def _pause(self, unassigned: Unassignment) -> None:
         """Pause the series, unless another issue is active by now."""

@@ -115,8 +115,8 @@ class SyncService:
                 report = await SeriesSync(context, name, survey, state, record).run()
             reports.append(report)
         if not survey.series:
-            kept = [TrackingRecord.parse(texts.get(heads.get(records.ref_of(name), "")), name).rules for name in names]
-            if self.matcher.rules not in kept:
+            stored = [TrackingRecord.parse(texts.get(heads.get(records.ref_of(name), "")), name) for name in names]
+            if all(record.rules != self.matcher.rules for record in stored):
                 _mark_unmatched(reports)
         calls = client.calls - before
         count_reports(self.metrics, reports, calls)
@@ -127,8 +127,8 @@ class SyncService:
 
     async def series_of(self, issue: int) -> str | None:
         """The series that an issue belongs to by its title or labels, whatever its state."""
-        found = self.matcher.match(await self.register.client.get(f"issues/{issue}"))
-        return found.series if found is not None else None
+        member = self.matcher.match(await self.register.client.get(f"issues/{issue}"))
+        return member.series if member is not None else None
 
     def _tokens(self, names: set[str], heads: dict[str, str]) -> list[str]:
         """The commits to read, of states, records and locks, so that one query reads them all."""

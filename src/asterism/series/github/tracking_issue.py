@@ -382,10 +382,10 @@ class TrackingIssues:
             if int(issue["number"]) == record.issue:
                 return issue
         try:
-            found: Mapping[str, Any] = await self._client.get(f"issues/{record.issue}")
+            recorded: Mapping[str, Any] = await self._client.get(f"issues/{record.issue}")
         except RequestRejected:  # deleted, transferred, or never there
             return None
-        return None if "pull_request" in found else found
+        return None if "pull_request" in recorded else recorded
 
     async def _choose_issue(
         self, name: str, body: str, ours: list[Mapping[str, Any]], seen: Snapshot
@@ -414,10 +414,10 @@ class TrackingIssues:
         except RequestRejected as error:
             raise RegisterUnavailable(f"cannot create the tracking issue of {name}: {error}") from None
         except OutcomeUnknown:
-            found = [issue for issue in await self._list() if issue.get("title") == title_of(name)]
-            if not found:
+            created_issues = [issue for issue in await self._list() if issue.get("title") == title_of(name)]
+            if not created_issues:
                 raise
-            return min(found, key=lambda issue: int(issue["number"]))
+            return min(created_issues, key=lambda issue: int(issue["number"]))
 
     async def _write(self, issue: Mapping[str, Any], name: str, body: str) -> None:
         """Write title, body, state and label of the issue, where they differ."""

@@ -193,8 +193,8 @@ class Connection:
         if installation is None:
             owner, name = self._repository
             try:
-                found = await self._make(app).arequest("GET", f"{self.base_url}/repos/{owner}/{name}/installation")
-                installation = int(found.json()["id"])
+                response = await self._make(app).arequest("GET", f"{self.base_url}/repos/{owner}/{name}/installation")
+                installation = int(response.json()["id"])
             except (GitHubException, KeyError, TypeError, ValueError) as error:
                 raise RegisterUnavailable(
                     f"cannot find the installation of the App on {owner}/{name}: {error}"

@@ -58,10 +58,10 @@ def _many(first: int, count: int, seconds: float | None, play: Callable[[int, li
     began = time.monotonic()
     broken = played = 0
     for seed in range(first, first + count):
-        found = _broken(seed, play, [])
-        if found is not None:
+        violation = _broken(seed, play, [])
+        if violation is not None:
             broken += 1
-            print(f"seed {seed}: {found}", flush=True)
+            print(f"seed {seed}: {violation}", flush=True)
         played += 1
         if seconds is not None and time.monotonic() - began > seconds:
             break

@@ -17,17 +17,17 @@ from asterism.store.watches import LocalWatch, Watches
 if TYPE_CHECKING:
     from asterism.testing.simulator.machines import Machine
 
-AWAKE = 2.0
+CATCH_UP_TIME = 2.0
 """How long a machine may take after it thaws to find out what it missed, in seconds."""
 
-OFF = 600.0
+MAX_ENTRY_AGE = 600.0
 """How old the time of an entry may be when it is written, in seconds: machines freeze in between."""
 
-NOT_OUR_FAULT = "it did not work out"
+WORK_ERROR = "it did not work out"
 """The error of an execution that fails."""
 
-LIVING = 0.9
-"""The part of a timeout before which no run may be taken away: clocks run at different rates."""
+MIN_SILENT_PART = 0.9
+"""The part of its timeout that an owner must be silent before its run may be taken away: clock rates differ."""
 
 
 class Violation(AssertionError):
@@ -71,8 +71,8 @@ class Checker:
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
-    def saw_write(self, before: Run | None, after: Run, speaker: str) -> None:
-        """Check a write. ``speaker`` is the session that wrote it."""
+    def check_write(self, before: Run | None, after: Run, writer: str) -> None:
+        """Check a write. ``writer`` is the session that wrote it."""
         self.note(
             f"{after.id[-6:]} {before.status if before else '-'} -> {after.status} epoch {after.epoch} "
             f"{after.device or ''} {after.story[-1].why}"
@@ -87,14 +87,14 @@ class Checker:
                 self.broken(f"run {after.id} jumped from epoch {before.epoch} to {after.epoch}")
             if after.status not in _reachable(before.status):
                 self.broken(f"run {after.id} went from {before.status} to {after.status}")
-            if not _goes_on(before, after):
+            if not _continues(before, after):
                 self.broken(f"the story of run {after.id} was rewritten")
-            if speaker != before.session:
-                self._check_that_it_was_not_taken_from_the_living(before, after)
-            if before.status in OWNED and _only_the_owner_says(before, after) and before.session != speaker:
+            if writer != before.session:
+                self._check_owner_was_silent(before, after)
+            if before.status in OWNED and _is_owner_step(before, after) and before.session != writer:
                 self.broken(
-                    f"run {after.id} went from {before.status} to {after.status} in epoch {after.epoch} by the word of "
-                    f"{speaker}, and it was {before.session}'s"
+                    f"run {after.id} went from {before.status} to {after.status} in epoch {after.epoch} by "
+                    f"{writer}, but {before.session} owned it"
                 )
         if after.status in OWNED:
             owner = self.owners.setdefault((after.id, after.epoch), after.session or "")
@@ -106,30 +106,30 @@ class Checker:
                 self.broken(f"run {after.id} was completed twice")
 
     def _check_times(self, before: Run | None, after: Run) -> None:
-        told = [entry.at for entry in own_story(after)]
+        times = [entry.at for entry in own_story(after)]
         marks = [
             one for one in (after.assigned_at, after.claimed_at, after.started_at, after.ended_at) if one is not None
         ]
-        if told != sorted(told) or marks != sorted(marks):
-            self.broken(f"the times of run {after.id} go backwards: {told}, {marks}")
+        if times != sorted(times) or marks != sorted(marks):
+            self.broken(f"the times of run {after.id} go backwards: {times}, {marks}")
         if self.right_time is not None:
-            new, now = told[len(before.story) if before is not None else 0 :], self.right_time()
-            if any(abs(now - at) > OFF for at in new):
-                self.broken(f"run {after.id} was told of with a wrong time: {new}, and it is {now}")
+            new, now = times[len(before.story) if before is not None else 0 :], self.right_time()
+            if any(abs(now - at) > MAX_ENTRY_AGE for at in new):
+                self.broken(f"run {after.id} has entries with a wrong time: {new}; the time is {now}")
 
-    def _check_that_it_was_not_taken_from_the_living(self, before: Run, after: Run) -> None:
+    def _check_owner_was_silent(self, before: Run, after: Run) -> None:
         taken = len(after.previous) > len(before.previous) and after.previous[-1].reason == "timeout"
         if before.status is not PROCESSING or not taken or before.session not in self.heard:
             return
         silent = self.now() - self.heard[before.session]
-        if silent < LIVING * before.timeout:
+        if silent < MIN_SILENT_PART * before.timeout:
             self.broken(
-                f"run {after.id} was taken from {before.device}, which had been heard of {silent:.1f} s before and may "
-                f"be silent for {before.timeout:g} s"
+                f"run {after.id} was taken from {before.device}, which sent a heartbeat {silent:.1f} s before and "
+                f"has a timeout of {before.timeout:g} s"
             )
 
     def ended(self, session: str) -> None:
-        """A session has ended, and does nothing any more."""
+        """Note that a session has ended."""
         self.heard.pop(session, None)
 
     def check_series(self, runs: Sequence[Run]) -> None:
@@ -150,11 +150,11 @@ class Checker:
                 continue
             if other.epoch == epoch:
                 self.broken(f"run {run} was begun twice in epoch {epoch}: on {other.machine.name} and {machine.name}")
-            going_on = other.ended is None and not other.machine.dead
+            continues = other.ended is None and not other.machine.dead
             # a machine that was frozen finds out a moment after it thaws: nothing else could stop it
-            if going_on and not other.machine.was_frozen_between(max(other.began, now - AWAKE), now):
+            if continues and not other.machine.was_frozen_between(max(other.began, now - CATCH_UP_TIME), now):
                 self.broken(
-                    f"run {run} began on {machine.name} (epoch {epoch}) while {other.machine.name} was still at it "
+                    f"run {run} began on {machine.name} (epoch {epoch}) while {other.machine.name} still executed it "
                     f"(epoch {other.epoch})"
                 )
         execution = Execution(run, epoch, machine, now)
@@ -167,35 +167,35 @@ class Checker:
 
     # -- at the end --------------------------------------------------------------------------------------------------
 
-    def check_the_end(self, runs: Sequence[Run], notices: Iterable[Notice] = ()) -> None:
+    def check_end(self, runs: Sequence[Run], notices: Iterable[Notice] = ()) -> None:
         """Check all runs, long after the last fault."""
-        found = {run.id: run for run in runs}
+        by_id = {run.id: run for run in runs}
         for run in self.acknowledged:
-            if run.id not in found:
+            if run.id not in by_id:
                 self.broken(f"run {run.id} was acknowledged and is lost")
-            elif not _goes_on(run, found[run.id]):
-                self.broken(f"run {run.id} was acknowledged as {run.status}, and its story has lost that")
+            elif not _continues(run, by_id[run.id]):
+                self.broken(f"run {run.id} was acknowledged as {run.status}, but its story does not contain that")
         for notice in notices:
-            self._check_that_it_came_too_late(notice, found)
+            self._check_late_result(notice, by_id)
         for run in runs:
-            if run.status is FAILED and not run.cancelled and NOT_OUR_FAULT not in (run.error or ""):
+            if run.status is FAILED and not run.cancelled and WORK_ERROR not in (run.error or ""):
                 self.broken(f"run {run.id} was given up: {run.error}")
             if not run.ended:
                 self.broken(f"run {run.id} is still {run.status}, long after the last fault: {run.story[-1]}")
         for execution in self.executions:
             if execution.ended is None and not execution.machine.dead:
-                self.broken(f"run {execution.run} (epoch {execution.epoch}) is still going on")
+                self.broken(f"run {execution.run} (epoch {execution.epoch}) is still executed")
 
-    def _check_that_it_came_too_late(self, notice: Notice, found: Mapping[str, Run]) -> None:
+    def _check_late_result(self, notice: Notice, by_id: Mapping[str, Run]) -> None:
         late = re.search(r"epoch (\d+) cannot complete", notice.message) if notice.kind == "late" else None
-        run = found.get(notice.run or "")
+        run = by_id.get(notice.run or "")
         if late is None or run is None or run.status is not COMPLETED:
             return
         if (run.device, run.epoch) == (notice.device, int(late[1])):
             self.broken(f"the result of run {run.id} was called late, and it is the one that counts")
 
 
-def _goes_on(before: Run, after: Run) -> bool:
+def _continues(before: Run, after: Run) -> bool:
     """Whether a story lost no entry. Besides its own entries a record may have those of other stores."""
     line = own_story(before)
     return own_story(after)[: len(line)] == line and (
@@ -203,7 +203,7 @@ def _goes_on(before: Run, after: Run) -> bool:
     )
 
 
-def _only_the_owner_says(before: Run, after: Run) -> bool:
+def _is_owner_step(before: Run, after: Run) -> bool:
     if after.status in OWNED or after.status is COMPLETED:
         return after.status is not before.status
     reason = after.previous[-1].reason if len(after.previous) > len(before.previous) else "timeout"
@@ -217,14 +217,14 @@ def _reachable(status: RunStatus) -> frozenset[RunStatus]:
 
 
 def _closure() -> dict[RunStatus, frozenset[RunStatus]]:
-    found: dict[RunStatus, frozenset[RunStatus]] = {}
+    reachable: dict[RunStatus, frozenset[RunStatus]] = {}
     for status in RunStatus:
         seen, new = {status}, {status}
         while new:
             new = {moves[old] for moves in TRANSITIONS.values() for old in new if old in moves} - seen
             seen |= new
-        found[status] = frozenset(seen)
-    return found
+        reachable[status] = frozenset(seen)
+    return reachable
 
 
 _CLOSURE = _closure()
@@ -232,20 +232,20 @@ assert all(_CLOSURE[status] == {status} for status in TERMINAL)
 
 
 class CheckedStore(MemoryStore):
-    """A store in memory that shows every write to a checker, and wakes watches in a fixed order."""
+    """A store in memory that reports every write to a checker, and wakes watches in a fixed order."""
 
     def __init__(self, clock: Callable[[], float], checker: Checker) -> None:
         super().__init__(clock)
         self._checker = checker
         self._watches = OrderedWatches()
-        self.speaker = ""
+        self.writer = ""
 
     async def commit(self, writes: Sequence[Write]) -> None:
         before = {write.run.id: self._runs.get(write.run.id) for write in writes if isinstance(write, PutRun)}
         await super().commit(writes)
         for write in writes:
             if isinstance(write, PutRun):
-                self._checker.saw_write(before[write.run.id], write.run, self.speaker)
+                self._checker.check_write(before[write.run.id], write.run, self.writer)
             elif isinstance(write, PutSession):
                 if write.expected is None:
                     self._checker.heard[write.session.id] = self._checker.now()
@@ -277,6 +277,6 @@ class OrderedWatches(Watches):
         return watch
 
     def wake(self, topics: Iterable[str]) -> None:
-        found = {watch for topic in topics for watch in self._by_topic.get(topic, ())}
-        for watch in sorted(found, key=self._numbers.__getitem__):
+        woken = {watch for topic in topics for watch in self._by_topic.get(topic, ())}
+        for watch in sorted(woken, key=self._numbers.__getitem__):
             watch.wake()

@@ -148,7 +148,7 @@ class FleetWorld:
         self._hosts[name] += 1
         self.boot(name, replace=True)
 
-    def someone(self) -> Life | None:
+    def random_life(self) -> Life | None:
         return self.lives[self.chance.choice(sorted(self.lives))] if self.lives else None
 
     # -- work --------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class FleetWorld:
         ]
         for _ in range(self.number_of_runs):
             await asyncio.sleep(self.chance.uniform(0.0, TROUBLE / self.number_of_runs))
-            life = self.someone()
+            life = self.random_life()
             if life is not None and not life.machine.frozen:
                 life.visitors.append(self.spawn(self._create(life, self.chance.choice(flows))))
 
@@ -176,9 +176,9 @@ class FleetWorld:
             self.checker.acknowledged.append(run)
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.uniform(0.0, 20.0))
-                await self._change_of_mind(fleet, run.id)
+                await self._cancel_or_pause(fleet, run.id)
 
-    async def _change_of_mind(self, fleet: Fleet, run_id: str) -> None:
+    async def _cancel_or_pause(self, fleet: Fleet, run_id: str) -> None:
         with contextlib.suppress(StoreUnavailable):
             if self.chance.random() < 0.5:
                 await self._cancel(fleet, run_id)
@@ -189,8 +189,8 @@ class FleetWorld:
         try:
             run = await fleet.cancel(run_id)
         except RunRefused as refusal:
-            found = await self.store.run(run_id)
-            if found is not None and found.cancelled:  # only this person cancels it
+            stored = await self.store.run(run_id)
+            if stored is not None and stored.cancelled:  # only this person cancels it
                 self.checker.broken(f"run {run_id} was cancelled, and it was denied: {refusal.why}")
             return
         self.checker.acknowledged.append(run)
@@ -209,7 +209,7 @@ class FleetWorld:
     # -- from beginning to end ---------------------------------------------------------------------------------------
 
     async def trouble(self) -> None:
-        await self.faults.go_on(TROUBLE)
+        await self.faults.run_until(TROUBLE)
 
     async def play(self) -> None:
         for name in self.names:
@@ -218,9 +218,9 @@ class FleetWorld:
         while not all(job.done() for job in self._jobs):
             await asyncio.gather(*self._jobs, return_exceptions=True)
         self._heal()
-        await self._until_all_is_done()
+        await self._wait_until_done()
         notices = [notice for _, notice in await self.store.notices(limit=1_000_000)]
-        self.checker.check_the_end(await self.store.find(Query()), notices)
+        self.checker.check_end(await self.store.find(Query()), notices)
         await self._shut_down()
 
     def _heal(self) -> None:
@@ -232,7 +232,7 @@ class FleetWorld:
             if name not in self.lives:
                 self.boot(name)
 
-    async def _until_all_is_done(self) -> None:
+    async def _wait_until_done(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + RECOVERY
         while loop.time() < until and not self.checker.violations:

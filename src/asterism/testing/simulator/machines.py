@@ -18,14 +18,14 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import RunWork
 from asterism.store.protocol import HeartbeatReply, ProgressReport, PutRun, TakeRequest, Watch, Write
 from asterism.store.store_errors import StoreUnavailable
-from asterism.testing.simulator.checker import NOT_OUR_FAULT, CheckedStore, Checker
+from asterism.testing.simulator.checker import WORK_ERROR, CheckedStore, Checker
 
 GIVES_UP = 4.0
 """How long a machine waits for a reply by default, in seconds."""
 
 Request = Callable[[], Coroutine[Any, Any, Any]]
 _Outcome = tuple[Any, Exception | None]
-Ambush = Callable[[], float]
+Interception = Callable[[], float]
 
 
 class Machine:
@@ -77,7 +77,7 @@ class Machine:
         self.thaw()
 
     async def gate(self) -> None:
-        """Wait while the machine is frozen, and for ever once it is dead. Everything it does passes here."""
+        """Wait while the machine is frozen, and without end once it is dead. Everything it does passes here."""
         while self._froze is not None:
             await self._runs.wait()
         if self.dead:
@@ -109,7 +109,7 @@ class SimExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         return None
 
-    def check(self, work: RunWork) -> str | None:
+    def check(self, workflow: Workflow, given: Any) -> str | None:
         return None
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
@@ -135,7 +135,7 @@ class SimExecutor:
             await self._machine.gate()
             if self._chance.random() < float(work.given["fails"]):
                 how = "failed"
-                raise RuntimeError(NOT_OUR_FAULT)
+                raise RuntimeError(WORK_ERROR)
             how = "finished"
             return {"epoch": work.run.epoch}
         except asyncio.CancelledError:
@@ -166,8 +166,8 @@ class SimExecutor:
 
 
 @dataclass
-class Weather:
-    """How bad the network is: probabilities per message, and the longest delay in seconds."""
+class LinkQuality:
+    """The quality of the network of a machine: fault probabilities per message, and the longest delay in seconds."""
 
     lost: float = 0.0
     answer_lost: float = 0.0
@@ -176,7 +176,7 @@ class Weather:
     slowest: float = 20.0
 
 
-CALM = Weather()
+PERFECT_LINK = LinkQuality()
 
 
 class _Message:
@@ -193,25 +193,25 @@ class _Message:
 class Wire:
     """The store as one machine reaches it.
 
-    ``before`` and ``after`` hold ambushes by name: ``take`` for the next take that takes something, ``commit`` for the
-    next commit that changes a run, ``heartbeat`` for the next heartbeat. One in ``before`` returns by how many seconds
-    the request is late (infinitely many: it is lost). One in ``after`` acts when the store has just done what it was
-    asked, and returns by how many seconds the reply is late. ``session`` is the session of the machine's device.
+    ``before`` and ``after`` hold interceptions by name: ``take`` for the next take that takes something, ``commit`` for
+    the next commit that changes a run, ``heartbeat`` for the next heartbeat. One in ``before`` returns by how many
+    seconds the request is late (infinitely many: it is lost). One in ``after`` acts when the store has just performed
+    the request, and returns by how many seconds the reply is late. ``session`` is the session of the machine's device.
     """
 
     def __init__(
         self, store: CheckedStore, machine: Machine, chance: random.Random, gives_up: float = GIVES_UP
     ) -> None:
         self._store, self._machine, self._chance, self.gives_up = store, machine, chance, gives_up
-        self.weather = CALM
+        self.quality = PERFECT_LINK
         self.cut = False
         self.session = ""
-        self.before: dict[str, Ambush] = {}
-        self.after: dict[str, Ambush] = {}
+        self.before: dict[str, Interception] = {}
+        self.after: dict[str, Interception] = {}
         self.url = f"sim://{machine.name}"
 
     def heal(self) -> None:
-        self.weather, self.cut = CALM, False
+        self.quality, self.cut = PERFECT_LINK, False
         self.before.clear()
         self.after.clear()
 
@@ -280,19 +280,19 @@ class Wire:
             message.answer.set_result((None, StoreUnavailable(f"no answer within {self.gives_up:g} s")))
 
     def _arrive(self, message: _Message) -> None:
-        chance, weather = self._chance, self.weather
-        if self.cut or (weather is not CALM and chance.random() < weather.lost):
+        chance, quality = self._chance, self.quality
+        if self.cut or (quality is not PERFECT_LINK and chance.random() < quality.lost):
             self._is_lost(message)
             return
-        if message.repeats and weather is not CALM and chance.random() < weather.repeated:
-            again = chance.uniform(0.0, weather.slowest)
+        if message.repeats and quality is not PERFECT_LINK and chance.random() < quality.repeated:
+            again = chance.uniform(0.0, quality.slowest)
             asyncio.get_running_loop().call_later(again, self._asked, message.request)  # without a reply
         outcome = self._asked(message.request)
         worth_it = outcome[1] is None and (outcome[0] or message.name == "commit")
         late = self.after.pop(message.name)() if worth_it and message.name in self.after else 0.0
         if late:
             self._later(late, message, self._answer, message, outcome)
-        elif weather is CALM and not self.cut and chance.random() < 0.5:
+        elif quality is PERFECT_LINK and not self.cut and chance.random() < 0.5:
             self._answer(message, outcome)
         else:
             self._later(self._delay(), message, self._return, message, outcome)
@@ -300,7 +300,7 @@ class Wire:
     def _asked(self, request: Request) -> _Outcome:
         """Return the result of a request to the store, or its error. A store in memory never waits, so no task is
         needed."""
-        self._store.speaker = self.session
+        self._store.writer = self.session
         coroutine = request()
         try:
             coroutine.send(None)
@@ -312,7 +312,7 @@ class Wire:
         raise AssertionError("a store in memory never waits")
 
     def _return(self, message: _Message, outcome: _Outcome) -> None:
-        if self.cut or (self.weather is not CALM and self._chance.random() < self.weather.answer_lost):
+        if self.cut or (self.quality is not PERFECT_LINK and self._chance.random() < self.quality.answer_lost):
             self._is_lost(message)
         else:
             self._answer(message, outcome)
@@ -322,8 +322,8 @@ class Wire:
             message.answer.set_result(outcome)
 
     def _delay(self) -> float:
-        if self.weather is not CALM and self._chance.random() < self.weather.slow:
-            return self._chance.uniform(0.1, self.weather.slowest)
+        if self.quality is not PERFECT_LINK and self._chance.random() < self.quality.slow:
+            return self._chance.uniform(0.1, self.quality.slowest)
         return 0.001 + 0.03 * self._chance.random()
 
     def dump(self) -> AsyncIterator[Mapping[str, Any]]:
@@ -343,8 +343,8 @@ class _Watch:
         self._watch, self._wire = watch, wire
 
     async def wait(self, timeout: float) -> bool:
-        weather = self._wire.weather
-        deaf = self._wire.cut or (weather is not CALM and self._wire._chance.random() < weather.lost)
+        quality = self._wire.quality
+        deaf = self._wire.cut or (quality is not PERFECT_LINK and self._wire._chance.random() < quality.lost)
         if deaf:
             await asyncio.sleep(timeout)
         woken = False if deaf else await self._watch.wait(timeout)

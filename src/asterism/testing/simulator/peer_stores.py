@@ -45,7 +45,9 @@ class PeerChecker(Checker):
         self.executions.append(execution)
         return execution
 
-    def saw(self, store: str, before: Run | None, write: PutRun | PutCopy, writes: Sequence[Write]) -> None:
+    def check_store_write(
+        self, store: str, before: Run | None, write: PutRun | PutCopy, writes: Sequence[Write]
+    ) -> None:
         after = write.run
         mark = f" (left to {write.left_to[-4:]})" if isinstance(write, PutCopy) else ""
         self.note(
@@ -57,15 +59,15 @@ class PeerChecker(Checker):
         if after.revision <= before.revision:
             self.broken(f"{store}: run {after.id} went from revision {before.revision} to {after.revision}")
         if not set(before.story) <= set(after.story):
-            self.broken(f"{store}: the story of run {after.id} has lost something")
-        went_on = own_story(after)[: len(own_story(before))] == own_story(before)
-        if before.ended and went_on and len(own_story(after)) > len(own_story(before)):
-            self.broken(f"{store}: run {after.id} had ended as {before.status} and went on")
-        if went_on and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
+            self.broken(f"{store}: the story of run {after.id} lost an entry")
+        continues = own_story(after)[: len(own_story(before))] == own_story(before)
+        if before.ended and continues and len(own_story(after)) > len(own_story(before)):
+            self.broken(f"{store}: run {after.id} had ended as {before.status} and continued")
+        if continues and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
             self._completed(store, after)
         if is_forgotten(after) and not is_forgotten(before):
             self._check_forgotten(store, after)
-        if not went_on:
+        if not continues:
             self._check_loser_is_notified(store, before, after, writes)
 
     def forget(self, store: str) -> None:
@@ -85,8 +87,8 @@ class PeerChecker(Checker):
     def _check_forgotten(self, store: str, run: Run) -> None:
         """A run that is closed as forgotten must not continue in another store."""
         for name, other in self.stores.items():
-            found = other._runs.get(run.id)
-            is_open = name != store and found is not None and not found.ended
+            record = other._runs.get(run.id)
+            is_open = name != store and record is not None and not record.ended
             if is_open and (self.remembered or run.id not in other._feed.left):
                 self.broken(f"{store}: run {run.id} was closed as forgotten, and it is open in {name}")
 
@@ -98,8 +100,8 @@ class PeerChecker(Checker):
         if not owner and not result:
             return
         self.lost += 1
-        told = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
-        if not told or told[0].device != before.device:
+        notices = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
+        if not notices or notices[0].device != before.device:
             self.broken(f"{store}: {before.device} lost run {before.id} (it was {before.status}), and was not notified")
 
 
@@ -117,7 +119,7 @@ class PeerStore(MemoryStore):
         await super().commit(writes)
         for one in writes:
             if isinstance(one, PutRun | PutCopy):
-                self._checker.saw(self.name, before[one.run.id], one, writes)
+                self._checker.check_store_write(self.name, before[one.run.id], one, writes)
 
     async def prune(self, ended_before: float, limit: int, **terms: Any) -> int:
         before = set(self._runs)
@@ -130,15 +132,15 @@ class PeerStore(MemoryStore):
 def copy_of(store: MemoryStore) -> dict[str, Any]:
     """Return what a copy of the store's file would contain. Records are immutable, so only their containers are
     copied."""
-    kept = {name: _copied(value) for name, value in vars(store).items() if name not in _OF_THE_PROCESS}
+    data = {name: _copied(value) for name, value in vars(store).items() if name not in _OF_THE_PROCESS}
     feed = copy.copy(store._feed)
     vars(feed).update({name: _copied(value) for name, value in vars(feed).items()})
-    return {**kept, "_feed": feed}
+    return {**data, "_feed": feed}
 
 
-def put_back(store: MemoryStore, kept: dict[str, Any]) -> None:
+def put_back(store: MemoryStore, data: dict[str, Any]) -> None:
     """Roll a store back to a copy, which can be used again."""
-    vars(store).update(kept)
+    vars(store).update(data)
     vars(store).update(copy_of(store))
 
 
@@ -199,7 +201,7 @@ class Link:
 
     async def _deliver(self, ask: Callable[[Exchange], Any], repeats: bool = False) -> Any:
         world, chance = self._world, self._world.chance
-        await world.lives_of(self._here).machine.gate()
+        await world.latest_life(self._here).machine.gate()
         await asyncio.sleep(0.005 + 0.05 * chance.random())
         life = world.lives.get(self._there)
         if world.is_cut(self._here, self._there) or life is None or chance.random() < world.losses:
@@ -241,17 +243,19 @@ async def check(world: PeerWorld) -> None:
             broken(f"run {run_id} is open, and each store leaves it to another")
         texts = {None if run is None else text_of(run) for run in records.values()}
         if not world.agreed(run_id, list(records.values())):
-            said = "; ".join(f"{name}: {_short(run)}" for name, run in records.items())
-            broken(f"run {run_id} has {len(texts)} records long after all was mended: {said}")
+            records_text = "; ".join(f"{name}: {_short(run)}" for name, run in records.items())
+            broken(f"run {run_id} has {len(texts)} records long after all links were repaired: {records_text}")
         for run in records.values():
             if run is not None and not run.ended:
                 broken(f"run {run_id} is still {run.status}: {run.story[-1]}")
     for acknowledged in world.checker.acknowledged:
         if acknowledged.id in world.excused:
             continue
-        found = everything["m0"].get(acknowledged.id)
-        if found is None or not set(acknowledged.story) <= set(found.story):
-            broken(f"run {acknowledged.id} was acknowledged as {acknowledged.status}, and that is lost")
+        record = everything["m0"].get(acknowledged.id)
+        if record is None or not set(acknowledged.story) <= set(record.story):
+            broken(
+                f"run {acknowledged.id} was acknowledged as {acknowledged.status}, but its story does not contain that"
+            )
     _check_results(world, everything["m0"])
     if world.splits is not None and not any(world.splits):
         _check_nothing_was_contested(world)
@@ -297,9 +301,9 @@ async def _check_exchanges_are_complete(world: PeerWorld) -> None:
         for other in tuple(world.stores):
             if other != name:
                 for _ in range(2):
-                    met = await life.exchange.sync(other, Link(world, name, other))
-                if met.sent or met.taken or met.refused:
-                    world.checker.broken(f"{name} and {other} keep sending each other the same records: {met}")
+                    result = await life.exchange.sync(other, Link(world, name, other))
+                if result.sent or result.taken or result.refused:
+                    world.checker.broken(f"{name} and {other} keep sending each other the same records: {result}")
 
 
 def text_of(run: Run) -> str:

@@ -139,7 +139,7 @@ class PeerWorld:
     def is_cut(self, one: str, other: str) -> bool:
         return (min(one, other), max(one, other)) in self.cut
 
-    def lives_of(self, name: str) -> PeerLife:
+    def latest_life(self, name: str) -> PeerLife:
         life = self.lives.get(name)
         return life if life is not None else next(one for one in reversed(self.ended) if one.machine.name == name)
 
@@ -178,8 +178,8 @@ class PeerWorld:
         def connect(peer: Peer) -> Link:
             return Link(self, name, peer.name)
 
-        meetings = SyncLoop(exchange, connect, interval=2.0, max_backoff=3.0)
-        tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(meetings.run()))]
+        sync_loop = SyncLoop(exchange, connect, interval=2.0, max_backoff=3.0)
+        tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(sync_loop.run()))]
         self.lives[name] = PeerLife(machine, agent, exchange, list(tasks))
         self.checker.note(f"{name} boots")
 
@@ -198,7 +198,7 @@ class PeerWorld:
     # -- work --------------------------------------------------------------------------------------------------------
 
     async def work(self, until: float) -> None:
-        """People create runs on machines, and change their minds."""
+        """People create runs on machines, and cancel or pause some."""
         for number in range(self.number_of_runs):
             life = self.lives.get(NAMES[number % 3])
             if life is not None and not life.machine.frozen:
@@ -221,9 +221,9 @@ class PeerWorld:
         self.checker.acknowledged.append(run)
         if chance.random() < 0.25:
             await asyncio.sleep(chance.uniform(0.0, 30.0))
-            await self._change_of_mind(run.id)
+            await self._cancel_or_pause(run.id)
 
-    async def _change_of_mind(self, run_id: str) -> None:
+    async def _cancel_or_pause(self, run_id: str) -> None:
         """Cancel or pause a run in any store that knows it."""
         there = [name for name, store in self.stores.items() if await store.run(run_id) is not None]
         if not there:
@@ -246,9 +246,9 @@ class PeerWorld:
         loop = asyncio.get_running_loop()
         while loop.time() < self._trouble:
             await asyncio.sleep(self.chance.expovariate(1 / 5.0))
-            await self.something_bad()
+            await self.random_fault()
 
-    async def something_bad(self) -> None:
+    async def random_fault(self) -> None:
         chance, what = self.chance, self.chance.random()
         if what < 0.5:
             self.part(pair for pair in PAIRS if chance.random() < 0.6)
@@ -278,7 +278,7 @@ class PeerWorld:
         await asyncio.gather(self.work(span), self.trouble())
         await asyncio.gather(*self._jobs, return_exceptions=True)
         self._heal()
-        await self._until_all_is_done()
+        await self._wait_until_done()
         await check(self)
         await self._shut_down()
 
@@ -293,7 +293,7 @@ class PeerWorld:
                 self.boot(name)
         self._healed = asyncio.get_running_loop().time()
 
-    async def _until_all_is_done(self) -> None:
+    async def _wait_until_done(self) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < self._healed + RECOVERY and not self.checker.violations:
             for name, life in list(self.lives.items()):
@@ -323,12 +323,12 @@ class PeerWorld:
         return len({None if run is None else text_of(run) for run in records}) == 1
 
     def _one_owner(self) -> None:
-        going: dict[str, str] = {}
+        executing: dict[str, str] = {}
         for one in self.checker.executions:
             if one.ended is None and not one.machine.dead:
-                other = going.setdefault(one.run, one.machine.name)
+                other = executing.setdefault(one.run, one.machine.name)
                 if other != one.machine.name:
-                    self.checker.broken(f"run {one.run} is worked on by {other} and {one.machine.name}")
+                    self.checker.broken(f"run {one.run} is executed by {other} and {one.machine.name}")
 
     async def _shut_down(self) -> None:
         tasks = [task for life in [*self.lives.values(), *self.ended] for task in life.tasks]
@@ -370,9 +370,9 @@ class ForgetfulWorld(PeerWorld):
         for store in self.stores.values():
             await Fleet(store).configure(keep=KEEP)
 
-    async def something_bad(self) -> None:
+    async def random_fault(self) -> None:
         if self.chance.random() < 0.6:
-            await super().something_bad()
+            await super().random_fault()
         name = self.chance.choice(NAMES)
         store = self.stores[name]
         before = store.clock() - KEEP - MARGIN
@@ -389,9 +389,9 @@ class ForgetfulWorld(PeerWorld):
 class JumpingWorld(PeerWorld):
     """The clocks of stores jump forward and back."""
 
-    async def something_bad(self) -> None:
+    async def random_fault(self) -> None:
         if self.chance.random() < 0.7:
-            await super().something_bad()
+            await super().random_fault()
             return
         name = self.chance.choice(NAMES)
         jump = self.chance.choice([-40.0, -3.0, 3.0, 40.0, 7000.0, -self.jumped[name]])
@@ -408,9 +408,9 @@ class PutBackWorld(PeerWorld):
         self._copies: dict[str, dict[str, Any]] = {}
         self.put_back = 0
 
-    async def something_bad(self) -> None:
+    async def random_fault(self) -> None:
         if self.chance.random() < 0.6:
-            await super().something_bad()
+            await super().random_fault()
             return
         name = self.chance.choice(NAMES)
         if name not in self._copies:
@@ -429,11 +429,11 @@ class PutBackWorld(PeerWorld):
         self.checker.forget(name)
         self.put_back += 1
         self.checker.note(f"the store of {name} is put back")
-        await self._until_its_numbers_are_used_again(Fleet(store, by="person", chance=self.chance), newest)
+        await self._reuse_feed_numbers(Fleet(store, by="person", chance=self.chance), newest)
         self.boot(name)
 
-    async def _until_its_numbers_are_used_again(self, fleet: Fleet, newest: int) -> None:
-        """Create runs and cancel them until the numbers of the feed are used again, before any peer is met."""
+    async def _reuse_feed_numbers(self, fleet: Fleet, newest: int) -> None:
+        """Create runs and cancel them until the numbers of the feed are used again, before the next sync."""
         while await feed_of(fleet.store).newest() < newest:
             run = await fleet.create(FLOWS[0], {})
             self.checker.acknowledged.append(await fleet.cancel(run.id))

@@ -156,8 +156,8 @@ class PlanWorld(FleetWorld):
         troubled = asyncio.create_task(self.trouble())
         while asyncio.get_running_loop().time() < until:
             self._reboot()
-            kept = await load(self.store, PLAN, expressions)
-            if kept.head.ended:
+            stored = await load(self.store, PLAN, expressions)
+            if stored.head.ended:
                 if troubled.done():
                     break
             else:
@@ -204,27 +204,27 @@ class PlanWorld(FleetWorld):
     # -- what has to hold ----------------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        kept = await load(self.store, PLAN, expressions)
+        stored = await load(self.store, PLAN, expressions)
         broken = self.checker.broken
-        if not kept.head.ended:
-            waiting = [f"{node.id} {node.status}" for node in kept.plan.nodes.values() if node.status not in TERMINAL]
-            broken(f"the plan has not ended: {kept.plan.state}, {', '.join(waiting)}")
+        if not stored.head.ended:
+            waiting = [f"{node.id} {node.status}" for node in stored.plan.nodes.values() if node.status not in TERMINAL]
+            broken(f"the plan has not ended: {stored.plan.state}, {', '.join(waiting)}")
             return
-        for node in kept.plan.nodes.values():
+        for node in stored.plan.nodes.values():
             if node.status not in TERMINAL:
                 broken(f"task {node.id} is {node.status} in a plan that has ended")
         for name in self.acknowledged:
-            if name not in kept.plan:
+            if name not in stored.plan:
                 broken(f"the edit that added {name} was acknowledged, and it is lost")
         again = await load(self.store, PLAN, expressions)
-        if _picture(again) != _picture(kept):
+        if _picture(again) != _picture(stored):
             broken("two readings of one journal differ")
         last = [one.stored for one in self.bosses if one.stored is not None][-1]
-        if last.number == kept.number and _picture(last) != _picture(kept):
+        if last.number == stored.number and _picture(last) != _picture(stored):
             broken("the plan in the store is not the one in the memory of its orchestrator")
-        await self._check_executions(kept)
+        await self._check_executions(stored)
 
-    async def _check_executions(self, kept: StoredConstellation) -> None:
+    async def _check_executions(self, stored: StoredConstellation) -> None:
         """No execution of a task begins after its end was recorded."""
         runs = [run for run in await self.store.find(Query()) if run.key is not None and run.key.startswith("plan:")]
         for run in runs:
@@ -235,18 +235,18 @@ class PlanWorld(FleetWorld):
             task, _, epoch = str(run.key).removeprefix(f"plan:{PLAN}/").rpartition("/")
             if run.status == "completed":
                 completed.setdefault(task, []).append(run)
-            if task in kept.plan and int(epoch) > kept.plan.nodes[task].epoch:
-                ended = kept.plan.nodes[task].epoch
+            if task in stored.plan and int(epoch) > stored.plan.nodes[task].epoch:
+                ended = stored.plan.nodes[task].epoch
                 self.checker.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
-        for node in kept.plan.nodes.values():
+        for node in stored.plan.nodes.values():
             done = completed.get(node.id, [])
-            revoked = sum(entry.what == "revoked" for entry in kept.plan.story(node.id))
+            revoked = sum(entry.what == "revoked" for entry in stored.plan.story(node.id))
             if len(done) > 1 + revoked:
                 self.checker.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
 
 
-def _picture(kept: StoredConstellation) -> str:
-    return json.dumps([kept.plan.to_json(), lock_to_json(kept.lock)])
+def _picture(stored: StoredConstellation) -> str:
+    return json.dumps([stored.plan.to_json(), lock_to_json(stored.lock)])
 
 
 def _task(name: str, chance: random.Random) -> Task:

@@ -150,7 +150,7 @@ def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetW
         errors.close()
         asyncio.set_event_loop(None)
         _shut_down(loop)
-    for broken in (*errors.found, *made.checker.violations):
+    for broken in (*errors.collected, *made.checker.violations):
         raise Violation(f"{broken}\nreplay with: {replay}")
     return made
 
@@ -161,7 +161,7 @@ class ErrorCollector(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.found: list[str] = []
+        self.collected: list[str] = []
 
     def listen(self) -> None:
         logging.getLogger("asterism").addHandler(self)
@@ -181,8 +181,8 @@ class ErrorCollector(logging.Handler):
 
     def _add(self, error: BaseException | None) -> None:
         if error is not None:
-            told = "".join(traceback.format_exception(error))
-            self.found.append(f"a bug in Asterism: {error!r}\n{told}")
+            text = "".join(traceback.format_exception(error))
+            self.collected.append(f"a bug in Asterism: {error!r}\n{text}")
 
 
 def _shut_down(loop: SimulationLoop) -> None:
@@ -238,13 +238,13 @@ def world_named(name: str) -> type[Any]:
     """Return the class of a world by its name in WORLDS or as ``module:Class``. Raises ValueError."""
     module, _, attribute = WORLDS.get(name, name).partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        world = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         known = ", ".join(WORLDS)
         raise ValueError(f"unknown world {name!r} ({error}); use {known}, or module:Class") from error
-    if not isinstance(found, type):
+    if not isinstance(world, type):
         raise ValueError(f"{name!r} is not a class of worlds")
-    return found
+    return world
 
 
 def _written(value: Any) -> str | None:

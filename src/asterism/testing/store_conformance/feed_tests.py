@@ -69,13 +69,13 @@ class FeedTests(StoreTests):
         assert await store.register(FEED) is None
 
     async def test_a_feed_is_started_once_and_numbers_all_runs(self, store: Store, feed: ChangeFeed) -> None:
-        found = await store.register(FEED)
-        assert found is not None
-        assert await feed.start_feed() == found.value["id"]
+        register = await store.register(FEED)
+        assert register is not None
+        assert await feed.start_feed() == register.value["id"]
         assert (await feed.newest(), await feed.changes(0, 10)) == (0, [])
         await added(store, a_run(1), a_run(2))
         newest = await feed.newest()
-        assert await feed.start_feed() == found.value["id"]
+        assert await feed.start_feed() == register.value["id"]
         assert await feed.newest() == newest
         assert [change.run.id for change in await feed.changes(0, 10)] == ["r0001", "r0002"]
 

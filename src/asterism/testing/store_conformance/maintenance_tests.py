@@ -139,7 +139,7 @@ class OrphanTests(StoreTests):
             a_run(6, index).changed(not_before=FAR),
             released(held_by(a_run(7, index), session), now=5.5),
             a_run(8, series="held"),
-            transitions.pause(a_run(9), 9.0, "somebody"),
+            transitions.pause(a_run(9), 9.0, "ann"),
             held_by(a_run(10), session),
             completed(held_by(a_run(11), session)),
         )
@@ -168,8 +168,8 @@ class OrphanTests(StoreTests):
             held_by(a_run(4), session),
             started(held_by(a_run(5), session)),
             completed(held_by(a_run(6), session)),
-            transitions.cancel(a_run(7), 8.0, "somebody"),
-            transitions.cancel(a_run(8), 9.0, "somebody"),
+            transitions.cancel(a_run(7), 8.0, "ann"),
+            transitions.cancel(a_run(8), 9.0, "ann"),
             released(held_by(a_run(9), session)),
         ]
         await added(store, *runs)
@@ -177,7 +177,7 @@ class OrphanTests(StoreTests):
         counted = _present(await store.counts())
         assert counted == Counter(run.status for run in runs)
         assert all(type(status) is RunStatus for status in counted)
-        await store.commit([after(runs[0], transitions.cancel(runs[0], 10.0, "somebody"))])
+        await store.commit([after(runs[0], transitions.cancel(runs[0], 10.0, "ann"))])
         assert (await store.counts())[RunStatus.FAILED] == 3
         await store.prune(FAR, 100)
         assert _present(await store.counts()) == Counter(run.status for run in runs[1:] if not run.ended)
@@ -194,7 +194,7 @@ def _reference(name: str, data: bytes) -> dict[str, Any]:
 
 
 def _ended(number: int, at: float, **more: Any) -> Run:
-    return transitions.cancel(a_run(number, **more), at, "somebody")
+    return transitions.cancel(a_run(number, **more), at, "ann")
 
 
 async def _pruned(store: Store, before: float, limit: int = 100) -> int:
@@ -250,23 +250,23 @@ class RetentionTests(StoreTests):
     async def test_only_runs_that_ended_long_ago_are_pruned(self, store: Store) -> None:
         session = a_session()
         await joined(store, session)
-        kept = [
+        remaining = [
             a_run(1),
             a_run(2, series="x"),
             held_by(a_run(3), session),
             started(held_by(a_run(4), session)),
-            transitions.pause(a_run(5), 5.0, "somebody"),
+            transitions.pause(a_run(5), 5.0, "ann"),
             _ended(6, 100.0),
             completed(held_by(a_run(7), session), now=150.0),
         ]
-        await added(store, *kept, _ended(8, 99.0), completed(held_by(a_run(9), session), now=99.5))
+        await added(store, *remaining, _ended(8, 99.0), completed(held_by(a_run(9), session), now=99.5))
         await store.commit([series_of("x", queue=["r0002"])])
         assert await store.prune(100.0, 100) == 2
-        assert await store.find(Query()) == kept
+        assert await store.find(Query()) == remaining
         assert await store.run("r0008") is None
         assert await store.prune(100.0, 100) == 0
         assert await _pruned(store, FAR) == 2
-        assert await store.find(Query()) == kept[:5]
+        assert await store.find(Query()) == remaining[:5]
 
     async def test_a_limit_bounds_how_many_runs_are_pruned(self, store: Store) -> None:
         await added(store, *(_ended(number, 50.0) for number in range(10)), a_run(11))
@@ -305,8 +305,8 @@ class RetentionTests(StoreTests):
         assert await _pruned(store, FAR) == 1
         left = {data for data, name in names.items() if await store.blob(name) is not None}
         assert left == {b"input", b"both"}
-        await store.commit([after(run, transitions.cancel(run, 300.0, "somebody"))])
-        await store.commit([after(both, transitions.cancel(both, 300.0, "somebody"))])
+        await store.commit([after(run, transitions.cancel(run, 300.0, "ann"))])
+        await store.commit([after(both, transitions.cancel(both, 300.0, "ann"))])
         assert await _pruned(store, FAR) == 2
         assert [await store.blob(name) for name in names.values()] == [None] * 5
 
@@ -348,18 +348,18 @@ class RetentionTests(StoreTests):
         assert len(await store.sessions(ended=True)) == 4  # their heartbeats are of this moment
         assert await _pruned(store, FAR) == 0
         assert {session.id for session in await store.sessions(ended=True)} == {"open", "replaced", "owner"}
-        await store.commit([after(orphan, transitions.cancel(orphan, 70.0, "somebody"))])
+        await store.commit([after(orphan, transitions.cancel(orphan, 70.0, "ann"))])
         assert {run.id for run, _ in await store.orphans(FAR, 10)} == {
             "r0001"
         }  # it was claimed: pausing it is a request, not an end
 
     async def test_old_notices_are_pruned_and_recent_ones_are_not(self, store: Store) -> None:
-        told = [Notice(10.0, "told", "old"), Notice(500.0, "told", "new"), Notice(20.0, "told", "gone", "r0001")]
+        notices = [Notice(10.0, "info", "old"), Notice(500.0, "info", "new"), Notice(20.0, "info", "gone", "r0001")]
         await added(store, _ended(1, 30.0))
-        await store.commit(told)
+        await store.commit(notices)
         assert await store.prune(100.0, 10) == 1
         assert await _pruned(store, 100.0) == 0
-        assert [notice for _, notice in await store.notices()] == [told[1]]
+        assert [notice for _, notice in await store.notices()] == [notices[1]]
 
     async def test_registers_are_never_pruned(self, store: Store) -> None:
         await store.commit([PutRegister("a", 1, None)])

@@ -53,7 +53,7 @@ _KITCHEN, _GARAGE = a_session(), a_session("garage-1", "garage")
 _SECOND = a_session("kitchen-2")
 
 
-def _furniture() -> list[Run]:
+def _sample_runs() -> list[Run]:
     """Return runs of every status and for every condition, sorted by id."""
     other = FLOW.at_version(2)
     index = replace(FLOW, name="index")
@@ -64,21 +64,21 @@ def _furniture() -> list[Run]:
         assigned_to(a_run(4), _KITCHEN, now=40.0),
         held_by(a_run(5, key="twice"), _KITCHEN, now=50.0),
         started(held_by(a_run(6, index), _GARAGE)),
-        transitions.cancel(started(held_by(a_run(7), _SECOND)), 70.0, "somebody"),
+        transitions.cancel(started(held_by(a_run(7), _SECOND)), 70.0, "ann"),
         a_run(8, series="x"),
         held_by(transitions.release_hold(a_run(9, series="y"), 9.0), _GARAGE, now=51.0),
-        transitions.pause(a_run(10), 20.0, "somebody"),
+        transitions.pause(a_run(10), 20.0, "ann"),
         completed(held_by(a_run(11), _KITCHEN), now=80.0),
         completed(held_by(transitions.release_hold(a_run(12, index, series="x"), 12.0), _GARAGE), now=90.0),
-        transitions.cancel(a_run(13), 85.0, "somebody"),
-        transitions.lose(held_by(a_run(14), _KITCHEN), FLOW, 95.0, "it was not heard of"),
+        transitions.cancel(a_run(13), 85.0, "ann"),
+        transitions.lose(held_by(a_run(14), _KITCHEN), FLOW, 95.0, "no heartbeat arrived"),
         released(held_by(a_run(15, index), _KITCHEN), now=96.0),
         transitions.decline(assigned_to(a_run(16), _GARAGE), Grant("r0016", _GARAGE.id, 1), "no room", 97.0),
     ]
 
 
-async def _furnished(store: Store) -> list[Run]:
-    runs = _furniture()
+async def _filled(store: Store) -> list[Run]:
+    runs = _sample_runs()
     await joined(store, _KITCHEN, _SECOND, _GARAGE)
     await added(store, *reversed(runs))
     await store.commit([series_of("x", queue=["r0008"]), series_of("y", active="r0009")])
@@ -122,21 +122,21 @@ class FindTests(StoreTests):
 
     async def test_everything_is_found_oldest_first(self, store: Store) -> None:
         assert await store.find(Query()) == []
-        runs = await _furnished(store)
+        runs = await _filled(store)
         assert await store.find(Query()) == runs
         assert await store.find(Query(newest=True)) == runs[::-1]
         for run in runs:
             assert await store.run(run.id) == run
 
     async def test_each_condition_finds_the_runs_that_satisfy_it(self, store: Store) -> None:
-        runs = await _furnished(store)
+        runs = await _filled(store)
         for given, satisfies in _CRITERIA:
             expected = [run for run in runs if satisfies(run)]
             assert 0 < len(expected) < len(runs), f"{given} tells nothing apart"
             assert await store.find(Query(**given)) == expected, given
 
     async def test_two_conditions_find_the_runs_that_satisfy_both(self, store: Store) -> None:
-        runs = await _furnished(store)
+        runs = await _filled(store)
         for (one, satisfies_one), (two, satisfies_two) in itertools.combinations(_CRITERIA, 2):
             if one.keys() != two.keys():
                 expected = [run.id for run in runs if satisfies_one(run) and satisfies_two(run)]
@@ -157,7 +157,7 @@ class FindTests(StoreTests):
         assert ids(await store.find(Query(waiting_before=0.00001))) == ["r0000"]
 
     async def test_conditions_that_no_run_satisfies_find_none(self, store: Store) -> None:
-        await _furnished(store)
+        await _filled(store)
         nothing: list[dict[str, Any]] = [
             {"statuses": frozenset()},
             {"workflow": "Index"},
@@ -186,7 +186,7 @@ class FindTests(StoreTests):
         assert sorted(ids(await store.find(Query(id_like="a")))) == sorted(names)
 
     async def test_page_by_page_everything_is_found_once(self, store: Store) -> None:
-        runs = await _furnished(store)
+        runs = await _filled(store)
         asked: list[dict[str, Any]] = [{}, {"offered": False}, {"workflow": "transcode"}, {"session": "garage-1"}]
         for given, newest, limit in itertools.product(asked, (False, True), (1, 3, 100)):
             expected = ids(await store.find(Query(**given, newest=newest)))
@@ -205,7 +205,7 @@ class FindTests(StoreTests):
         assert ids(await store.find(Query(limit=2, newest=True))) == ids(runs[:-3:-1])
 
     async def test_a_page_continues_after_a_run_that_was_deleted(self, store: Store) -> None:
-        runs = await _furnished(store)
+        runs = await _filled(store)
         assert ids(await store.find(Query(after="r0007x", limit=1))) == ["r0008"]
         assert ids(await store.find(Query(after="r0007x", limit=1, newest=True))) == ["r0007"]
         assert ids(await store.find(Query(after=""))) == ids(runs)
@@ -306,8 +306,8 @@ class TakeTests(StoreTests):
         owned = held_by(runs[2], session)
         await store.commit(
             [
-                after(runs[0], transitions.pause(runs[0], 2.0, "somebody")),
-                after(runs[1], transitions.cancel(runs[1], 2.0, "somebody")),
+                after(runs[0], transitions.pause(runs[0], 2.0, "ann")),
+                after(runs[1], transitions.cancel(runs[1], 2.0, "ann")),
                 after(runs[2], owned),
                 after(runs[3], completed(held_by(runs[3], session))),
             ]
@@ -319,7 +319,7 @@ class TakeTests(StoreTests):
             [
                 after(held, transitions.release_hold(held, 3.0)),
                 series_of("one at a time", active=held.id, revision=1),
-                after(paused, transitions.resume(paused, 3.0, "somebody")),
+                after(paused, transitions.resume(paused, 3.0, "ann")),
                 after(owned, released(owned)),
             ]
         )
@@ -331,9 +331,9 @@ class TakeTests(StoreTests):
         run = a_run(1)
         await added(store, run, a_run(2))
         for _ in range(5):
-            paused = transitions.pause(run, 2.0, "somebody")
+            paused = transitions.pause(run, 2.0, "ann")
             await store.commit([PutRun(paused, run.revision)])
-            run = transitions.resume(paused, 3.0, "somebody")
+            run = transitions.resume(paused, 3.0, "ann")
             await store.commit([PutRun(run, paused.revision)])
         assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0002"]
         assert await store.take(offer(), taking(session)) == []
@@ -417,7 +417,7 @@ class TakeTests(StoreTests):
         taken: list[str] = []
 
         async def cancel(run: Run) -> None:
-            change = after(run, transitions.cancel(run, LATER, "somebody"))
+            change = after(run, transitions.cancel(run, LATER, "ann"))
             if await wins(other.commit([change]), f"run {run.id}"):
                 cancelled.append(run.id)
 
@@ -436,7 +436,7 @@ class TakeTests(StoreTests):
         session, other = a_session(), a_session("garage-1", "garage")
         await joined(store, session, other)
         run = a_run(1)
-        again = transitions.lose(held_by(run, session), FLOW, 60.0, "it was not heard of")
+        again = transitions.lose(held_by(run, session), FLOW, 60.0, "no heartbeat arrived")
         assert again.status is REASSIGNING
         await added(store, again)
         assert await store.take(offer(), taking(session)) == []  # it avoids the device that lost it

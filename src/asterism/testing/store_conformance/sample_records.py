@@ -120,14 +120,14 @@ class Contents(NamedTuple):
     registers: list[Register]
     notices: list[tuple[int, Notice]]
 
-    def told(self) -> list[Notice]:
+    def unnumbered_notices(self) -> list[Notice]:
         """The notices without their numbers, which may have gaps."""
         return [notice for _, notice in self.notices]
 
     def comparable(self) -> Contents:
         """Without what differs between stores: the time of heartbeats, and the numbers of notices."""
         sessions = {name: replace(one, beat_at=0.0) for name, one in self.sessions.items()}
-        return self._replace(sessions=sessions, notices=[(0, notice) for notice in self.told()])
+        return self._replace(sessions=sessions, notices=[(0, notice) for notice in self.unnumbered_notices()])
 
 
 async def contents(store: Store) -> Contents:

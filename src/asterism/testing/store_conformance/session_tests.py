@@ -77,7 +77,7 @@ class HeartbeatTests(StoreTests):
         run = held_by(a_run(1), sessions[0])
         await added(store, run)
         before = await contents(store)
-        for name in ("old", "over", "never heard of", ""):
+        for name in ("old", "over", "unknown", ""):
             answer = await store.heartbeat(name, {"x": 1}, [ProgressReport(run.id, run.epoch, Progress(1), "late")])
             assert not answer.alive
             assert list(answer.held) == []
@@ -107,9 +107,14 @@ class HeartbeatTests(StoreTests):
         session, other = a_session(), a_session("garage-1", "garage")
         await joined(store, session, other)
         runs = [a_run(number) for number in range(8)]
-        wished = transitions.cancel(started(held_by(runs[3], session)), 65.0, "somebody")
+        requested = transitions.cancel(started(held_by(runs[3], session)), 65.0, "ann")
         ended = completed(held_by(runs[4], session))
-        owned = [assigned_to(runs[0], session), held_by(runs[1], session), started(held_by(runs[2], session)), wished]
+        owned = [
+            assigned_to(runs[0], session),
+            held_by(runs[1], session),
+            started(held_by(runs[2], session)),
+            requested,
+        ]
         back = released(held_by(runs[5], session))
         await added(store, *owned, ended, back, held_by(runs[6], other), runs[7])
         answer = await store.heartbeat("kitchen-1", {}, [])
@@ -127,18 +132,18 @@ class HeartbeatTests(StoreTests):
         await joined(store, session)
         runs = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
-        told = [
+        reports = [
             ProgressReport("r0000", 1, Progress(3, 10), "the end of its output"),
             ProgressReport("r0001", 1, Progress(7), ""),
             ProgressReport("r0002", 1, None, "only words"),
         ]
-        await store.heartbeat("kitchen-1", {}, told)
-        assert await store.reports(ids(runs)) == {report.run: report for report in told}
-        assert await store.reports(["r0001", "unknown"]) == {"r0001": told[1]}
+        await store.heartbeat("kitchen-1", {}, reports)
+        assert await store.reports(ids(runs)) == {report.run: report for report in reports}
+        assert await store.reports(["r0001", "unknown"]) == {"r0001": reports[1]}
         assert await store.reports([]) == {}
         await store.heartbeat("kitchen-1", {}, [ProgressReport("r0000", 1, Progress(4, 10), "more")])
         assert (await store.reports(["r0000"]))["r0000"] == ProgressReport("r0000", 1, Progress(4, 10), "more")
-        assert (await store.reports(["r0001"]))["r0001"] == told[1]
+        assert (await store.reports(["r0001"]))["r0001"] == reports[1]
         assert [run.progress for run in (await contents(store)).runs.values()] == [None] * 3
 
     async def test_a_report_of_another_epoch_or_about_anothers_run_is_dropped(self, store: Store) -> None:
@@ -168,9 +173,9 @@ class HeartbeatTests(StoreTests):
         runs: list[Run] = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
         await store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(1), "x") for run in runs])
-        wished = transitions.pause(runs[2], 65.0, "somebody")
+        requested = transitions.pause(runs[2], 65.0, "ann")
         back = released(runs[1])
-        await store.commit([after(runs[0], completed(runs[0])), after(runs[1], back), after(runs[2], wished)])
+        await store.commit([after(runs[0], completed(runs[0])), after(runs[1], back), after(runs[2], requested)])
         assert set(await store.reports(ids(runs))) == {"r0002"}
         await store.take(offer(), taking(session))
         assert set(await store.reports(ids(runs))) == {"r0002"}
@@ -204,7 +209,7 @@ class HeartbeatTests(StoreTests):
             run = held_by(a_run(number), session)
             await added(store, run)
             revision = (await session_in(store, session.id)).revision
-            lost = transitions.lose(run, FLOW, 500.0, "it was not heard of")
+            lost = transitions.lose(run, FLOW, 500.0, "no heartbeat arrived")
 
             beat = store.heartbeat(session.id, {}, [])
             losing = other.commit([after(run, lost), ExpectSession(session.id, revision)])
@@ -232,8 +237,8 @@ async def _waiting(watch: Watch) -> asyncio.Task[bool]:
     return task
 
 
-async def _comes_to_rest(watch: Watch) -> bool:
-    """Whether a watch stops being woken without commits: it may be woken without need, but not for ever."""
+async def _becomes_quiet(watch: Watch) -> bool:
+    """Whether a watch stops being woken without commits: it may be woken without need, but not without end."""
     for _ in range(10):
         if not await watch.wait(0.01):
             return True
@@ -261,10 +266,10 @@ class WatchTests(StoreTests):
 
     async def test_a_watch_is_not_woken_without_a_commit(self, store: Store) -> None:
         watch = store.watch(frozenset({OFFERED}))
-        assert await _comes_to_rest(watch)
+        assert await _becomes_quiet(watch)
         await added(store, a_run(1))
         assert await watch.wait(WAKE_TIMEOUT)
-        assert await _comes_to_rest(watch)
+        assert await _becomes_quiet(watch)
         assert not all([await watch.wait(0.0) for _ in range(10)])
         watch.close()
 
@@ -281,16 +286,16 @@ class WatchTests(StoreTests):
         await joined(store, session)
         runs = [a_run(number) for number in range(6)]
         working = started(held_by(runs[3], session))
-        paused = transitions.pause(runs[4], 4.0, "somebody")
+        paused = transitions.pause(runs[4], 4.0, "ann")
         await added(store, runs[0], runs[1], held_by(runs[2], session), working, paused)
         known = await session_in(store, session.id)
         kitchen = for_device("kitchen")
         concerned: list[tuple[str, Write]] = [
             (kitchen, after(runs[0], assigned_to(runs[0], session))),
-            (ENDED_TOPIC, after(runs[1], transitions.cancel(runs[1], 5.0, "somebody"))),
+            (ENDED_TOPIC, after(runs[1], transitions.cancel(runs[1], 5.0, "ann"))),
             (OFFERED, after(held_by(runs[2], session), released(held_by(runs[2], session)))),
-            (kitchen, after(working, transitions.cancel(working, 70.0, "somebody"))),
-            (OFFERED, after(paused, transitions.resume(paused, 5.0, "somebody"))),
+            (kitchen, after(working, transitions.cancel(working, 70.0, "ann"))),
+            (OFFERED, after(paused, transitions.resume(paused, 5.0, "ann"))),
             (ENDED_TOPIC, PutRun(completed(held_by(runs[5], session)), None)),
             (kitchen, PutSession(known.changed(draining=True), known.revision)),
         ]
@@ -314,13 +319,13 @@ class WatchTests(StoreTests):
         first.close()
         garage, last = store.watch(frozenset({for_device("garage"), ENDED_TOPIC})), store.watch(frozenset({OFFERED}))
         run = a_run(1)
-        await store.commit([PutRun(run, None), Notice(1.0, "told", "x"), PutRegister("a", 1, None)])
+        await store.commit([PutRun(run, None), Notice(1.0, "info", "x"), PutRegister("a", 1, None)])
         await store.take(offer(), taking(session))
         await store.heartbeat(session.id, {}, [])
         await store.commit([PutRun(assigned_to(a_run(2), session), None)])
         with conflict("run r0001"):  # a refused commit wakes no watch
             await added(store, completed(held_by(run, session)))
-        assert await _comes_to_rest(last)
+        assert await _becomes_quiet(last)
         await added(store, a_run(3))
         assert await last.wait(WAKE_TIMEOUT)  # commits wake in order, so earlier wakes have arrived
         assert not await garage.wait(0.0)

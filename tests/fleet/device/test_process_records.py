@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from asterism.fleet.device import orphan_processes, process_records
-from asterism.fleet.device.host import DeviceLock, lock_holder
-from asterism.fleet.device.orphan_processes import kill_orphans
+from asterism.fleet.device import process_records
+from asterism.fleet.device.membership import DeviceLock, lock_holder
 from asterism.fleet.device.process_records import (
     ProcessRecords,
     boot_id,
     is_same_process,
+    kill_orphans,
     read_stat,
     start_time,
     state_directory,
@@ -195,7 +195,7 @@ def test_nothing_is_left_of_a_dead_life(agent: Callable[..., Agent], state: Path
 def test_processes_of_others_are_left_alone(agent: Callable[..., Agent]) -> None:
     line = "echo $$ >> $NOTED; exec sleep 1000"
     others = {
-        "a living agent": agent(line, session="s1"),
+        "an agent that is alive": agent(line, session="s1"),
         "another device": agent(line, device=LAPTOP, setting=WITHOUT_DEATH_SIGNAL),
         "another store": agent(line, store="sqlite:///other.db", session="s3", setting=WITHOUT_DEATH_SIGNAL),
         "this session": agent(line, session="s2", setting=WITHOUT_DEATH_SIGNAL),
@@ -294,8 +294,7 @@ def test_orphans_of_another_device_are_left_to_it(state: Path) -> None:
 def test_nothing_is_kept_of_it_after_the_machine_was_started_again_either(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (process_records, orphan_processes):
-        monkeypatch.setattr(module, "machine_id", lambda: "this-one")
+    monkeypatch.setattr(process_records, "machine_id", lambda: "this-one")
     groups = left_by(LAPTOP, state, boot="the one before")
     assert kill_orphans(KITCHEN, STORE, "s2") == []
     assert not groups.exists()
@@ -374,11 +373,11 @@ def test_a_device_that_was_started_by_a_run_of_its_own_earlier_life_does_not_end
     dead.wait()
     marks = {"ASTERISM_DEVICE": KITCHEN, "ASTERISM_FLEET": store_mark(STORE), "ASTERISM_SESSION": "s1"}
     program = (
-        "from asterism.fleet.device.orphan_processes import kill_orphans; "
+        "from asterism.fleet.device.process_records import kill_orphans; "
         f"print(kill_orphans({KITCHEN!r}, {STORE!r}, 's2'))"
     )
     environment = {**os.environ, **marks, "ASTERISM_AGENT": f"{dead.pid} 1"}
-    told = subprocess.run(
+    reports = subprocess.run(
         ["/bin/sh", "-c", f'"{sys.executable}" -c "{program}"; echo still here'],
         env=environment,
         capture_output=True,
@@ -386,7 +385,7 @@ def test_a_device_that_was_started_by_a_run_of_its_own_earlier_life_does_not_end
         check=True,
         process_group=0,
     )
-    assert told.stdout.split("\n")[:2] == ["[]", "still here"]
+    assert reports.stdout.split("\n")[:2] == ["[]", "still here"]
 
 
 # -- telling processes apart -------------------------------------------------------------------------------------------
@@ -489,7 +488,7 @@ def test_a_lock_released_during_an_acquire_goes_to_the_other_alone(
 def test_the_lock_goes_with_the_process_however_it_ends() -> None:
     program = f"""
     import sys, signal
-    from asterism.fleet.device.host import DeviceLock
+    from asterism.fleet.device.membership import DeviceLock
     lock = DeviceLock({STORE!r}, {KITCHEN!r})
     print(lock.acquire(), flush=True)
     signal.pause()

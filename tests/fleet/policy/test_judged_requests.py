@@ -17,10 +17,10 @@ from asterism.base.http_requests import NoAnswer, RequestFailed
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import AsterismError, NotJson
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device import device_requests
 from asterism.fleet.device.executor import LimitReached
+from asterism.fleet.policy import judged_requests
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
-from tests.fleet.device.device_scenes import Told, check, execute, executors
+from tests.fleet.device.device_scenes import Reports, check, execute, executors
 from tests.process_scenes import soon_async
 
 
@@ -41,8 +41,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.hanging.set()  # type: ignore[attr-defined]
             self.server.release.wait()  # type: ignore[attr-defined]
         else:
-            told = {"method": self.command, "path": self.path, "headers": dict(self.headers), "body": body}
-            self.reply(200, "application/json", json.dumps(told))
+            reports = {"method": self.command, "path": self.path, "headers": dict(self.headers), "body": body}
+            self.reply(200, "application/json", json.dumps(reports))
 
     do_GET = do_POST = answer
 
@@ -119,7 +119,7 @@ def test_an_answer_is_json_if_it_says_so_and_text_otherwise(server: Any) -> None
 
 
 def test_an_answer_that_is_too_large_fails_the_work(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_requests, "LARGEST", 50)
+    monkeypatch.setattr(judged_requests, "LARGEST", 50)
     assert execute(request(f"{server.url}/to?/status%3F200"), None) == "status 200"
     with pytest.raises(AsterismError, match="answered with more than 50 bytes"):
         execute(request(f"{server.url}/thing"))
@@ -136,7 +136,7 @@ def test_a_request_that_hangs_is_stopped(server: Any) -> None:
 
     async def main() -> None:
         server.hanging.clear()
-        work = asyncio.create_task(executors().execute(Told().work(request(f"{server.url}/hang"))))
+        work = asyncio.create_task(executors().execute(Reports().work(request(f"{server.url}/hang"))))
         await soon_async(server.hanging.is_set)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
