@@ -24,7 +24,7 @@ ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.parametrize(("depth", "every"), [(1, 16), pytest.param(2, 11, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("depth", "every"), [(1, 7), pytest.param(2, 11, marks=pytest.mark.long)])
 def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int, every: int) -> None:
     """Play every schedule of ``depth`` splits, and one in ``every`` of those that are longer by one."""
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::every]]
