@@ -75,8 +75,8 @@ async def retry_on_conflict(
         is then unknown, so ``attempt`` has to recognise its own earlier writes. 0 raises StoreUnavailable at once.
     :param outage_pause: the first and the longest pause while the store is unavailable, in seconds.
     :param clock: measures ``patience`` and sleeps; by default the event loop's clock, so that virtual time works.
-    :param chance: spreads the pauses, so that writers do not collide again at the same moment; None to take them as they
-        are.
+    :param chance: spreads the pauses, so that writers do not collide again at the same moment; None to take them as
+        they are.
     """
     clock = clock or _LOOP_CLOCK
     until = clock.time() + patience if patience else None
