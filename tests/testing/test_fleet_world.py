@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
     """A fault of the device counts as a failure of the work."""
 
     def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> Step:
-        return completion.failed(held, str(error), working.fleet.store.clock)
+        return partial(completion.failed, held, str(error), working.fleet.store.clock)
 
     patch.setattr(worker.Worker, "_broken_off", failed)
 
