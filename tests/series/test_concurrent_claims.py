@@ -1,7 +1,6 @@
 """The proof: claims from many processes at the same moment, on real registers, and clients killed in the middle.
 
-Whatever happens, there is one winner; every other is queued once, or is told that the series is contended and is not in
-it.
+There is always one winner. Every other claim is queued once, or ends with Contended and is not in the series.
 """
 
 from __future__ import annotations
@@ -159,8 +158,8 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: P
 def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
     tmp_path: Path, register: str, longest: float, request: pytest.FixtureRequest
 ) -> None:
-    """Each is killed at an instant of chance, while others go on. What it had begun happened or did not; what is there
-    can be read, nobody is in it twice, and whoever comes next gets its turn when the leases have run out."""
+    """Each is killed at a random time while the others run. Its change happened or did not. The state is readable, no
+    issue is in it twice, and the next claim gets its turn when the leases have expired."""
     chance = random.Random(longest)
     place = ("--store", f"sqlite:///{tmp_path}/fleet.db")
     if register == "git":

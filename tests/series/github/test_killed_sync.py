@@ -25,7 +25,7 @@ from tests.series.github.github_server import GitHubServer
 
 
 class Dead(BaseException):
-    """Nobody catches that, and what is tried on the way out fails with it again."""
+    """No code catches it, and every later request fails with it again."""
 
 
 def dies_after(server: GitHubServer, writes: int) -> bool:
@@ -58,12 +58,12 @@ def dies_after(server: GitHubServer, writes: int) -> bool:
 
 
 def later(server: GitHubServer) -> None:
-    """By the clock of GitHub the turn of whoever died has run out."""
+    """By the clock of GitHub the lock of the dead process has expired."""
     server.ahead = DURATION + 30
 
 
 def check_in_step(server: GitHubServer) -> None:
-    """What is so is what the state says, and what the one tracking issue shows."""
+    """The issues, the state and the only tracking issue agree."""
     document = state(server)
     world = server.world
     of_the_series = [one for one in world.listed() if one.title.startswith(f"{SERIES}-") and one.state == "open"]
