@@ -7,6 +7,7 @@ FIRST ?= 0
 SECONDS ?= 60
 RUNS ?= 5000
 WORKERS ?= 4
+SEED ?= $(shell date +%s)
 ARGS ?=
 
 # Each of some thousand processes that the tests start would compile its modules anew without this.
@@ -23,6 +24,7 @@ help: ## Show this list
 	@echo "  PYTHON=python3.13  the interpreter to set up with (3.11 or later)"
 	@echo "  ARGS='-k lock'     more arguments for test, test-long and bench"
 	@echo "  WORKERS=4          how many processes run the tests (0: this one alone, for a debugger)"
+	@echo "  SEED=1763290800    the examples of test-long; without it they are new ones"
 
 demo: .venv/.run ## Run the demonstration
 	@.venv/bin/python examples/release_demo.py
@@ -33,8 +35,8 @@ PYTEST = .venv/bin/python -m pytest -n $(WORKERS) --dist worksteal
 test: .venv/.test ## Run all tests but the long ones
 	$(PYTEST) -m "not long" $(ARGS)
 
-test-long: .venv/.test ## Run the long tests: many seeds, large plans, storms, processes under fire
-	$(PYTEST) -m long $(ARGS)
+test-long: .venv/.test ## Run the long tests (many seeds, large plans, storms), and all properties with new examples
+	$(PYTEST) -m "long or hypothesis" --hypothesis-profile=random --hypothesis-seed=$(SEED) $(ARGS)
 
 lint: .venv/.dev ## Check style and format
 	.venv/bin/ruff check
@@ -61,7 +63,7 @@ series-million: .venv/.test ## A million claims of series at once in the pure ma
 UNWATCHED := tests/core/plan/test_large_plans.py $(wildcard tests/core/*/test_*_ablations.py)
 
 coverage: .venv/.test ## Run the tests of the core, and require every branch of it to be tested by them
-	.venv/bin/python -m coverage run -m pytest -m "not long" tests/core $(UNWATCHED:%=--ignore=%)
+	.venv/bin/python -m coverage run -m pytest -m "not long" --hypothesis-profile=full tests/core $(UNWATCHED:%=--ignore=%)
 	.venv/bin/python -m coverage report --include='src/asterism/core/*' --fail-under=100
 
 bench: export DO_NOT_TRACK = 1

@@ -34,7 +34,7 @@ def timed(tasks: int, work: Callable[[], object], clock: Callable[[], float] = t
 
 
 def timed_async(tasks: int, work: Callable[[], Coroutine[object, object, object]]) -> Sample:
-    """What `work` takes on an event loop that is there already: nobody starts a loop for every graph."""
+    """What `work` takes on an existing event loop: programs do not start a loop for every graph."""
     with asyncio.Runner() as runner:
         runner.get_loop()
         return timed(tasks, lambda: runner.run(work()))

@@ -50,7 +50,7 @@ def per_task(rows: list[cost.Versus], grown: list[cost.Versus], built: Sample) -
     text = f"""## What a task costs
 
 Orchestrating tasks that do nothing (`await sleep(0)`), in processor time per task, beside a hand-written asyncio
-executor that knows no retries, timeouts, edits, story or events. The bar is {cost.BAR:g} times the bare executor.
+executor without retries, timeouts, edits, story or events. The bar is {cost.BAR:g} times the bare executor.
 Building the plan is not counted: it costs {time_text(built.cpu_per_task)} per task of the last shape, once.
 
 """
@@ -88,9 +88,8 @@ def against_peers(found: list[cost.PeerCost]) -> str:
     ours = next(peer for peer in found if peer.name == "asterism")
     text = """## Beside other engines
 
-The same graphs of tasks that do nothing, each engine in a process of its own, in the way that is quickest for it;
-wall time per task, and in brackets how many times ours that is. Apart from ours, none of these lets the plan be edited
-while it runs.
+The same graphs of tasks that do nothing, each engine in a process of its own, in its fastest configuration;
+wall time per task, with the multiple of Asterism's time in brackets. Only Asterism allows edits of a running plan.
 
 """
     shapes = list(cost.SMALL)
@@ -128,8 +127,8 @@ to 100,000 tasks.
 def latencies(rows: list[latency.Latencies]) -> str:
     text = """## How long each step takes
 
-Five devices, an editor that changes a task in every cycle; the middle one (p50) and the slowest of a hundred (p99),
-beside what the origin of this design states for itself.
+Five devices, an editor that changes a task in every cycle; the median (p50) and the 99th percentile (p99),
+beside the figures that the origin of this design states.
 
 """
     head = ("step", "stated", *(f"p50 / p99 at {row.tasks:,}" for row in rows))
@@ -143,7 +142,7 @@ beside what the origin of this design states for itself.
     ]
     body.append(("throughput", latency.THROUGHPUT_CLAIM, *(f"{row.throughput:,.0f} tasks/s" for row in rows)))
     note = (
-        "\nAll tasks of a layer become ready at once, so the p99 of the first two contains the time it takes to start "
+        "\nAll tasks of a layer become ready at once, so the p99 of the first two includes the time to start "
         "the others.\n"
     )
     return text + table(head, body) + note
@@ -194,9 +193,9 @@ the lower bound (the longer of critical path and work over devices), up to the e
     return (
         text
         + table(head, rows)
-        + "\nThe cut is what is saved against wave by wave, which is computed for plans that nothing changes; the\n"
+        + "\nThe cut is the time saved against wave by wave, which is computed for plans without edits; the\n"
         + f"origin of this design claims {makespan.CLAIM:.0%}. "
         + f"`scoped` is worse than `global` in {worse} of {len(cells)} cells. Where editors think longer than\n"
-        + "tasks take, only speculation is quicker than wave by wave: a plan that asks about every end cannot outrun\n"
-        + "its editor.\n"
+        + "tasks take, only speculation is faster than wave by wave: a plan with a review of every end cannot be\n"
+        + "faster than its editor.\n"
     )

@@ -6,7 +6,7 @@ A test runs with ``asyncio.run``. A test with the marker ``virtual_time`` runs o
     @pytest.mark.virtual_time            # or, for a whole module: pytestmark = pytest.mark.virtual_time
     async def test_a_lease_expires(stage: Stage) -> None: ...
 
-    @pytest.mark.virtual_time(seed=3)    # the order of what is ready at one time is shuffled; ``tick`` as in SimLoop
+    @pytest.mark.virtual_time(seed=3)    # callbacks that are ready together are shuffled; ``tick`` as in SimLoop
     @pytest.mark.virtual_time(seeds=20)  # the test runs once with each of the seeds 0 to 19, or of a list of seeds
 
 A test that takes an argument ``seed`` (parametrized, or drawn by Hypothesis) runs with that seed.

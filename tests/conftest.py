@@ -11,21 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 
-from tests import async_tests, long_tests
+from tests import async_tests, long_tests, property_tests
 from tests.loop_watchdog import Plugin as LoopWatchdog
 from tests.store.postgres_server import NoServer, RunningServer, Server
-
-# How fast an example is made and tried depends on the machine, not on what is tested. The examples of a test are the
-# same in every run: no test passes or fails by luck (`--hypothesis-profile=random` draws new ones). By default,
-# Hypothesis mixes in constants from all modules loaded so far, so that examples depend on the order of the tests.
-settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("asterism", settings.get_profile("random"), derandomize=True)
-settings.load_profile("asterism")
-assert hasattr(providers, "_get_local_constants")
-providers._get_local_constants = lambda: providers._local_constants
 
 # httpcore tries to import sniffio for each lock. Where it is not installed, Python searches its whole path every time:
 # that was most of the processor time of tests that send HTTP requests. None ends the search at once.
@@ -40,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LoopWatchdog(), "loop watchdog")
     config.pluginmanager.register(async_tests, "async tests")
     config.pluginmanager.register(long_tests, "long tests")
+    config.pluginmanager.register(property_tests, "property tests")
 
 
 @pytest.fixture(scope="session", autouse=True)

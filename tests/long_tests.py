@@ -1,6 +1,7 @@
-"""A pytest plugin for tests that take long: the markers ``long`` and ``hunt``.
+"""A pytest plugin for tests that take long: the markers ``long``, ``hunt`` and ``slow``.
 
-``make test`` runs every test without the marker ``long``, ``make test-long`` those with it, and ``.ci/run`` both.
+``make test`` runs every test without the marker ``long``, ``make test-long`` those with it (and those with Hypothesis,
+see ``property_tests``), and ``.ci/run`` both.
 
 A hunt tries a property with many seeds. It asks for the argument ``seeds`` and runs twice: over the first few seeds in
 ``make test``, so that every safeguard is exercised there too, and over all of them in ``make test-long``:
@@ -10,6 +11,9 @@ A hunt tries a property with many seeds. It asks for the argument ``seeds`` and 
         for seed in seeds: ...
 
 The number of seeds is fixed, and so is each seed: the outcome depends neither on luck nor on the speed of the machine.
+
+A test that takes many seconds also in ``make test`` has the marker ``slow``: it starts before the others, so that no
+worker is busy with it when all others have finished.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import pytest
 MARKERS = (
     "long: takes long; `make test` leaves it out, `make test-long` runs it",
     "hunt(few, many): call the test with `seeds`, a range of `few` seeds, and in `make test-long` of `many`",
+    "slow: takes many seconds; starts before the other tests",
 )
 
 
@@ -33,3 +38,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         few, many = marker.kwargs["few"], marker.kwargs["many"]
         full = pytest.param(range(many), id=f"{many} seeds", marks=pytest.mark.long)
         metafunc.parametrize("seeds", [pytest.param(range(few), id=f"{few} seeds"), full])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = slow_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
+
+
+def slow_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Deal the slow tests to the workers. `--dist worksteal` gives each worker a part of the list, all of one size; a
+    worker that has finished takes over tests from the end of another's part."""
+    slow = [item for item in items if item.get_closest_marker("slow") is not None]
+    others = [item for item in items if item.get_closest_marker("slow") is None]
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        size = (len(items) - len(ordered)) // (workers - worker)
+        first = slow[worker::workers]
+        rest = max(0, size - len(first))
+        ordered += [*first, *others[:rest]]
+        del others[:rest]
+    return ordered + others

@@ -3,7 +3,7 @@
 While one step computes, nothing else of the loop goes on: heartbeats are late, and tasks with a short timeout end
 although they did nothing wrong. A test in which a step takes too long fails, with the step and the place in the code.
 
-What is measured is the processor time of the loop's own thread, without the garbage collector, whose work grows with
+The measure is the processor time of the loop's own thread, without the garbage collector, whose work grows with
 the heap of the whole test process. A step that waits for the processor on a busy machine is therefore not blamed. A
 machine may also be slow for a while (a shared core, a virtual machine): right after a stall the watchdog measures how
 fast the machine computes now, against the best it has seen, and takes that much off. While the machine has more to do
@@ -185,7 +185,10 @@ class Watchdog:
                 if known is not handle:
                     places = Counter()
                     self._samples[thread] = (handle, places)
-                stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
+                try:
+                    stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
+                except AttributeError:  # CPython 3.11: a frame that returns meanwhile may have a broken f_back
+                    continue
                 within = itertools.takewhile(lambda one: one.filename != __file__, stack)
                 places.update(dict.fromkeys(map(_place, within), 1))
             seen = now

@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.long_tests import slow_first
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,3 +43,29 @@ def test_a_hunt_is_short_in_make_test_and_whole_in_make_test_long(
     )
     passed = [line.partition("::")[2] for line in done.stdout.splitlines() if line.startswith("PASSED")]
     assert passed == selected, done.stdout
+
+
+class Named:
+    """A test; a slow one has a capital letter."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name == "slow" and self.name.isupper() else None
+
+
+@pytest.mark.parametrize(
+    ("collected", "workers", "ordered"),
+    [
+        ("abCdEfgHij", 1, "CEHabdfgij"),
+        ("abCdEfgHij", 2, "CHabdEfgij"),
+        ("abCdEfgHij", 4, "CaEbHdfgij"),
+        ("ABC", 2, "ACB"),
+        ("a", 4, "a"),
+        ("", 4, ""),
+    ],
+)
+def test_each_worker_starts_with_its_share_of_the_slow_tests(collected: str, workers: int, ordered: str) -> None:
+    items: list[Any] = [Named(name) for name in collected]
+    assert "".join(item.name for item in slow_first(items, workers)) == ordered

@@ -1,6 +1,5 @@
 """Does half of a layered plan and dies: ``python -m bench.durable.half FILE TASKS`` ends itself with SIGKILL when half
-of its tasks have ended. What is left in the file is what a crash leaves: a journal, and runs that were under
-way."""
+of its tasks have ended. The file then has the contents that a crash leaves: a journal, and unfinished runs."""
 
 import asyncio
 import os
@@ -19,11 +18,11 @@ NAME = "half"
 UNTIL = "bench.durable.half:until"
 _left = 0
 on_begin: Callable[[], None] | None = None
-"""Called by every step, for whoever wants to know when the first one begins."""
+"""Called by every step, to find out when the first one begins."""
 
 
 async def until(number: int) -> None:
-    """The step of such a plan. Whoever goes on with it sets no end."""
+    """The step of such a plan. The process that continues the plan sets no end."""
     global _left
     if on_begin is not None:
         on_begin()

@@ -18,9 +18,9 @@ def beside_others(found: speed.Comparison) -> str:
 
 The same graphs on SQLite files on the same disk, each engine in a process of its own, in its own recommended way of
 durable steps: tasks that wait for nothing (*wide*), one after the other (*chain*), and layers of {work.WIDTH} in which
-each task waits for three of the layer before (*layered*). Slow engines are given fewer tasks, and the time for each
-counts. The best of {_rounds(found)} rounds, which take turns. In brackets: how many times as quick Asterism is. Each
-task left a record in the database of its engine, or its figure would not be here.
+each task waits for three of the layer before (*layered*). Slow engines get fewer tasks; the time per task
+counts. The best of {_rounds(found)} alternating rounds. In brackets: how many times as fast Asterism is. A figure
+is listed only if each task left a record in the database of its engine.
 
 """
     head = ["engine", "version"]
@@ -83,17 +83,17 @@ def taken_up(found: resume.Resumed) -> str:
     text = f"""## Recovery after a crash
 
 A layered plan of {found.tasks:,} tasks whose process was killed (`SIGKILL`) when half of them had ended. Its journal
-says that {found.done:,} have: a snapshot of the plan as it was at first, and {found.steps:,} steps since. No task
+says that {found.done:,} have: a snapshot of the initial plan, and {found.steps:,} steps since. No task
 that had ended was executed again.
 
 """
     text += table(
         ("what", "takes"),
         (
-            ("reading the plan as it was", time_text(found.read)),
+            ("reading the plan", time_text(found.read)),
             ("from the call until this process owns the plan and continues it", time_text(found.owned)),
             ("from the call until the first task begins", time_text(found.begun)),
-            ("from the call until all the rest has been done", time_text(found.rest)),
+            ("from the call until the rest is done", time_text(found.rest)),
         ),
     )
     text += """
@@ -101,7 +101,7 @@ The size of the journal in the database, before and after compaction:
 
 """
     text += table(
-        ("journal", "as it was left", "shortened"),
+        ("journal", "before", "after compaction"),
         (
             ("records", f"{before.records:,}", f"{after.records:,}"),
             (
@@ -109,7 +109,7 @@ The size of the journal in the database, before and after compaction:
                 _bytes(before.snapshot, found.tasks),
                 _bytes(after.snapshot, found.tasks),
             ),
-            ("steps, per task that was done", _bytes(before.steps, found.done), _bytes(after.steps, found.done)),
+            ("steps, per completed task", _bytes(before.steps, found.done), _bytes(after.steps, found.done)),
             ("the whole file, with the runs, per task of the plan", _bytes(before.file, found.tasks), ""),
             ("reading it", time_text(found.read), time_text(short.read)),
         ),
@@ -117,8 +117,8 @@ The size of the journal in the database, before and after compaction:
     return (
         text
         + f"""
-Shortening it takes **{time_text(short.whole)}**. The plan continues meanwhile: the longest time for which
-nothing else happened in the process is **{time_text(short.still)}**. It is due when there are {due:,} steps since
+Compaction takes **{time_text(short.whole)}**. The plan continues during it: the longest step of the event loop
+is **{time_text(short.still)}**. Compaction is due after {due:,} steps since
 the last snapshot ({compaction.STEPS_PER_TASK} for each task), so that is {time_text(short.whole / due)} for a step.
 """
     )

@@ -72,7 +72,7 @@ class Resumed:
     """Until the plan is there as it was."""
 
     owned: float
-    """From the call until it is this process's, durably, and goes on."""
+    """From the call until this process owns the plan, durably, and continues it."""
 
     begun: float
     """From the call until the first task that was left begins."""

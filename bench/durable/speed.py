@@ -24,10 +24,10 @@ ROUNDS = 3
 PATIENCE = 300.0
 
 BAR_DBOS = 10.0
-"""We are to be this many times as quick as dbos, in every shape,"""
+"""Asterism should be at least this many times as fast as dbos, in every shape."""
 
 BAR_RAW = 2.5
-"""and raw commits may be this many times as quick as our chain."""
+"""Raw commits may be at most this many times as fast as our chain."""
 
 BAR_WIDE = 4_000.0
 """Tasks per second of a wide plan."""

@@ -52,7 +52,7 @@ def VERSION() -> str:
 
 
 def _own_files(home: Path) -> dict[str, str]:
-    """Settings that keep Prefect away from the profile and the database of whoever runs this."""
+    """Settings that keep Prefect away from the profile and the database of the user."""
     return {
         "PREFECT_HOME": str(home),
         "PREFECT_PROFILES_PATH": str(home / "profiles.toml"),

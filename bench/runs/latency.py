@@ -1,7 +1,7 @@
 """How long it takes from the call that creates a run until an idle device in another process begins it.
 
-The run is durable when the call returns. Between two runs there is a pause of no particular length, so that whoever
-looks every so often is not always met at the same moment.
+The run is durable when the call returns. Between two runs there is a random pause, so that a poller is not
+always measured at the same point of its interval.
 """
 
 import asyncio

@@ -24,7 +24,7 @@ def one_process(found: sqlite.Measured) -> str:
     text = f"""## SQLite, one process
 
 Runs that are created, claimed, executed (a coroutine, in the same process) and completed, through the whole public API,
-beside what the bare `sqlite3` module does with a file on the same disk: write-ahead log and `synchronous=FULL`, so
+beside the bare `sqlite3` module with a file on the same disk: write-ahead log and `synchronous=FULL`, so
 everything that is counted is on the disk. A run costs **{found.writes:g} writes**: it is created, assigned, claimed and
 begun in one, and completed in the other.
 
@@ -68,7 +68,7 @@ def beside_queues(found: queues.Comparison) -> str:
 Jobs taken and finished per second, beside other queues on the same server (PostgreSQL {found.server}, nothing
 acknowledged is ever lost), each in a process of its own, all workers of one queue in one process. First all jobs are
 put into the queue (*created*), then the workers start: *worked* is from there until the last job is recorded as done.
-*Whole* is both, one after the other. The processor time is that of the workers. In brackets: how many times as quick
+*Whole* is the sum of both. The processor time is that of the workers. In brackets: how many times as fast
 Asterism is, on one store.
 
 """
@@ -80,7 +80,7 @@ Asterism is, on one store.
         verdict = ""
         if ours is not None and others:
             ratio = min(ours.worked / other.worked for other in others)
-            verdict = f"\nAhead of all of them: {reached(ratio, 1.0)}, {ratio:.1f} times as quick as the next.\n"
+            verdict = f"\nAhead of all of them: {reached(ratio, 1.0)}, {ratio:.1f} times as fast as the next.\n"
         head = ("queue", "version", "jobs", "worked", "created", "whole", "processor time per job")
         text += f"**Batches of {batch}**\n\n" + table(head, rows) + verdict + "\n"
     for name, settings in {result.name: result.settings for result in found.results}.items():
@@ -113,8 +113,8 @@ def latencies(found: Sequence[latency.Latency]) -> str:
     text = """## From creation to the beginning of the work
 
 One run at a time, for an idle device in another process on the same machine: from the call that creates it until that
-call returns (the run is durable and assigned), until its work begins over there, and until its creator knows that it
-has ended. The middle one (p50) and the slowest of a hundred (p99).
+call returns (the run is durable and assigned), until the device begins its work, and until its creator receives its
+end. The median (p50) and the 99th percentile (p99).
 
 """
     return text + table(
@@ -131,9 +131,9 @@ def large_fleets(costs: Sequence[scale.Cost]) -> str:
     first, last = costs[0], costs[-1]
     text = f"""## Large fleets
 
-In PostgreSQL; each device has {scale.UNDER_WAY} runs under way, and one run in five waits. Growth is by how much more
-the cost grew than the fleet: 1 is linear, and the bar is {scale.TOLERANCE:g}. The pass that takes work away finds
-{last.lost} runs of devices that are gone, the one that hands out work {last.given} runs that wait while all have room.
+In PostgreSQL; each device has {scale.UNDER_WAY} active runs, and one run in five waits. Growth is the growth of the
+cost divided by that of the fleet: 1 is linear, and the bar is {scale.TOLERANCE:g}. The pass that reassigns work finds
+{last.lost} runs of dead devices, the one that assigns work {last.given} runs that wait while all have room.
 
 """
     head = ("what", *(f"{cost.devices:,} devices, {cost.runs:,} runs" for cost in costs), "growth", "bar")

@@ -30,7 +30,7 @@ FEWER = {"procrastinate": 1_500}
 """It takes as long for each in batches as without: that many are enough."""
 
 PUSHED = (3_000, 1_000)
-"""Jobs that are assigned by whoever creates them, and the slots of each device: there is room for all at any time."""
+"""Jobs that their creator assigns, and the slots of each device: there is always room for all."""
 
 PATIENCE = 120.0
 
@@ -75,7 +75,7 @@ class Comparison:
     """Queues that are not installed."""
 
     pushed: Result
-    """Ours, assigned by whoever creates the runs while the devices work."""
+    """Asterism, with runs assigned by their creator while the devices work."""
 
     def of(self, batch: int) -> list[Result]:
         return [result for result in self.results if result.batch == batch]

@@ -45,7 +45,7 @@ AT_ONCE = 64
 
 PROFILE = {"os": "linux", "arch": "x86_64", "cores": 8, "memory": 16 << 30, "cpu": 0.4, "labels": {"room": "kitchen"}}
 SELDOM = 3600.0
-"""A monitor whose last pass was long ago takes nothing away for a while, so it is told that this is not long."""
+"""The monitor's interval in seconds: so long that a late pass does not delay reassignment."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Cost:
 WHAT: dict[str, Callable[[Cost], float]] = {
     "a round of heartbeats": lambda cost: cost.beats,
     "a pass that finds nothing to do": lambda cost: cost.idle,
-    "a pass that takes work from the gone": lambda cost: cost.losing,
-    "a pass that hands out work": lambda cost: cost.giving,
+    "a pass that reassigns the runs of dead devices": lambda cost: cost.losing,
+    "a pass that assigns work": lambda cost: cost.giving,
     "the creation of one run": lambda cost: cost.creating,
 }
 
@@ -196,7 +196,7 @@ class Scene:
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
-        """Past the store, as whoever looks after the server would."""
+        """A direct connection to the server, not through the store."""
         connection = await asyncpg.connect(self.url, server_settings={"search_path": "asterism"})
         try:
             yield connection

@@ -4,7 +4,7 @@ The raw limits are those of the bare ``sqlite3`` module on the same disk in the 
 store (write-ahead log, ``synchronous=FULL``): compare-and-swaps of a row of three columns, each with a commit of its
 own, and a hundred to a commit; and the same with the rows of runs, in the tables of the store, encoded beforehand. A
 run is created by a fleet that has a device in the same process, claimed and begun by it, executed (a coroutine, by the
-real executors) and completed, and its creator is told. All of it on uvloop, as its peers on PostgreSQL are.
+real executors) and completed, and its creator is notified. Everything runs on uvloop, as on PostgreSQL.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner
 from asterism.core.run.workflow import Workflow
@@ -25,7 +25,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
-from asterism.store.sqlite.statements import Statement, run_statement
+from asterism.store.sqlite.write_jobs import Statement, run_statement
 from bench import loop
 from bench.peers.surroundings import scratch
 from bench.runs.counting import counted

@@ -1,4 +1,4 @@
-"""What the runs of the benchmarks execute: nothing, in the way that is told."""
+"""The work of the runs of the benchmarks: nothing, or only a look at the clock."""
 
 import time
 

@@ -103,8 +103,8 @@ def git_http(folder: Path) -> Iterator[Where]:
 
 @contextmanager
 def github(folder: Path) -> Iterator[Where]:
-    """The local GitHub of the tests, in a thread of this process: no network lies between, and no limit stops anybody,
-    so what is measured is what we ask, not what GitHub takes for it."""
+    """The local GitHub of the tests, in a thread of this process, without a network and without rate limits: the
+    figures show the cost of our requests, not the response time of GitHub."""
     with GitHubServer(scenes.world_of(ISSUES, NAME)) as server:
         server.limit = Limit(NO_LIMIT, NO_LIMIT)
         yield Where("--github", "acme/rocket", scenes.environ(server))

@@ -21,8 +21,8 @@ def claims(found: list[contending.Measured]) -> str:
 
 *Alone* is one client that claims one issue after the other on one connection, without other clients. The other columns
 are {number} processes that claim different issues of one series at the same moment (tasks of one loop, where the
-register is memory): when the last of them has its answer, how many claims per second that makes, and how often each of
-them tried. They try until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
+register is memory): the time until the last answer, the claims per second, and the number of tries of each client.
+They try until they are claimed or queued (`--tries 0`): exactly one is claimed, and all others are
 queued, or there would be no figure here. A late try is followed by a pause of {RETRY_PAUSE[0]:g} to
 {RETRY_PAUSE[1]:g} s, whose upper end doubles with every try, up to
 {RETRY_PAUSE[1] * MAX_PAUSE_FACTOR:g} s: most of the time is spent waiting.
@@ -42,7 +42,7 @@ queued, or there would be no figure here. A late try is followed by a pause of {
         ),
     )
     text += f"""
-GitHub is a local one here, over HTTP on this machine: what it would take for its answers is not in these figures.
+GitHub is a local server here, over HTTP on this machine: the response time of the real GitHub is not included.
 
 The same with the default of {DEFAULT_TRIES} tries, after which a client reports contention (exit code 76):
 
@@ -62,9 +62,9 @@ The same with the default of {DEFAULT_TRIES} tries, after which a client reports
 def requests(found: list[calls.Calls]) -> str:
     text = """## Requests of a sync
 
-One `asterism series sync` by a process that begins anew, on a repository with one series: how many requests it makes,
+One `asterism series sync` by a new process, on a repository with one series: the number of requests it makes,
 and how many of them count against the limit, as the local GitHub of the tests counts them. With `--cache`, as in
-`asterism series serve`, it asks with what it knows (`If-None-Match`), and what has not changed is answered with 304 and
+`asterism series serve`, it sends conditional requests (`If-None-Match`); an unchanged resource is answered with 304 and
 does not count.
 
 """

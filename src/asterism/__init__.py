@@ -25,7 +25,7 @@ internal.
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 from asterism.fleet.extensions import register as _register_fleet_extension
 
 if TYPE_CHECKING:

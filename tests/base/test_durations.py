@@ -26,6 +26,13 @@ def test_text_is_a_number_with_an_optional_unit(text: str, seconds: float) -> No
     assert parse_duration(text) == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize("text", ["90", "0.3", "0"])
+def test_text_in_a_file_needs_a_unit(text: str) -> None:
+    assert parse_duration(f"{text}s", unit_required=True) == float(text)
+    with pytest.raises(InvalidDuration, match=f"'{text}' is not a valid duration"):
+        parse_duration(text, unit_required=True)
+
+
 @pytest.mark.parametrize("number", [0, 90, 1.5])
 def test_a_number_is_seconds(number: float) -> None:
     assert parse_duration(number) is number

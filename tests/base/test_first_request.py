@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from asterism.base import httpx_loader
+from asterism.base import http_requests
 from tests.process_scenes import PATIENCE
 
 # Importing httpx takes three seconds here, as on a slow machine; the other task has one second, and needs almost none.
@@ -16,7 +16,7 @@ SCRIPT = textwrap.dedent(
     """
     import asyncio, sys, time
     from asterism import Constellation, LocalDevice, Orchestrator, Task
-    from asterism.base import httpx_loader, http_requests
+    from asterism.base import http_requests
 
     assert "httpx" not in sys.modules
 
@@ -35,7 +35,7 @@ SCRIPT = textwrap.dedent(
     if "on the loop" in sys.argv:
         async def at_once(function, *given):
             return function(*given)
-        httpx_loader.asyncio.to_thread = at_once
+        http_requests.asyncio.to_thread = at_once
 
     plan = Constellation()
     plan.add(Task("request", http={"url": "http://127.0.0.1:1/"}))
@@ -54,10 +54,10 @@ def test_a_task_with_a_short_timeout_is_not_failed_by_the_first_request_beside_i
     words: tuple[str, ...], status: str
 ) -> None:
     """The ablation prepares httpx on the loop, as it was: then the other task times out."""
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert told.stdout == f"{status}\n", told.stderr
+    assert done.stdout == f"{status}\n", done.stderr
 
 
 async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ async def test_certificates_are_read_once_for_all_clients(monkeypatch: pytest.Mo
     made = []
     real = httpx.create_ssl_context
     monkeypatch.setattr(httpx, "create_ssl_context", lambda *given, **terms: made.append(1) or real(*given, **terms))
-    monkeypatch.setattr(httpx_loader, "_contexts", {})
-    for client in await asyncio.gather(*(httpx_loader.http_client() for _ in range(5))):
+    monkeypatch.setattr(http_requests, "_contexts", {})
+    for client in await asyncio.gather(*(http_requests.http_client() for _ in range(5))):
         await client.aclose()
     assert len(made) == 1
 
@@ -81,5 +81,5 @@ def test_the_library_for_conditions_is_loaded_without_its_command_line() -> None
         "print(sorted({'typer', 'rich', 'prompt_toolkit', 'cel.cli'} & set(sys.modules)))\n"
         "import cel\nprint(cel.compile('1 + 2').execute({}))"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert told.stdout == "[]\n3\n", told.stderr
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "[]\n3\n", done.stderr

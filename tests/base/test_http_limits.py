@@ -64,7 +64,7 @@ def test_an_address_from_which_a_client_was_admitted_gives_way_last() -> None:
 
 
 def test_what_a_stranger_asks_gives_it_no_longer_stay() -> None:
-    """Slow requests kept 19 of 20 places, so that whoever shared the address was closed in its handshake."""
+    """Slow requests kept 19 of 20 places, so that other clients of the same address were closed in the handshake."""
     scene = Opened(Limits(per_address=20), places=200)
     for _ in range(19):
         scene.enter("10.0.0.1").busy = True
@@ -138,7 +138,7 @@ def test_when_all_reserved_places_are_busy_a_client_is_told_to_come_again() -> N
 
 
 def test_a_connection_that_had_to_give_way_takes_no_reserved_place() -> None:
-    """Its request was being answered meanwhile; nobody would give the place back."""
+    """Its request was being answered meanwhile; its place was never given back."""
     scene = Opened(Limits(per_address=1, fresh=0.0), places=8)
     place = scene.enter("10.0.0.1")
     scene.enter("10.0.0.1")
@@ -194,7 +194,7 @@ def test_the_least_rate_of_a_body_holds_all_the_time() -> None:
         pace.came(1000, float(second))
         assert pace.late_at == second + 10.0
     pace.came(1_000_000, 100.0)
-    assert pace.late_at == 110.0  # nobody saves up
+    assert pace.late_at == 110.0  # no credit accumulates
     for second in range(101, 109):
         pace.came(1, float(second))
     assert pace.late_at < 110.1
@@ -227,7 +227,7 @@ async def hung_up(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["before TLS", "after TLS"])
-async def test_silent_connections_keep_nobody_out(tmp_path: Path, tls: bool) -> None:
+async def test_silent_connections_keep_no_client_out(tmp_path: Path, tls: bool) -> None:
     """120 idle TLS connections answered 503 to everybody; silent ones before TLS were not even counted."""
     async with serving_peer(tmp_path, Limits(per_address=None, connections=20)) as scene:
         opened = []
@@ -377,7 +377,7 @@ class Exhausted:
 
 
 async def nothing(scope: Any, receive: Any, send: Any) -> None:
-    """An application that nobody asks."""
+    """An application that gets no request."""
 
 
 @asynccontextmanager

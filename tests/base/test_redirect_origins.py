@@ -1,4 +1,4 @@
-"""No secret goes along with a redirect to another origin: two servers on the loopback, one of which redirects."""
+"""No secret is sent to another origin after a redirect: two servers on the loopback, and one redirects to the other."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_post_that_becomes_a_get_has_no_body_to_lose(send: Send, home: Any, aw
 
 @both
 def test_a_short_secret_is_kept_back_as_well(send: Send, home: Any, away: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is too short to be masked in text is still not sent to anybody else."""
+    """A secret that is too short to be masked in text is still not sent to another origin."""
     monkeypatch.setenv("MY_VALUE", "a7")
     assert send({"url": f"{home.url}/307/to/{away.url}/there", "headers": {"X-Key": SECRET}}) is None
     assert "x-key" not in away.asked[0].headers

@@ -75,7 +75,7 @@ SECRETS = st.text(LETTERS | st.sampled_from("/\"'\\<>&%+ =$`\n\täüß€😀"),
 
 
 def spoken(value: str) -> bool:
-    """Whether a value has something of its own: what is made of blanks only is in every text."""
+    """Whether a value has more than blanks, which every text contains."""
     return value.strip() == value and len(value) >= MASKED_ANYWHERE and len(set(value)) > 2 and HIDDEN not in value
 
 
@@ -337,7 +337,7 @@ def test_a_short_secret_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplo
 
 def test_rows_of_quotes_are_looked_through_in_a_moment() -> None:
     """One quote may be written as three signs, which are three quotes as well: in all the ways to split a row of them
-    nobody would ever find an end."""
+    the search would never end."""
     quotes = Mask({"ODD": "'" * 20 + "b"})
     assert quotes.text("'\\''" * 2000) == "'\\''" * 2000
     assert quotes.text(f"a {shlex.quote(quotes.values['ODD'])} c") == f"a '{HIDDEN}' c"

@@ -72,22 +72,22 @@ both = pytest.mark.parametrize("send", [as_task, as_run])
 
 
 def variables_of(send: Send, inputs: dict[str, Any], **terms: Any) -> dict[str, str]:
-    told = send(inputs, **(terms or {"argv": ["env", "-0"]}))
-    return dict(line.split("=", 1) for line in told.strip("\0").split("\0"))
+    output = send(inputs, **(terms or {"argv": ["env", "-0"]}))
+    return dict(line.split("=", 1) for line in output.strip("\0").split("\0"))
 
 
 @both
 def test_every_input_is_a_variable_with_a_prefix(send: Send) -> None:
     seen = variables_of(send, {"mean": 3.5, "Text": "a b", "list": [1, "x"], "PATH": "/evil"})
-    told = {name: value for name, value in seen.items() if name.startswith(task_inputs.VARIABLE_PREFIX)}
-    assert told == {
+    prefixed = {name: value for name, value in seen.items() if name.startswith(task_inputs.VARIABLE_PREFIX)}
+    assert prefixed == {
         "ASTERISM_INPUT_mean": "3.5",
         "ASTERISM_INPUT_Text": "a b",
         "ASTERISM_INPUT_list": '[1, "x"]',
         "ASTERISM_INPUT_PATH": "/evil",
     }
     assert seen["PATH"] == os.environ["PATH"]
-    assert not {"mean", "Text", "list"} & seen.keys()  # nobody asked for them
+    assert not {"mean", "Text", "list"} & seen.keys()  # no shell line mentions them
 
 
 @both
@@ -104,8 +104,8 @@ def test_no_input_is_a_variable_that_the_system_reads(send: Send, name: str, tmp
     evil = tmp_path / "evil"
     evil.write_text(f"touch {mark}\n")
     before = os.environ.get(name)
-    told = send({name: str(evil)}, shell=f'bash -c "env" # {name}')  # the line has the name, and does not count on it
-    seen = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
+    output = send({name: str(evil)}, shell=f'bash -c "env" # {name}')  # the line has the name, and does not count on it
+    seen = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     if not name.startswith("ASTERISM_"):
         assert seen.get(name) == before
     assert seen.get(name) != str(evil)

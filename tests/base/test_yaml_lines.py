@@ -1,4 +1,4 @@
-"""YAML text becomes plain data with line numbers, and every way in which it cannot is told with its line."""
+"""YAML text becomes plain data with line numbers, and every error names its line."""
 
 from __future__ import annotations
 
@@ -52,8 +52,6 @@ def mistake(text: str) -> Mistake:
         ('"1"', "1"),
         ("'true'", "true"),
         ("!!str 5", "5"),
-        ("!!int 5", 5),
-        ("!!bool true", True),
         ("[1, a]", [1, "a"]),
         ("{a: 1, b: {c: d}}", {"a": 1, "b": {"c": "d"}}),
     ],
@@ -64,8 +62,20 @@ def test_values_are_those_of_json(written: str, meant: Any) -> None:
     assert type(found) is type(meant) or isinstance(found, type(meant) if meant is not None else type(None))
 
 
-def test_a_tilde_is_text_where_it_names_a_home_directory() -> None:
-    assert parse_yaml("a: [~, null, ~/work]", tilde_is_null=False) == ({"a": ["~", None, "~/work"]}, [])
+@pytest.mark.parametrize("tag", ["!!int 5", "!!float 5", "!!bool true", "!!null ~", "!!binary aGk=", "!mine 5", "! 5"])
+def test_a_tag_that_is_not_text_or_a_collection_is_a_mistake(tag: str) -> None:
+    assert "has no meaning here" in mistake(f"a: 1\nb: {tag}\n").text
+    assert mistake(f"a: 1\nb: {tag}\n").line == 2
+
+
+def test_a_format_may_read_plain_scalars_by_its_own_rules() -> None:
+    assert parse_yaml("a: [~, '~', x]", plain=str.upper) == ({"a": ["~", "~", "X"]}, [])
+
+
+def test_a_format_may_accept_every_standard_tag() -> None:
+    text = "a: [!!bool true, !!int 5, !!int '5', !!str 5, ! x, !!map {k: 1}]"
+    assert parse_yaml(text, any_standard_tag=True) == ({"a": [True, 5, "5", "5", "x", {"k": 1}]}, [])
+    assert "'!mine'" in parse_yaml("a: !mine x", any_standard_tag=True)[1][0].text
 
 
 def test_the_depth_can_be_limited() -> None:

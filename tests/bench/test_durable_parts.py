@@ -1,5 +1,5 @@
 """The benchmarks of durable constellations: every engine that is installed does every task and leaves a record of it,
-a plan that was left half done is gone on with, and the page says what was found."""
+a half-done plan is continued, and the page shows the figures."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_plan_that_was_left_half_done_is_gone_on_with() -> None:
     assert found.compaction.still > 0
     text = page.taken_up(found)
     assert "A layered plan of 60 tasks" in text
-    assert "It is due when there are 10,000 steps" in text
+    assert "Compaction is due after 10,000 steps" in text
 
 
 def test_a_process_that_was_not_killed_is_no_crash(tmp_path: Path) -> None:

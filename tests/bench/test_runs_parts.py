@@ -82,7 +82,7 @@ def test_the_page_says_how_many_times_as_quick_we_are() -> None:
     pushed = queues.Result("asterism, pushed", "1", "at once", 1000, 100, [Timing(1.0, 2.0, 0.1)])
     text = page.beside_queues(queues.Comparison("18.0", [ours, other], ["third"], pushed))
     assert "| other | 2 | 100 | 250/s (4.0×) | 200/s | 111/s | 1.00 ms |" in text
-    assert "met, 4.0 times as quick as the next" in text
+    assert "met, 4.0 times as fast as the next" in text
     assert "not installed: third" in text
     assert "at 100/s, while" in text
     assert "that is 50/s" in text

@@ -35,7 +35,7 @@ def write(folder: Path, text: str, name: str = "plan.yaml") -> str:
 
 @contextmanager
 def started(*words: str, command: Sequence[str] = ASTERISM) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process; whatever happens, it is gone afterwards."""
+    """The command as a process of a new interpreter; whatever happens, it is gone afterwards."""
     process = subprocess.Popen(
         [*command, *words],
         stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,8 @@ from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRun, PutSession
-from tests.cli.cli_scenes import ASTERISM
-from tests.process_scenes import alive
+from tests.forked_commands import ForkedCommand
+from tests.process_scenes import PATIENCE, alive
 
 Value = TypeVar("Value")
 
@@ -78,11 +79,10 @@ class Scene:
     def process(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
         """A command as a process; whatever happens, it is gone afterwards."""
         around = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        process = subprocess.Popen(
-            [*ASTERISM, *words],
+        process = ForkedCommand(
+            [*words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             cwd=self.folder,
             env={**around, **self.env, **env},
         )
@@ -194,7 +194,20 @@ def a_few(scene: Scene) -> list[Run]:
 
 
 def pids_in(path: Path) -> list[int]:
-    """What a command wrote into a pipe; whoever reads it waits for it."""
+    """The output of a command in a pipe; a read waits for it."""
     pids = [int(word) for word in path.read_text().split()]
     assert all(map(alive, pids))
     return pids
+
+
+def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
+    """Wait until another process has changed some fields of a run, and return the run."""
+    deadline = time.monotonic() + PATIENCE
+    told: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        result = scene.run("runs", "show", run_id, "--json")
+        told = json.loads(result.stdout) if result.exit_code == 0 else {}
+        if all(told.get(name) == value for name, value in wanted.items()):
+            return told
+        time.sleep(0.01)
+    raise AssertionError(f"{wanted} never came; it is {told}")

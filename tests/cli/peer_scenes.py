@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from click.testing import Result
 
 from tests.cli.cli_scenes import heard
 from tests.cli.command_scenes import Scene
-from tests.process_scenes import PATIENCE
 
 LISTENING = "listening for peers on "
 
@@ -73,15 +69,3 @@ def refused(result: Result, *words: str, code: int = 64) -> None:
     assert last.startswith("Error: ")
     for word in words:
         assert re.search(word, result.stderr), result.stderr
-
-
-def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
-    """Wait until another process has changed some fields of a run, and return the run."""
-    deadline = time.monotonic() + PATIENCE
-    told: dict[str, Any] = {}
-    while time.monotonic() < deadline:
-        result = scene.run("runs", "show", run_id, "--json")
-        told = json.loads(result.stdout) if result.exit_code == 0 else {}
-        if all(told.get(name) == value for name, value in wanted.items()):
-            return told
-    raise AssertionError(f"{wanted} never came; it is {told}")

@@ -15,13 +15,11 @@ from cryptography.hazmat.primitives import serialization  # noqa: F401 - loading
 
 from asterism.base.http_limits import Connections, Limits
 from asterism.fleet.fleet import Fleet
-from asterism.peers.authentication import Authenticator
 from asterism.peers.invitations import invite, new_token, redeem, token_hash
 from asterism.peers.peer_client import PeerClient
-from asterism.peers.peer_server import DEFAULT_LIMITS, open_socket, peer_app, serving, socket_url
-from asterism.peers.private_files import Token
+from asterism.peers.peer_server import DEFAULT_LIMITS, Authenticator, open_socket, peer_app, serving, socket_url
+from asterism.peers.private_files import Token, tls_identity
 from asterism.peers.registry import PeerRefused, PeerRegistry
-from asterism.peers.tls_identity import tls_identity
 from asterism.store.sqlite import SqliteStore
 from tests.process_scenes import PATIENCE
 

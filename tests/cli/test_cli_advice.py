@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import asterism as package
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 from tests.cli.cli_scenes import asterism, write
 from tests.cli.command_scenes import Scene
 

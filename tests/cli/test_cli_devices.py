@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.device_scores import scores
+from asterism.cli.fleet_tables import scores
 from asterism.core.run import transitions
 from asterism.core.run.placement import candidate_of, score
 from asterism.core.run.run import Run
@@ -176,11 +176,11 @@ def test_scores_are_shown_in_their_parts_and_add_up_to_what_selection_uses(scene
 
     async def same(fleet: Fleet) -> None:
         flow = await fleet.workflows.latest("hard")
-        outlook = await fleet.placer(fresh=True)
+        placer = await fleet.placer(fresh=True)
         for one in await scores(fleet, flow):
             if one.parts is not None:
-                candidate = candidate_of(outlook.sessions[one.device], outlook.now, outlook.ranks[one.device])
-                assert one.score == round(score(candidate, (None, flow.needs), outlook.weights), 2)
+                candidate = candidate_of(placer.sessions[one.device], placer.now, placer.ranks[one.device])
+                assert one.score == round(score(candidate, (None, flow.needs), placer.weights), 2)
 
     scene.ask(same)
     text = scene.ok("device", "scores", "hard").splitlines()

@@ -18,12 +18,12 @@ from asterism import LocalDevice, Orchestrator
 for kind in (LocalDevice, Orchestrator):
     kind.__init__.__kwdefaults__["grace"] = 1e6
 """
-"""Whoever waits for a task to stop waits for ever."""
+"""A process that waits for this task to stop waits forever."""
 STUBBORN = "shell: \"trap '' TERM; sleep 1000 & echo $$ $! > {pids}; while :; do wait; done\""
 
 
 def pipe(path: Path) -> Path:
-    """A place where a task can leave the ids of its processes, and whoever reads them waits until they are there."""
+    """A place where a task can leave the ids of its processes, and the reader waits until they are there."""
     os.mkfifo(path)
     return path
 
@@ -74,7 +74,7 @@ def test_ctrl_c_asks_everything_to_stop_and_reports(tmp_path: Path) -> None:
     assert code == 130
     assert "Cancelling; press Ctrl-C again to stop without waiting." in errors
     assert "plan is being cancelled" in output
-    assert "b cancelled: the plan was cancelled" in output
+    assert "b cancelled: the constellation was cancelled" in output
     assert gone(pids)
     assert "cancelled" in page.read_text("utf-8")
 

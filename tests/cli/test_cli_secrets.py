@@ -101,7 +101,7 @@ def test_secrets_are_found_however_deep_they_are_named(monkeypatch: pytest.Monke
     assert secrets.shown({"x": [said]}) == {"x": ["[secret] [secret] [secret] value-D"]}  # those of 'a' stay secrets
 
 
-def test_what_is_shown_is_masked_and_what_flows_is_not(plan: str, tmp_path: Path) -> None:
+def test_output_is_masked_and_results_between_tasks_are_not(plan: str, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     path = write(
         tmp_path,

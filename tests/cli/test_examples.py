@@ -13,6 +13,8 @@ import pytest
 from tests.cli.cli_scenes import asterism
 from tests.process_scenes import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -54,7 +56,7 @@ def test_the_demonstration_reaches_its_end_and_writes_its_report(
     assert list(folder.iterdir()) == [report]
 
 
-def test_other_tasks_go_on_while_the_editor_thinks_about_the_failure(
+def test_other_tasks_continue_while_the_editor_reviews_the_failure(
     demonstration: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     lines = [line[10:] for line in demonstration[0].stdout.splitlines()]

@@ -9,12 +9,11 @@ import signal
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.cli_scenes import heard, read_until
-from tests.cli.command_scenes import Scene, pids_in
+from tests.cli.command_scenes import Scene, pids_in, until
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "60")  # quick to hear of things, and slow to be given up
@@ -36,16 +35,6 @@ def sleeper(scene: Scene, name: str = "nap", *options: str) -> Path:
     line = f"sleep 1000 & echo $$ $! > {place}; wait"
     scene.ok("workflow", "add", name, "--shell", line, *options)
     return place
-
-
-def until(scene: Scene, run_id: str, **wanted: Any) -> dict[str, Any]:
-    """The run once some of its fields are as they should be. Another process makes it so: look again and again."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        told: dict[str, Any] = scene.json("runs", "show", run_id)
-        if all(told[name] == value for name, value in wanted.items()):
-            return told
-    raise AssertionError(f"{wanted} never came; it is {told}")
 
 
 # -- the first ten minutes ---------------------------------------------------------------------------------------------
@@ -296,7 +285,7 @@ def test_a_signal_hurries_a_device_that_is_drained_by_command(scene: Scene) -> N
 # -- asking things of work under way -----------------------------------------------------------------------------------
 
 
-def test_work_under_way_is_cancelled_and_paused_and_goes_on(scene: Scene) -> None:
+def test_running_work_is_cancelled_paused_and_resumed(scene: Scene) -> None:
     place = sleeper(scene, "nap", *QUICK)
     with scene.process("device", "join", "laptop", *QUICK) as laptop:
         heard(laptop, "joined as laptop")
@@ -398,7 +387,7 @@ def test_a_monitor_goes_by_the_policy_of_its_machine_when_it_tells_people(scene:
         heard(monitor, f"the device policy is {other}")
         deadline = time.monotonic() + PATIENCE
         while not mark.exists():  # the first notice is still to be told
-            assert time.monotonic() < deadline, "nobody was told"
+            assert time.monotonic() < deadline, "no notice arrived"
             time.sleep(0.05)
         monitor.send_signal(signal.SIGINT)
         assert ended(monitor)[0] == 0
@@ -445,7 +434,7 @@ def test_the_policy_of_a_device_is_what_it_goes_by(scene: Scene) -> None:
         assert "policy.yaml of this device does not allow shell lines" in told["error"]
 
 
-def test_the_environment_of_a_device_is_told_to_nobody(scene: Scene) -> None:
+def test_the_environment_of_a_device_is_not_shown(scene: Scene) -> None:
     scene.ok("workflow", "add", "leak", "--shell", 'echo "$word"; echo "$word" >&2; exit 1', "--env", "A=1")
     given = json.dumps({"word": {"secret": "TOKEN"}})
     with scene.process("device", "join", "laptop", TOKEN="hunter2") as laptop:

@@ -6,13 +6,18 @@ terminal acts upon, no line that others have forged, and no byte that is not UTF
 
 from __future__ import annotations
 
-import base64
+import fcntl
 import io
 import json
 import os
 import re
+import select
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +32,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from asterism.base.clean_streams import CleanStream, clean_streams
-from asterism.base.text import JOINERS, clean, clean_error, clean_lines, json_text
+from asterism.base.text import JOINERS, CleanStream, clean, clean_error, clean_lines, clean_streams, json_text
 from asterism.cli.main import commands
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Run
@@ -37,6 +41,7 @@ from asterism.store.protocol import PutRegister
 from tests.cli.cli_scenes import ASTERISM
 from tests.cli.command_scenes import Scene, completed, failed, started, taken_by
 from tests.cli.stored_plan_scenes import keeping
+from tests.forked_commands import ForkedCommand
 from tests.process_scenes import PATIENCE
 
 MARK = "HOSTILE"
@@ -68,40 +73,40 @@ FOREIGN_STYLE = "48;5;201"
 # -- the terminal --------------------------------------------------------------------------------------------------
 
 
-class Terminals:
-    """Commands in pseudo-terminals, forked from one process that has imported everything."""
-
-    def __init__(self) -> None:
-        script = Path(__file__).with_name("pty_server.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def run(self, scene: Scene, words: list[str], interrupt_on: str | None) -> tuple[bytes, int]:
-        environment = {**os.environ, **scene.env, "TERM": "xterm-256color"}
-        wish = {
-            "words": words,
-            "folder": str(scene.folder),
-            "environment": environment,
-            "interrupt_on": interrupt_on,
-        }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(wish) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        return base64.b64decode(answer["told"]), answer["code"]
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+SIZE = (50, 250)  # lines, columns
 
 
-@pytest.fixture(scope="module")
-def terminals() -> Iterator[Terminals]:
-    found = Terminals()
-    yield found
-    found.close()
+def in_terminal(scene: Scene, words: list[str], interrupt_on: str | None) -> tuple[bytes, int]:
+    """What a command writes to a terminal, and its exit code. One that never ends is interrupted when it has written
+    ``interrupt_on``."""
+    leader, follower = os.openpty()
+    fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
+    settings = termios.tcgetattr(follower)
+    settings[1] &= ~termios.OPOST  # what is written is what comes out
+    termios.tcsetattr(follower, termios.TCSANOW, settings)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), follower)
+    environment = {**os.environ, **scene.env, "TERM": "xterm-256color"}
+    with ForkedCommand(words, **streams, cwd=scene.folder, env=environment) as process:
+        os.close(follower)
+        written, deadline = b"", time.monotonic() + PATIENCE
+        while chunk := _read(leader, deadline):
+            written += chunk
+            if interrupt_on is not None and interrupt_on.encode() in written:
+                interrupt_on = None
+                process.send_signal(signal.SIGINT)
+        process.kill()  # it has ended, or it never would
+    os.close(leader)
+    return written, process.returncode
+
+
+def _read(leader: int, deadline: float) -> bytes:
+    """What a terminal shows next; nothing once no process has it open any more, or when the time is over."""
+    if not select.select([leader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        return b""
+    try:
+        return os.read(leader, 65_536)
+    except OSError:
+        return b""
 
 
 def acts(told: bytes, *, live: bool = False, lines: bool = False) -> list[str]:
@@ -390,18 +395,18 @@ FIRST = ("plan pause", "plan resume", "fleet set")
 
 
 @pytest.mark.parametrize("name", [*FIRST, *(name for name in COMMANDS if name not in FIRST)])
-def test_no_command_lets_text_act_on_the_terminal(name: str, fleet: HostileFleet, terminals: Terminals) -> None:
+def test_no_command_lets_text_act_on_the_terminal(name: str, fleet: HostileFleet) -> None:
     """In the order of the command line, in one store: what they change is theirs to change."""
     wrong = []
     for one in scenes(fleet).get(name, []):
         with_json = one.json and any("--json" in option.opts for option in COMMANDS[name].params)
         for words in ((), ("--json",)) if with_json else ((),):
             called = [*name.split(), *words, *one.words]
-            told, code = terminals.run(fleet.plans if name in OF_PLANS else fleet, called, one.until)
+            told, code = in_terminal(fleet.plans if name in OF_PLANS else fleet, called, one.until)
             problems = acts(told, live=one.live, lines=one.data)
             if b"Traceback" in told or code == 70:
                 problems.append("a traceback")
-            if b"it did not end" in told:
+            if code == -signal.SIGKILL:
                 problems.append("it did not end")
             if MARK.encode() not in told and not one.quiet and not words:
                 problems.append("nothing hostile was shown: is the scene any good?")
@@ -474,9 +479,9 @@ def test_a_line_break_from_outside_forges_no_line_of_an_error() -> None:
     assert [line[:9] for line in clean_error(ours).split("\n")] == ["the edit ", "  - it ha"]
 
 
-def test_a_result_is_cleaned_only_for_a_terminal(fleet: HostileFleet, terminals: Terminals) -> None:
+def test_a_result_is_cleaned_only_for_a_terminal(fleet: HostileFleet) -> None:
     words = ["runs", "output", fleet.runs["completed"].id]
-    shown, _ = terminals.run(fleet, words, None)
+    shown, _ = in_terminal(fleet, words, None)
     assert acts(shown, lines=True) == []
     environment = {**os.environ, **fleet.env}
     piped = subprocess.run([*ASTERISM, *words], capture_output=True, env=environment, timeout=PATIENCE, check=True)

@@ -21,9 +21,7 @@ from asterism import (
     Task,
     edits,
 )
-from asterism.cli.live_frame import frame
-from asterism.cli.live_view import watched
-from asterism.cli.plan_progress import Progress
+from asterism.cli.live_view import Progress, frame, watched
 from asterism.cli.screen import Screen
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.testing.virtual_time import run as in_virtual_time
@@ -57,7 +55,7 @@ class Scene:
         return in_virtual_time(body())
 
 
-def test_a_plan_that_was_taken_up_shows_what_is_under_way() -> None:
+def test_a_resumed_plan_shows_its_running_tasks() -> None:
     plan = Constellation("nightly")
     plan.add(Task("one"))
     plan.begin(0.0)

@@ -75,7 +75,7 @@ def test_a_file_that_goes_between_looking_and_opening_is_not_made(
     there, asked = Path.exists, 0
 
     def exists(path: Path) -> bool:
-        """Who asks first is told that it is there; then it is gone."""
+        """The store exists at the first question, and is gone afterwards."""
         nonlocal asked
         asked += path == scene.file
         return there(path) or (path == scene.file and asked == 1)

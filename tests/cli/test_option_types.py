@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from asterism.cli.formats import format_size, format_time
+from asterism.cli.cli_context import format_size, format_time
 from asterism.cli.option_types import duration, json_object, json_value, pair
 from asterism.cli.option_types import size as size_of
 from tests.cli.command_scenes import Scene
@@ -61,7 +61,7 @@ def test_json_may_stand_in_a_file(tmp_path: Path) -> None:
         ("null", "the value is null"),
     ],
 )
-def test_what_is_no_object_is_refused_with_the_reason(text: str, words: str) -> None:
+def test_input_that_is_not_an_object_is_refused_with_the_reason(text: str, words: str) -> None:
     with pytest.raises(click.BadParameter) as refusal:
         json_object(text)
     assert words in refusal.value.message

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from asterism.peers.invitations import parse_invitation
-from tests.cli.command_scenes import Scene
-from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
+from tests.cli.command_scenes import Scene, until
+from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving
 from tests.process_scenes import PATIENCE
 
 KILLED = """
 import os, signal, sys
-from asterism.peers import authentication, private_files
+from asterism.peers import peer_server, private_files
 owner, name, call, when = {point!r}
-owner = {{"tokens": private_files.TokenFile, "guard": authentication}}[owner]
+owner = {{"tokens": private_files.TokenFile, "guard": peer_server}}[owner]
 real, calls = getattr(owner, name), []
 
 def die():

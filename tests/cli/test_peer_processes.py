@@ -24,8 +24,8 @@ from asterism.fleet.fleet import Fleet
 from asterism.peers.invitations import new_token, parse_invitation, token_hash
 from asterism.peers.private_files import write_private
 from tests.cli.cli_scenes import heard
-from tests.cli.command_scenes import Scene, pids_in
-from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving, until
+from tests.cli.command_scenes import Scene, pids_in, until
+from tests.cli.peer_scenes import House, address_of, befriend, invitation, lasting_place, refused, serving
 from tests.process_scenes import PATIENCE, ended, gone
 
 QUICK = ("--heartbeat", "0.3", "--timeout", "30")  # fast syncs, and a long timeout

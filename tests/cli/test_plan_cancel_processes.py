@@ -14,6 +14,8 @@ from tests.cli.command_scenes import Scene, pids_in
 from tests.cli.stored_plan_scenes import Trace, keeping, owned
 from tests.process_scenes import PATIENCE, ended, gone
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("--takeover-after", "5")  # longer than a busy machine holds up one that lives
 
 

@@ -35,7 +35,7 @@ def resumed(scene: Scene, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_it_and_resume_goes_on(scene: Scene, number: signal.Signals) -> None:
+def test_a_signal_stops_a_plan_and_resume_continues_it(scene: Scene, number: signal.Signals) -> None:
     trace = Trace(scene)
     with scene.process(*trace.words) as process:
         pids = pids_in(trace.pids)

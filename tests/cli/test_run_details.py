@@ -39,6 +39,15 @@ def cancelled(run: Run, at: float) -> Run:
     return transitions.cancel(run, at, "ann")
 
 
+def test_a_cancelled_run_is_described_with_the_whole_reason() -> None:
+    run = transitions.cancel(begun(1040.0), 1050.0, "ann")
+    assert run.grant is not None
+    failed = transitions.fail(run, run.grant, "CommandFailed: exit code 1", FLOW, 1060.0)
+    assert describe_end(failed) == "rrrrrrrr cancelled by ann (CommandFailed: exit code 1)"
+    stopped = transitions.release(run, run.grant, "released", "cancel", 1060.0)
+    assert describe_end(stopped) == "rrrrrrrr cancelled by ann"
+
+
 @pytest.mark.parametrize(
     ("run", "waited", "took"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli import run_list
+from asterism.cli import run_queries
 from asterism.cli.run_actions import describe_outcome
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
@@ -182,7 +182,7 @@ def test_lists_json_and_why_report_one_status_for_a_run(tmp_path: Path) -> None:
 def test_cancelled_runs_are_found_behind_any_number_of_failed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_list, "PAGE", 2)
+    monkeypatch.setattr(run_queries, "PAGE", 2)
     scene = Scene(tmp_path)
     scene.workflow()
     cancelled = [scene.create() for _ in range(3)]
@@ -210,7 +210,7 @@ def test_a_retry_is_a_new_run_that_names_the_old_one(tmp_path: Path) -> None:
     assert f"is a retry of {bad.id[-8:]}" in result.stdout
 
 
-def test_what_a_run_returned_is_printed_as_it_is(tmp_path: Path) -> None:
+def test_the_output_of_a_run_is_printed_unchanged(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
     runs = [scene.create() for _ in range(3)]

@@ -46,7 +46,7 @@ def test_a_run_that_no_device_can_take_says_why_of_each(tmp_path: Path) -> None:
     assert "asterism device join NAME --can gpu" in result.stderr
 
 
-def test_all_that_can_be_said_of_a_run_is_said_at_its_creation(tmp_path: Path) -> None:
+def test_every_term_of_a_run_can_be_given_at_its_creation(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow()
     told = scene.json(

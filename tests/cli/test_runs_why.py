@@ -40,7 +40,7 @@ def scene(tmp_path: Path) -> Scene:
     return found
 
 
-# -- nobody has it -----------------------------------------------------------------------------------------------------
+# -- runs without an owner ---------------------------------------------------------------------------------------------
 
 
 def test_without_any_device_that_is_the_reason(scene: Scene) -> None:
@@ -49,7 +49,7 @@ def test_without_any_device_that_is_the_reason(scene: Scene) -> None:
     assert reasons(scene, run) == ["no device is joined"]
 
 
-def test_each_device_says_why_it_is_none(scene: Scene) -> None:
+def test_each_device_has_a_reason_why_it_is_not_a_candidate(scene: Scene) -> None:
     scene.workflow("hard", argv=("true",), needs={"gpu"}, requires="os == 'plan9'")
     run = scene.create("hard")
     scene.device("a")
@@ -132,7 +132,7 @@ def test_a_series_names_its_active_run_and_the_place_in_the_queue(scene: Scene) 
 
 
 def second_of_a_series(scene: Scene, state: dict[str, Any] | None) -> Run:
-    """A run that waits in a series, of which the store then keeps something else, or nothing."""
+    """A run that waits in a series; then the record of the series is replaced or removed."""
     scene.create(series="s")
     second = scene.create(series="s")
 
@@ -165,7 +165,7 @@ def test_a_pause_before_the_next_try_says_how_long_and_after_what(scene: Scene) 
     assert scene.json("runs", "why", run.id)["reasons"][0]["at"] == pytest.approx(run.not_before)
 
 
-# -- somebody has it ---------------------------------------------------------------------------------------------------
+# -- runs with an owner ------------------------------------------------------------------------------------------------
 
 
 def test_an_assignment_that_is_not_claimed_says_how_long_it_lasts(scene: Scene) -> None:
@@ -196,7 +196,7 @@ def test_work_under_way_says_where_and_how_far(scene: Scene) -> None:
     assert scene.ok("runs", "why", run.id).startswith(f"Run {run.id} is processing:\n  it has been running on a for ")
 
 
-def test_a_wish_that_has_not_come_true_yet_is_named(scene: Scene) -> None:
+def test_a_pending_stop_request_is_named(scene: Scene) -> None:
     run = scene.create()
     scene.device("a")
     scene.step(run, taken_by("a"), started)
@@ -206,7 +206,7 @@ def test_a_wish_that_has_not_come_true_yet_is_named(scene: Scene) -> None:
 
 
 def silent(scene: Scene, *names: str) -> Run:
-    """A run on the first of some devices, none of which is heard of any more."""
+    """A run on the first of some devices, all of them silent."""
     scene.workflow("quick", argv=("true",), heartbeat=1.0, timeout=2.0)
     run = scene.create("quick")
     for name in names:
@@ -217,7 +217,7 @@ def silent(scene: Scene, *names: str) -> Run:
     return run
 
 
-def test_a_silent_owner_without_anybody_to_watch_is_named(scene: Scene) -> None:
+def test_a_silent_owner_without_a_coordinator_is_named(scene: Scene) -> None:
     run = silent(scene, "a")
     assert kinds(scene, run) == [("running", "a"), ("silent", "a"), ("unwatched", "")]
     assert reasons(scene, run, "silent")[0].endswith("; the run may be taken away now")
@@ -273,7 +273,7 @@ def given_up(run: Run, flow: Workflow, now: float) -> Run:
         ((given_up,), "it failed 0 s ago: no device could take it for 300 s. a: it lacks gpu"),
     ],
 )
-def test_an_end_is_told(scene: Scene, steps: tuple[Callable[..., Run], ...], words: str) -> None:
+def test_the_end_of_a_run_is_explained(scene: Scene, steps: tuple[Callable[..., Run], ...], words: str) -> None:
     run = scene.step(scene.create(), *steps)
     [(kind, _)] = kinds(scene, run)
     assert kind == "ended"

@@ -20,6 +20,8 @@ from packaging.requirements import Requirement
 
 from tests.cli.local_github import GitHubServer, scenes
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "series"
 

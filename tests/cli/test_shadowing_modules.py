@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,9 +20,14 @@ COMMAND = ("-P", "-c", "from asterism.cli.main import main; main()")
 """What the command ``asterism`` is: Python puts the folder of the command first, and not the one it is started in."""
 MODULE = ("-m", "asterism")
 
-INSTALLED = {
-    name for name in packages_distributions() if name.isidentifier() and not name.startswith("_") and name != "asterism"
-}
+
+@cache
+def installed() -> set[str]:
+    """The modules of all packages that are installed here."""
+    names = {name for name in packages_distributions() if name.isidentifier() and not name.startswith("_")}
+    return names - {"asterism"}
+
+
 ASKED_FOR = {"brotli", "brotlicffi", "zstandard", "h2", "socksio", "email_validator", "uvloop", "trio", "IPython"}
 """What libraries ask for and do without, if it is not installed."""
 OF_PYTHON = {name for name in sys.stdlib_module_names if not name.startswith("_")}
@@ -40,7 +46,7 @@ tasks:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A plan, its own module, and files named like the modules that we use; each leaves a mark when it is imported."""
-    for name in INSTALLED | ASKED_FOR | OF_PYTHON:
+    for name in installed() | ASKED_FOR | OF_PYTHON:
         (tmp_path / f"{name}.py").write_text(
             f"open({str(tmp_path / 'marks')!r}, 'a').write('{name} ')\nraise ImportError('the wrong {name}')\n"
         )
@@ -55,7 +61,7 @@ def marks(folder: Path) -> set[str]:
 
 
 def leave_what_is_elsewhere(folder: Path) -> None:
-    """Whoever runs a plan trusts its folder: a module that a library asks for, and that is nowhere else (``winreg`` on
+    """To run a plan is to trust its folder: a module that a library asks for, and that is nowhere else (``winreg`` on
     Linux), is found there."""
     for name in ASKED_FOR | OF_PYTHON:
         if find_spec(name) is None:

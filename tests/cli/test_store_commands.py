@@ -38,7 +38,7 @@ def filled(folder: Path) -> Scene:
 # -- looking at it -----------------------------------------------------------------------------------------------------
 
 
-def test_a_store_says_what_is_in_it(tmp_path: Path) -> None:
+def test_store_info_shows_the_contents(tmp_path: Path) -> None:
     scene = filled(tmp_path)
     told = scene.json("store", "info")
     assert told.pop("clock") > 0
@@ -60,13 +60,13 @@ def test_a_store_says_what_is_in_it(tmp_path: Path) -> None:
     assert "runs         3 created, 1 completed" in lines
 
 
-def test_a_store_that_is_well_is_said_to_be(tmp_path: Path) -> None:
+def test_an_intact_store_passes_the_check(tmp_path: Path) -> None:
     scene = filled(tmp_path)
     assert scene.ok("store", "check") == f"{scene.url} is intact: 4 runs.\n"
     assert scene.json("store", "check") == {"problems": [], "runs": 4}
 
 
-def test_what_is_wrong_with_a_store_is_told(tmp_path: Path) -> None:
+def test_the_check_prints_every_problem_of_a_store(tmp_path: Path) -> None:
     scene = filled(tmp_path)
     with sqlite3.connect(scene.file) as connection:
         connection.execute("UPDATE runs SET state = '{}' WHERE status = 'completed'")
@@ -144,7 +144,7 @@ def test_a_backup_that_is_not_whole_restores_nothing(tmp_path: Path, how: str) -
     assert not new.file.exists(), "nor does it make a store"
 
 
-def test_what_is_no_backup_at_all_is_called_that(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_backup_is_refused(tmp_path: Path) -> None:
     scene = filled(tmp_path)
     (tmp_path / "new").mkdir()
     result = Scene(tmp_path / "new").run("store", "restore", str(scene.file))
@@ -217,7 +217,7 @@ def test_a_server_that_is_not_there_is_one_sentence_without_the_password(tmp_pat
     assert "hunter2" not in result.output
 
 
-def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.file.write_text("hello " * 1000)
     result = scene.run("runs", "list")
@@ -229,7 +229,7 @@ def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
     assert "asterism store check" not in result.output
 
 
-def test_a_store_that_cannot_be_written_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = filled(tmp_path)
 
     async def refuse(store: SqliteStore, writes: object) -> None:

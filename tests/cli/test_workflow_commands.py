@@ -158,6 +158,11 @@ def test_one_workflow_is_a_file_with_a_name() -> None:
     assert (flow.name, flow.shell) == ("a@b", "echo 1")
 
 
+def test_durations_in_a_file_are_seconds_or_text_with_a_unit() -> None:
+    [flow] = parse_workflows("name: a\nshell: x\nheartbeat: 30\ntimeout: 90s\nlimit: 1d\nbackoff: 0.5\n")
+    assert (flow.heartbeat, flow.timeout, flow.limit, flow.backoff) == (30, 90, 86_400, 0.5)
+
+
 @pytest.mark.parametrize(
     ("text", "mistakes"),
     [
@@ -171,6 +176,12 @@ def test_one_workflow_is_a_file_with_a_name() -> None:
         (
             "name: a\nshell: x\nheartbeat: soon",
             [(3, "heartbeat: 'soon' is not a valid duration (examples: 30s, 5m, 2h)")],
+        ),
+        ("name: a\nshell: x\nlimit: '30'", [(3, "limit: '30' is not a valid duration (examples: 30s, 5m, 2h)")]),
+        ("name: a\nshell: x\ndescription: !!int 5", [(3, "the tag 'tag:yaml.org,2002:int' has no meaning here")]),
+        (
+            "name: a\nargv: [5]\nretries: x\ncwd: 7\nwants: 1",
+            [(2, "argv is a non"), (3, "retries is a whole"), (4, "cwd is a directory"), (5, "wants is a list")],
         ),
         ("name: a\nshell: x\n\nretries: -1", [(4, "workflow 'a': retries is a whole number, 0 or more")]),
         ("name: a\nshell: x\nrequires: 'load <'", [(3, "requires: the expression 'load <' is not valid")]),
@@ -197,7 +208,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_mistakes(tmp_path: Path)
     assert "No such file or directory" in result.stderr
 
 
-def test_a_workflow_that_is_not_there_is_said_not_to_be(tmp_path: Path) -> None:
+def test_an_unknown_workflow_is_reported(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.workflow("work")
     for name, words in [

@@ -1,5 +1,5 @@
-"""What the tests of the compat room share: a device manager that follows a script, agents that listen on the bus, and
-the two dialects, so that one test can speak both."""
+"""Shared by the tests of compat: a scripted device manager, agents that listen on the bus, and the two dialects, so
+that one test can run with both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asterism.testing.virtual_time import run
 ENDS = (EventType.TASK_COMPLETED, EventType.TASK_FAILED)
 
 SEEDS = range(20)
-"""Orders of the event loop that a test of a race goes through."""
+"""Seeds of the event loop for tests of races."""
 
 
 class Dialect:
@@ -47,12 +47,12 @@ class Dialect:
         return plan
 
     def modified(self, plan_id: str, tasks: Any, new: Any = None) -> Event:
-        """What an agent publishes."""
+        """The answer of an agent."""
         data = {"on_task_id": tasks} | ({} if new is None else {f"new_{self.noun}": new})
         return self.event_class(self.event_type("modified"), "agent", time.time(), data, plan_id, "executing")
 
     def ended(self, task_id: str, plan_id: str = "plan") -> Event:
-        """What an orchestrator publishes, made by hand."""
+        """An event of an orchestrator, made by hand."""
         data = {f"{self.noun}_id": plan_id}
         return self.module.TaskEvent(EventType.TASK_COMPLETED, "test", time.time(), data, task_id, "completed")
 
@@ -116,7 +116,7 @@ Change = Callable[[Any, Any], Any]
 
 
 class Agent(IEventObserver):
-    """Hears of an end, edits its own copy, thinks for ``seconds``, and publishes it."""
+    """Receives an end, edits its own copy, waits ``seconds``, and publishes the copy."""
 
     def __init__(self, dialect: Dialect, bus: EventBus, change: Change | None = None, seconds: float = 0.0) -> None:
         self.dialect, self.bus, self.change, self.seconds = dialect, bus, change, seconds
@@ -141,7 +141,7 @@ class Agent(IEventObserver):
 
 
 class Diary(IEventObserver):
-    """Keeps all it hears."""
+    """Stores all events it receives."""
 
     def __init__(self, bus: EventBus) -> None:
         self.events: list[Any] = []

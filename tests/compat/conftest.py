@@ -1,4 +1,4 @@
-"""No test may leave anything behind, and none may hear what another one published on the bus of the process."""
+"""Each test gets its own process-wide bus, and must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from asterism.compat import event_bus as events
-from asterism.compat import event_outlet
+from asterism.compat import event_bus
 
 
 @pytest.fixture(autouse=True)
 def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """asyncio only logs a task that was destroyed and an exception that nobody saw, the bus an observer that failed
-    (and an assertion in one). Here all of these fail the test, unless it expects them and clears the list."""
+    """asyncio only logs destroyed tasks and unretrieved exceptions, and the bus failed observers (and assertions in
+    them). Here all of these fail the test, unless it expects them and clears the list."""
     said: list[str] = []
 
     class Ear(logging.Handler):
@@ -23,8 +22,8 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             said.append(self.format(record))
 
     ear = Ear(logging.ERROR)
-    bus = events.EventBus()
-    monkeypatch.setattr(events, "_process_wide", bus)
+    bus = event_bus.EventBus()
+    monkeypatch.setattr(event_bus, "_process_wide", bus)
     for name in ("asyncio", "asterism.compat.events"):
         logging.getLogger(name).addHandler(ear)
     yield said
@@ -32,4 +31,4 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for name in ("asyncio", "asterism.compat.events"):
         logging.getLogger(name).removeHandler(ear)
     assert not said, "\n".join(said)
-    assert not event_outlet._live
+    assert not event_bus._runs

@@ -1,4 +1,4 @@
-"""An agent that listens on the bus, edits its own copy and publishes it: every way of having a copy of one's own."""
+"""An agent that listens on the bus, edits its own copy and publishes it: all ways to get a copy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
 
 def replace_b(mine: Any, event: Any) -> None:
-    """When A has ended, B gives way to another task."""
+    """After the end of A, replace B by another task."""
     if event.task_id == "A":
         mine.remove_task("B")
         mine.add_task(TaskStar("B'", description="do it differently"))
@@ -30,14 +30,14 @@ def diamond(dialect: Dialect) -> Any:
 
 
 class Scribe(Agent):
-    """Has its copy by way of JSON."""
+    """Copies through JSON."""
 
     def copy_of(self, live: Any) -> Any:
         return type(live).from_json(live.to_json())
 
 
 class Forgetful(Agent):
-    """Has its copy by way of JSON that lost what is not documented."""
+    """Copies through JSON without undocumented keys."""
 
     def copy_of(self, live: Any) -> Any:
         data = json.loads(live.to_json())
@@ -46,7 +46,7 @@ class Forgetful(Agent):
 
 
 class Builder(Agent):
-    """Builds a constellation afresh, of the tasks and lines that it was shown."""
+    """Builds a new constellation from the tasks and lines it saw."""
 
     def copy_of(self, live: Any) -> Any:
         new = type(live)()
@@ -61,7 +61,7 @@ KINDS = pytest.mark.parametrize("kind", [Agent, Scribe, Forgetful, Builder])
 
 
 @KINDS
-def test_an_edited_copy_replaces_what_has_not_started(dialect: Dialect, kind: type[Agent]) -> None:
+def test_an_edited_copy_replaces_tasks_that_have_not_started(dialect: Dialect, kind: type[Agent]) -> None:
     session = Session(dialect, Devices())
     agent = kind(dialect, session.bus, replace_b, seconds=2.0)
     session.bus.subscribe(agent)
@@ -94,7 +94,7 @@ def test_answers_to_ends_that_came_together_build_on_each_other(dialect: Dialect
 
 
 @pytest.mark.parametrize("kind", [Agent, Scribe])
-def test_an_agent_may_take_back_what_it_has_just_added(dialect: Dialect, kind: type[Agent]) -> None:
+def test_an_agent_may_remove_a_task_it_has_just_added(dialect: Dialect, kind: type[Agent]) -> None:
     """The copy for B knows that it was made from a plan with ``extra`` in it, so its removal is seen."""
 
     def change_of_mind(mine: Any, event: Any) -> None:
@@ -110,7 +110,7 @@ def test_an_agent_may_take_back_what_it_has_just_added(dialect: Dialect, kind: t
 
 
 @KINDS
-def test_what_an_earlier_answer_added_can_be_removed(dialect: Dialect, kind: type[Agent]) -> None:
+def test_a_task_added_by_an_earlier_answer_can_be_removed(dialect: Dialect, kind: type[Agent]) -> None:
     def change_of_mind(mine: Any, event: Any) -> None:
         if event.task_id == "A":
             mine.add_task(TaskStar("extra"))
@@ -126,8 +126,8 @@ def test_what_an_earlier_answer_added_can_be_removed(dialect: Dialect, kind: typ
 
 @pytest.mark.virtual_time
 @KINDS
-async def test_a_late_answer_leaves_alone_what_it_could_not_know(dialect: Dialect, kind: type[Agent]) -> None:
-    """It comes after its timeout; meanwhile somebody else has added a task, which the copy does not have."""
+async def test_a_late_answer_does_not_remove_tasks_added_since(dialect: Dialect, kind: type[Agent]) -> None:
+    """It comes after its timeout; meanwhile another writer has added a task that the copy does not have."""
     session = Session(dialect, Devices(seconds={"B": 20.0}))
     session.synchronizer.set_modification_timeout(5.0)
     plan = dialect.plan("A", "B", "C", lines=["A>B", "B>C"])
@@ -165,7 +165,7 @@ async def test_the_copy_shows_the_merged_plan_afterwards(dialect: Dialect) -> No
 
 
 def test_a_copy_may_be_kept_and_edited_all_through_the_run(dialect: Dialect) -> None:
-    """The agent works on one copy for ever; what it has published once is not taken for new the next time."""
+    """The agent keeps one copy; changes that it has published once are not applied again."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
     kept = copy.deepcopy(plan)
@@ -181,7 +181,7 @@ def test_a_copy_may_be_kept_and_edited_all_through_the_run(dialect: Dialect) -> 
     assert sorted(session.devices.started) == ["A", "B", "after A", "after B", "after after A"]
 
 
-def test_the_copy_of_a_copy_still_says_what_was_changed(dialect: Dialect) -> None:
+def test_the_copy_of_a_copy_keeps_its_base(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
 
     def twice(mine: Any, event: Any) -> Any:
@@ -216,7 +216,7 @@ def test_the_live_plan_may_be_changed_in_place(dialect: Dialect) -> None:
 
 @pytest.mark.virtual_time
 async def test_changes_in_place_are_refused_as_a_whole(dialect: Dialect) -> None:
-    """What is running cannot change, nor what leads into it; a cycle is refused with its path."""
+    """Running tasks and the dependencies into them cannot change; a cycle is refused with its path."""
     session = Session(dialect, Devices(seconds={"B": 5.0}))
     plan = dialect.plan("A", "B", "C", "D", lines=["A>B", "C>D"])
     session.agent()
@@ -255,7 +255,7 @@ async def test_one_answer_may_serve_several_ends(dialect: Dialect) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_single_id_will_do_for_on_task_id(dialect: Dialect) -> None:
+async def test_on_task_id_may_be_a_single_id(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     running = asyncio.ensure_future(session.orchestrate(dialect.plan("AB")))
     await at(1.5)
@@ -263,7 +263,7 @@ async def test_a_single_id_will_do_for_on_task_id(dialect: Dialect) -> None:
     assert (await running)["status"] == "completed"
 
 
-def test_edits_that_meet_on_different_tasks_both_count(dialect: Dialect) -> None:
+def test_concurrent_edits_of_different_tasks_both_apply(dialect: Dialect) -> None:
     """Two copies of one version, answered one after the other."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", "C", lines=["A>C", "B>C"])
@@ -273,7 +273,7 @@ def test_edits_that_meet_on_different_tasks_both_count(dialect: Dialect) -> None
             mine.add_task(TaskStar(f"after {event.task_id}"))
 
     class Hasty(Agent):
-        """Copies when it hears, and thinks on the side, so that two copies are of the same version."""
+        """Copies at once and answers later, so that two copies have the same version."""
 
         async def on_event(self, event: Any) -> None:
             if event.event_type in ENDS:
@@ -287,10 +287,10 @@ def test_edits_that_meet_on_different_tasks_both_count(dialect: Dialect) -> None
 
 
 @pytest.mark.virtual_time
-async def test_edits_that_meet_on_the_same_task_are_not_mixed(
+async def test_concurrent_edits_of_the_same_task_are_not_mixed(
     dialect: Dialect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second was made from a version in which the first had not been applied: it is refused whole, and said so."""
+    """The second copy does not have the change of the first: it is refused completely, with a warning."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
 
@@ -356,8 +356,8 @@ async def test_a_line_id_may_be_used_again_for_other_tasks(dialect: Dialect) -> 
 
 
 @pytest.mark.virtual_time
-async def test_a_task_of_the_copy_that_is_gone_stands_on_its_own(dialect: Dialect) -> None:
-    """The agent holds a handle of a task that somebody else has removed from the live plan."""
+async def test_a_handle_of_a_removed_task_leaves_the_plan(dialect: Dialect) -> None:
+    """The agent holds a handle of a task that another writer has removed from the live plan."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
     running = asyncio.ensure_future(session.orchestrate(plan))
@@ -372,8 +372,8 @@ async def test_a_task_of_the_copy_that_is_gone_stands_on_its_own(dialect: Dialec
 
 
 @pytest.mark.virtual_time
-async def test_an_agent_far_behind_is_compared_with_what_it_was_asked_about(dialect: Dialect) -> None:
-    """Of so old a JSON nothing is remembered; the plan at the end that is answered stands in for it."""
+async def test_a_very_old_copy_is_compared_with_the_plan_at_the_answered_end(dialect: Dialect) -> None:
+    """The version of so old a JSON is no longer stored; the plan at the answered end is used as the base."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
     text = plan.to_json()
@@ -390,9 +390,7 @@ async def test_an_agent_far_behind_is_compared_with_what_it_was_asked_about(dial
     assert plan.tasks["B"].description == "version 39", "what the agent did not change stays as it is"
 
 
-def test_nonsense_instead_of_a_plan_is_an_answer_without_changes(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_that_is_not_a_plan_changes_nothing(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
     session = Session(dialect, Devices())
     session.agent(lambda mine, event: {"tasks": []})
     with caplog.at_level(logging.WARNING):
@@ -400,7 +398,7 @@ def test_nonsense_instead_of_a_plan_is_an_answer_without_changes(
     assert f"must be a {dialect.noun}" in caplog.text
 
 
-def test_the_event_tells_the_agent_what_it_needs(dialect: Dialect) -> None:
+def test_the_event_has_the_data_that_an_agent_needs(dialect: Dialect) -> None:
     session = Session(dialect, Devices(answers={"A": "done"}))
     session.agent()
     plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
@@ -416,7 +414,7 @@ def test_the_event_tells_the_agent_what_it_needs(dialect: Dialect) -> None:
     assert (event.task_id, event.status, event.result.result, event.error) == ("A", "completed", "done", None)
 
 
-def test_an_agent_on_another_bus_is_not_heard(dialect: Dialect) -> None:
+def test_an_agent_on_another_bus_is_ignored(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.synchronizer.set_modification_timeout(5.0)
     elsewhere = EventBus()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
 
 class Misnaming(Agent):
-    """Publishes its copy under another id, as an agent does that made a new plan or does not know the id."""
+    """Publishes its copy under another id, like an agent that built a new plan or does not know the id."""
 
     named = ""
 
@@ -38,8 +38,8 @@ class Misnaming(Agent):
 
 
 @pytest.mark.parametrize("named", ["", "unheard of"])
-def test_the_task_decides_when_the_plan_is_not_known(dialect: Dialect, named: str) -> None:
-    """The origin matches by ``on_task_id`` alone. Before the mend the answer was ignored, and B waited 600 seconds."""
+def test_an_answer_with_an_unknown_plan_id_is_matched_by_task(dialect: Dialect, named: str) -> None:
+    """The origin matches by ``on_task_id`` alone. Before the fix the answer was ignored, and B waited 600 seconds."""
 
     def add(mine: Any, event: Any) -> None:
         if event.task_id == "A":
@@ -59,7 +59,7 @@ def test_the_task_decides_when_the_plan_is_not_known(dialect: Dialect, named: st
     }
 
 
-def test_the_ablation_without_the_task_the_plan_stands_until_the_timeout(
+def test_the_ablation_without_the_match_by_task_the_plan_waits_for_the_timeout(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asterism.compat.synchronizer.PlanSynchronizer._waiting", lambda self, tasks: set())
@@ -70,7 +70,7 @@ def test_the_ablation_without_the_task_the_plan_stands_until_the_timeout(
 
 
 @pytest.mark.virtual_time
-async def test_two_runs_that_wait_for_the_same_task_are_not_guessed_between(
+async def test_an_answer_is_ignored_if_two_runs_wait_for_its_task(
     dialect: Dialect, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = EventBus()
@@ -92,7 +92,7 @@ async def test_two_runs_that_wait_for_the_same_task_are_not_guessed_between(
 
 
 @pytest.mark.virtual_time
-async def test_an_answer_that_nobody_waits_for_is_said(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_for_no_waiting_run_is_logged(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
     session = Session(dialect, Devices())
     with caplog.at_level(logging.WARNING):
         running = asyncio.ensure_future(session.orchestrate(dialect.plan("A")))
@@ -108,7 +108,7 @@ async def test_an_answer_that_nobody_waits_for_is_said(dialect: Dialect, caplog:
 
 @pytest.mark.virtual_time
 async def test_the_other_plan_of_one_orchestrator_is_found(dialect: Dialect) -> None:
-    """The agent names a plan that is running, but it is the other one that has the task."""
+    """The agent names a running plan, but another plan has the task."""
     session = Session(dialect, Devices())
     plans = [dialect.plan("A", id="one"), dialect.plan("B", id="two")]
     runs = [asyncio.ensure_future(session.orchestrate(plan)) for plan in plans]
@@ -122,7 +122,7 @@ async def test_the_other_plan_of_one_orchestrator_is_found(dialect: Dialect) -> 
 
 @pytest.mark.virtual_time
 async def test_the_plan_of_another_orchestrator_is_found(dialect: Dialect) -> None:
-    """Both are on one bus, and the agent names the plan of the one that does not have the task."""
+    """Both are on one bus, and the agent names the plan that does not have the task."""
     bus = EventBus()
     one, two = Session(dialect, Devices(), bus), Session(dialect, Devices(), bus)
     plans = dialect.plan("A", id="one"), dialect.plan("B", id="two")
@@ -140,10 +140,10 @@ async def test_the_plan_of_another_orchestrator_is_found(dialect: Dialect) -> No
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("tasks", [None, [], "", 7])
-async def test_an_answer_without_a_task_is_ignored_and_said(
+async def test_an_answer_without_a_task_is_ignored_and_logged(
     dialect: Dialect, tasks: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The documents return before they look at the plan, silently."""
+    """The documented code returns silently before it looks at the plan."""
     session = Session(dialect, Devices())
     session.agent(seconds=1.0)
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""A graph may be as deep as it likes: nothing recurses, and nothing takes for ever."""
+"""Deep graphs: nothing recurses, and nothing takes too long."""
 
 from __future__ import annotations
 

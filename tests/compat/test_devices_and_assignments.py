@@ -1,4 +1,4 @@
-"""Devices that come and go, single tasks, and who does what: the documented manager."""
+"""The documented manager: devices that connect and disconnect, single tasks, assignments."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_a_device_that_disconnects_is_logged_and_published(dialect: Dialect, cap
 
 
 @each_dialect
-async def test_a_task_is_not_given_to_a_device_that_has_disconnected(dialect: Dialect) -> None:
-    """It is unplugged after the last look of the orchestrator; its task waits for it, and is not a failure."""
+async def test_a_task_is_not_assigned_to_a_disconnected_device(dialect: Dialect) -> None:
+    """It disconnects after the last poll of the orchestrator; its task waits for it and does not fail."""
     devices = Devices("one")
     session = Session(dialect, devices)
 
@@ -72,7 +72,7 @@ async def test_a_task_is_not_given_to_a_device_that_has_disconnected(dialect: Di
     assert statuses == ["disconnected", "connected"]
 
 
-def test_the_ablation_a_device_that_has_disconnected_gets_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ablation_a_disconnected_device_gets_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asterism.compat.managed_devices.Fleet.is_connected", lambda self, device: True)
     devices = Devices("one")
     session = Session(GALAXY, devices)
@@ -96,7 +96,7 @@ async def test_the_time_to_wait_for_a_device_can_be_set(dialect: Dialect) -> Non
         session.orchestrator.set_device_timeout(0)
 
 
-def test_a_manager_that_does_not_say_which_devices_there_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_manager_that_cannot_list_its_devices(caplog: pytest.LogCaptureFixture) -> None:
     class Reticent(Devices):
         def get_all_devices(self, connected: bool = False) -> Any:
             raise OSError("no registry")
@@ -104,7 +104,7 @@ def test_a_manager_that_does_not_say_which_devices_there_are(caplog: pytest.LogC
     session = Session(GALAXY, Reticent())
     session.agent()
     assert session.run(GALAXY.plan("A"))["status"] == "completed"
-    assert "could not say which devices there are" in caplog.text
+    assert "could not list its devices" in caplog.text
 
 
 # -- the orchestrator's other methods ----------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ PROFILES = {
 }
 
 
-def test_the_devices_that_are_there() -> None:
+def test_available_devices() -> None:
     devices = Devices(profiles={**PROFILES, "off": {}})
     devices.connected = ["pc", "phone"]
     expected = [

@@ -170,7 +170,7 @@ def test_the_life_of_a_star_by_hand() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"priority": "enormous"}, {"device_type": "toaster"}])
-def test_a_star_that_makes_no_sense(wrong: dict[str, Any]) -> None:
+def test_an_invalid_star(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         TaskStar("A", **wrong)
 
@@ -470,7 +470,7 @@ def test_json_round_trip(dialect: Dialect, tmp_path: Path) -> None:
 
 
 def test_json_without_the_function_of_a_condition() -> None:
-    """The function cannot be written. Until it is set again the condition cannot be judged, so nothing starts by it."""
+    """The function cannot be written. Until it is set again the condition cannot be evaluated, and no task starts."""
     line = TaskStarLine.create_conditional("A", "B", "fine", bool)
     read = TaskConstellation.from_json(GALAXY.plan("A", "B", lines=[line]).to_json())
     assert copy.deepcopy(read).mark_task_completed("A", True, result=1) == []
@@ -488,7 +488,7 @@ def test_json_holds_what_json_can_hold() -> None:
     assert "nan" in TaskConstellation.from_json(plan.to_json()).to_json()
 
 
-def test_what_things_look_like() -> None:
+def test_representations() -> None:
     line = TaskStarLine("A", "B")
     plan = GALAXY.plan("A", "B", lines=[line])
     assert repr(plan) == "<TaskConstellation 'plan' ready, 2 tasks>"
@@ -496,7 +496,7 @@ def test_what_things_look_like() -> None:
     assert repr(copy.deepcopy(line)) == "<TaskStarLine 'A' -> 'B' unconditional>"
 
 
-def test_json_that_somebody_else_wrote() -> None:
+def test_json_of_another_program() -> None:
     """Names of enumerations in capitals, lists instead of objects, and nothing that could be left out."""
     plan = TaskConstellation.from_dict(
         {

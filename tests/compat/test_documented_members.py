@@ -129,7 +129,7 @@ def _called(module: Any, owner: str) -> Any:
 
 
 def kind_of(thing: Any, member: str) -> str:
-    """What a class (or an instance) has under a name."""
+    """The kind of a member of a class or an instance."""
     owner = thing if isinstance(thing, type) else type(thing)
     if dataclasses.is_dataclass(owner) and member in {field.name for field in dataclasses.fields(owner)}:
         return FIELD

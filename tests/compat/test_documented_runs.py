@@ -77,7 +77,7 @@ def test_the_events_of_a_run(dialect: Dialect) -> None:
 
 
 @each_dialect
-def test_a_run_that_fails_says_so(dialect: Dialect) -> None:
+def test_a_failed_run_is_reported(dialect: Dialect) -> None:
     session = Session(dialect, Devices(answers={"A": RuntimeError("no")}))
     session.agent()
     assert session.run(dialect.plan("A"))["status"] == "failed"
@@ -105,8 +105,8 @@ async def test_reading_the_live_plan_shows_progress(dialect: Dialect) -> None:
 
 
 @each_dialect
-def test_what_was_done_by_hand_is_not_done_again(dialect: Dialect) -> None:
-    """A was finished by hand; B was marked as running, but nobody runs it."""
+def test_tasks_completed_by_hand_are_not_repeated(dialect: Dialect) -> None:
+    """A was finished by hand; B was marked as running, but is not being executed."""
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", "C", lines=["A>B", "B>C"])
@@ -131,7 +131,7 @@ def test_an_empty_plan(dialect: Dialect) -> None:
         (None, "astrology", "strategy must be one of"),
     ],
 )
-def test_what_cannot_run_is_refused(dialect: Dialect, assignments: Any, strategy: Any, said: str) -> None:
+def test_an_invalid_plan_is_refused(dialect: Dialect, assignments: Any, strategy: Any, said: str) -> None:
     session = Session(dialect, Devices("one"))
     plan = dialect.plan("A")
     with pytest.raises(ValueError, match=said):
@@ -141,7 +141,7 @@ def test_what_cannot_run_is_refused(dialect: Dialect, assignments: Any, strategy
 
 
 @each_dialect
-def test_more_that_cannot_run(dialect: Dialect) -> None:
+def test_unknown_tasks_and_devices_are_refused(dialect: Dialect) -> None:
     without = dialect.orchestrator_class()
     orchestrate = getattr(without, f"orchestrate_{dialect.noun}")
     with pytest.raises(ValueError, match="no device manager"):
@@ -203,8 +203,8 @@ def test_explicit_assignments_win(dialect: Dialect) -> None:
 
 
 @each_dialect
-def test_a_device_type_is_a_wish(dialect: Dialect) -> None:
-    """Fulfilled where a device has the type, whether its profile is a mapping or an object; dropped where none has."""
+def test_a_device_type_is_a_preference(dialect: Dialect) -> None:
+    """Honoured if a device has the type, with a mapping or an object as its profile; ignored if no device has it."""
     profiles = {
         "desk": {"device_type": "windows"},
         "phone": SimpleNamespace(device_type=DeviceType.ANDROID),
@@ -247,7 +247,7 @@ def test_a_task_that_no_device_can_take_fails_in_time(dialect: Dialect) -> None:
     assert "no device 'two' became available" in str(plan.tasks["A"].error)
 
 
-def test_a_manager_that_cannot_say_who_is_connected(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_manager_that_cannot_list_the_connected_devices(caplog: pytest.LogCaptureFixture) -> None:
     class Shaky(Devices):
         asked = 0
 
@@ -260,12 +260,12 @@ def test_a_manager_that_cannot_say_who_is_connected(caplog: pytest.LogCaptureFix
     session = Session(GALAXY, Shaky())
     session.agent()
     assert session.run(GALAXY.plan("A", "B", lines=["A>B"]))["status"] == "completed"
-    assert "could not say which devices are connected" in caplog.text
+    assert "could not list the connected devices" in caplog.text
 
 
 @each_dialect
 async def test_a_cancelled_task_satisfies_nothing(dialect: Dialect) -> None:
-    """A running task may be cancelled on the live plan; it is told to stop."""
+    """A running task may be cancelled on the live plan; it is asked to stop."""
     session = Session(dialect, Devices(seconds={"A": 100.0}))
     session.agent()
     plan = dialect.plan("A", "B", "X", lines=["A>B"])

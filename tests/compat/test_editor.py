@@ -1,4 +1,4 @@
-"""The editor: every command is an edit of the core, refused whole or done whole, and undone by the core's inverse."""
+"""The editor: every command is an edit of the core, refused or done completely, and undone by the core's inverse."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_removed_task_comes_back_with_its_dependencies_and_its_handle() -> Non
     assert editor.constellation.tasks["clean"].description == "it is in the plan again"
 
 
-def test_undo_does_not_overwrite_what_somebody_else_has_changed() -> None:
+def test_undo_does_not_overwrite_a_later_change() -> None:
     editor = pipeline()
     editor.update_task("train", description="mine")
     editor.constellation.tasks["train"].description = "yours"
@@ -226,7 +226,7 @@ def test_building_from_lists_and_clearing() -> None:
     assert plan.task_count == 2
 
 
-def test_batch_operations_go_on_after_a_failure() -> None:
+def test_batch_operations_continue_after_a_failure() -> None:
     editor = ConstellationEditor()
     results = editor.batch_operations(
         [
@@ -280,7 +280,7 @@ def test_parts_and_merging() -> None:
     assert look(editor.constellation) == before
 
 
-def test_observers_hear_of_each_command(caplog: pytest.LogCaptureFixture) -> None:
+def test_observers_are_called_after_each_command(caplog: pytest.LogCaptureFixture) -> None:
     editor, heard = ConstellationEditor(), list[tuple[str, Any]]()
 
     def observer(source: Any, command: str, result: Any) -> None:
@@ -326,7 +326,7 @@ def test_commands_by_name(tmp_path: Path) -> None:
     assert editor.execute_command_by_name("load_constellation", file_path=str(tmp_path / "plan.json")).task_count == 2
 
 
-def test_looking(capsys: pytest.CaptureFixture[str]) -> None:
+def test_queries(capsys: pytest.CaptureFixture[str]) -> None:
     editor = pipeline()
     assert editor.validate_constellation() == (True, [])
     assert not editor.has_cycles()
@@ -352,7 +352,7 @@ def test_looking(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 async def test_the_editor_edits_a_plan_that_runs(dialect: Dialect) -> None:
-    """Its commands are edits like any other: checked against what has started, and undone as long as nothing has."""
+    """Its commands are edits like any other: checked against started tasks, and undone while none has started."""
     editor_class = getattr(dialect.module, f"{dialect.noun.capitalize()}Editor")
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
@@ -410,7 +410,7 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=60)
 def test_undo_returns_to_every_state_in_turn(steps: list[Any]) -> None:
-    """Whatever was done, undone and done again: all the way back and forth passes through the same states."""
+    """Undoing and redoing all commands passes through the same states."""
     editor = ConstellationEditor()
     for number, (what, *where) in enumerate(steps):
         lines = editor.list_dependencies()

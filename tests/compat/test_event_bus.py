@@ -1,4 +1,4 @@
-"""The bus: queues that nobody waits for, and the one observer that is told at once."""
+"""The bus: a queue per observer, and the prompt observer that is called at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Slow(IEventObserver):
         self.seen.append(event.data.get("n"))
 
 
-async def test_observers_get_what_they_asked_for() -> None:
+async def test_observers_get_the_types_they_subscribed_to() -> None:
     bus = EventBus()
     everything, some = Diary(bus), Diary(EventBus())
     bus.subscribe(some, {EventType.TASK_FAILED})
@@ -47,7 +47,7 @@ async def test_observers_get_what_they_asked_for() -> None:
     assert len(everything.events) == 5
 
 
-async def test_publishing_waits_for_nobody_and_keeps_the_order() -> None:
+async def test_publishing_does_not_wait_and_keeps_the_order() -> None:
     bus, slow = EventBus(), Slow(4.0)
     quick = Diary(bus)
     bus.subscribe(slow)
@@ -83,7 +83,7 @@ async def test_an_observer_that_fails_misses_nothing(complaints: list[str]) -> N
     complaints.clear()
 
 
-async def test_a_prompt_observer_is_told_at_once_and_cannot_harm(complaints: list[str]) -> None:
+async def test_a_prompt_observer_is_called_at_once_and_its_errors_are_caught(complaints: list[str]) -> None:
     class Prompt(events.PromptObserver):
         seen = 0
 
@@ -94,7 +94,7 @@ async def test_a_prompt_observer_is_told_at_once_and_cannot_harm(complaints: lis
     bus, prompt = EventBus(), Prompt()
     bus.subscribe(prompt)
     diary = Diary(bus)
-    bus.hand_out(event())
+    bus.deliver(event())
     assert prompt.seen == 1
     await bus.drain(1.0)
     assert len(diary.events) == 1
@@ -116,7 +116,7 @@ async def test_an_observer_may_be_a_plain_function_of_its_events() -> None:
 
 
 async def test_an_observer_that_never_catches_up_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LIMIT", 3)
+    monkeypatch.setattr(events, "QUEUE_LIMIT", 3)
     bus, slow = EventBus(), Slow(1.0)
     bus.subscribe(slow)
     for n in range(10):

@@ -1,4 +1,4 @@
-"""Where the documented system is known to go wrong, ours does not: one test for each of its defects."""
+"""One test for each known defect of the documented system, which Asterism does not have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
 
 class Restless(Agent):
-    """Rewrites what has not started: adds and removes, after a time that varies, with copies of either kind."""
+    """Rewrites tasks that have not started: adds and removes, after a time that varies, with copies of either kind."""
 
     def __init__(self, dialect: Dialect, bus: Any, random: random.Random) -> None:
         super().__init__(dialect, bus, self.rewrite)
@@ -36,7 +36,7 @@ class Restless(Agent):
         self.thinking: list[Any] = []
 
     async def on_event(self, event: Event) -> None:
-        """Thinks about several ends at once, so that answers overlap."""
+        """Works on several ends at once, so that answers overlap."""
         if event.event_type in ENDS:
             self.seconds = self.random.choice([0.0, 0.1, 0.7, 1.0, 2.5])
             self.thinking.append(asyncio.ensure_future(super().on_event(event)))
@@ -132,7 +132,7 @@ async def test_two_orchestrators_on_the_bus_of_the_process_keep_apart(dialect: D
 
 @pytest.mark.virtual_time
 async def test_two_plans_of_one_id_on_one_bus_are_refused(dialect: Dialect) -> None:
-    """Events name a plan by its id: nobody could tell the two apart."""
+    """Events name a plan by its id, so the two could not be told apart."""
     one, two = Session(dialect, Devices(), get_event_bus()), Session(dialect, Devices(), get_event_bus())
     one.agent()
     running = asyncio.ensure_future(one.orchestrate(dialect.plan("A")))
@@ -142,7 +142,7 @@ async def test_two_plans_of_one_id_on_one_bus_are_refused(dialect: Dialect) -> N
     await running
 
 
-def test_a_success_only_dependent_of_a_failed_task_does_not_wait_for_ever(dialect: Dialect) -> None:
+def test_a_success_only_dependent_of_a_failed_task_does_not_wait_forever(dialect: Dialect) -> None:
     session = Session(dialect, Devices(answers={"A": RuntimeError("broken")}))
     session.agent()
     plan = dialect.plan("A", "B", "C", "X", lines=[TaskStarLine.create_success_only("A", "B"), "B>C"])
@@ -161,7 +161,7 @@ def test_a_success_only_dependent_of_a_failed_task_does_not_wait_for_ever(dialec
 
 @pytest.mark.virtual_time
 async def test_a_stale_copy_overwrites_neither_removed_nor_finished_tasks(dialect: Dialect) -> None:
-    """The copy is from before the run: in it A has not run, B is still there, and nothing is known of C's success."""
+    """The copy is from before the run: in it A has not run, B is still there, and C has not succeeded yet."""
     session = Session(dialect, Devices(answers={"A": "A's own", "C": "C's own"}))
     plan = dialect.plan("A", "B", "C", "D", lines=["A>B", "C>D"])
     stale = copy.deepcopy(plan)
@@ -198,7 +198,7 @@ def test_a_copy_cannot_forge_a_status(dialect: Dialect, caplog: pytest.LogCaptur
     assert "the copy says that 'B' is completed; it is pending" in caplog.text
 
 
-def test_between_two_ends_the_one_that_the_device_reported_stands(dialect: Dialect) -> None:
+def test_the_end_that_the_device_reported_wins(dialect: Dialect) -> None:
     session = Session(dialect, Devices(seconds={"B": 2.0}, answers={"B": RuntimeError("really")}))
 
     def flatter(mine: Any, event: Any) -> None:
@@ -226,7 +226,7 @@ async def test_progress_cannot_be_claimed_on_the_live_plan(dialect: Dialect) -> 
         lambda: star.complete_with_failure(RuntimeError("forged")),
         lambda: plan.tasks["B"].start_execution(),
     ):
-        with pytest.raises(ModificationRejected, match="reported by devices"):
+        with pytest.raises(ModificationRejected, match="devices report the progress"):
             claim()
     await running
     assert session.devices.started == ["A", "B"]
@@ -257,7 +257,7 @@ def test_a_failing_agent_stalls_the_plan_no_longer_than_the_timeout(dialect: Dia
     agent = session.agent(fail)
     assert session.run(dialect.plan("A", "B", lines=["A>B"]))["status"] == "completed"
     assert session.devices.at("B") == 31.0
-    assert agent.heard == ["A", "B"], "it is told of the next end all the same"
+    assert agent.heard == ["A", "B"], "it still receives the next end"
     assert "the model is not available" in complaints[0]
     complaints.clear()
 
@@ -273,13 +273,11 @@ async def test_an_agent_that_hangs_does_not_stall_the_end(dialect: Dialect) -> N
     )  # twice a second and the timeout, and one second for observers to catch up
 
 
-def test_an_invalid_copy_is_refused_whole_and_the_plan_goes_on(
-    dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_copy_is_refused_and_the_plan_continues(dialect: Dialect, caplog: pytest.LogCaptureFixture) -> None:
     def break_it(mine: Any, event: Any) -> Any:
         if event.task_id != "A":
             return None
-        line = TaskStarLine("A", "B", DependencyType.CONDITIONAL, condition="a function that nobody knows")
+        line = TaskStarLine("A", "B", DependencyType.CONDITIONAL, condition="an unknown function")
         built = dialect.plan("A", "B", "extra", lines=[line])
         return built
 
@@ -414,7 +412,7 @@ async def test_no_timer_is_left_when_everything_is_answered(dialect: Dialect) ->
 
 @pytest.mark.virtual_time
 async def test_no_timer_is_leaked(dialect: Dialect) -> None:
-    """Two hundred ends are pending at once, on one timer; afterwards there is none."""
+    """Two hundred ends are pending at once, on one timer, which is removed afterwards."""
 
     session = Session(dialect, Devices())
     names = [f"t{i}" for i in range(200)]

@@ -26,7 +26,7 @@ each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
 
 class Modifying(IEventObserver):
-    """An agent that says what it has changed from what, and how long it took."""
+    """An agent that reports the old plan, the new plan, and the time it took."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -101,7 +101,7 @@ def test_the_figures_of_a_session(dialect: Dialect) -> None:
     assert json.dumps(metrics)
 
 
-def test_an_observer_that_heard_nothing_has_figures_too() -> None:
+def test_an_observer_without_events_has_metrics_too() -> None:
     metrics = SessionMetricsObserver("empty").get_metrics()
     assert metrics["task_statistics"]["success_rate"] == 0.0
     assert metrics["constellation_statistics"]["average_constellation_duration"] == 0.0

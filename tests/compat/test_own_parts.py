@@ -27,7 +27,7 @@ pytestmark = pytest.mark.virtual_time
 
 
 class GatheringBus:
-    """A bus as the documents show one: publishing waits for all observers at once. It knows nothing of ours."""
+    """A bus as the documents show one: publishing waits for all observers at once. It uses nothing of Asterism."""
 
     def __init__(self) -> None:
         self.observers: list[tuple[Any, set[EventType] | None]] = []
@@ -46,7 +46,7 @@ class GatheringBus:
 
 
 class LoggingBus(EventBus):
-    """A subclass that overrides ``publish_event`` to look at what goes through."""
+    """A subclass that overrides ``publish_event`` to record the events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ each_bus = pytest.mark.parametrize("make_bus", [EventBus, GatheringBus, LoggingB
 
 
 def orchestrated(dialect: Dialect, bus: Any, synchronizer: Any, plan: Any, *, seed: int | None = None) -> Devices:
-    """Run a plan with an agent that thinks for two seconds and replaces B."""
+    """Run a plan with an agent that replaces B after two seconds."""
     devices = Devices("one", "two")
     orchestrator = dialect.orchestrator_class(devices, event_bus=bus)
     orchestrator.set_modification_synchronizer(synchronizer(orchestrator))
@@ -128,7 +128,7 @@ def orchestrated(dialect: Dialect, bus: Any, synchronizer: Any, plan: Any, *, se
 
 @each_dialect
 @each_bus
-def test_a_bus_of_ones_own_loses_no_end(dialect: Dialect, make_bus: Any) -> None:
+def test_a_custom_bus_loses_no_end(dialect: Dialect, make_bus: Any) -> None:
     for seed in SEEDS:
         plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
         devices = orchestrated(dialect, make_bus(), dialect.synchronizer_class, plan, seed=seed)
@@ -138,7 +138,7 @@ def test_a_bus_of_ones_own_loses_no_end(dialect: Dialect, make_bus: Any) -> None
 
 @each_dialect
 @each_bus
-def test_a_synchronizer_of_ones_own_holds_the_plan_and_merges(dialect: Dialect, make_bus: Any) -> None:
+def test_a_custom_synchronizer_holds_the_plan_and_merges(dialect: Dialect, make_bus: Any) -> None:
     for seed in SEEDS:
         plan = dialect.plan("A", "B", "C", lines=["A>B", "A>C"])
         own = OwnSynchronizer(dialect)
@@ -147,15 +147,13 @@ def test_a_synchronizer_of_ones_own_holds_the_plan_and_merges(dialect: Dialect, 
         assert own.waited >= 2
 
 
-def test_the_ablation_a_bus_of_ones_own_that_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, complaints: list[str]
-) -> None:
+def test_the_ablation_without_the_wait_for_a_custom_bus(monkeypatch: pytest.MonkeyPatch, complaints: list[str]) -> None:
     """Without the wait for the bus the synchronizer does not know of the end yet, and B starts."""
 
     async def at_once(self: Any, observer: object, timeout: float) -> None:
         return None
 
-    monkeypatch.setattr("asterism.compat.event_outlet.Outlet.delivered", at_once)
+    monkeypatch.setattr("asterism.compat.event_bus.Outlet.delivered", at_once)
     plan = GALAXY.plan("A", "B", lines=["A>B"])
     devices = orchestrated(GALAXY, LoggingBus(), GALAXY.synchronizer_class, plan)
     assert "B" in devices.started
@@ -171,7 +169,7 @@ class Filtering(ConstellationModificationSynchronizer):
 
 
 class Thoughtful(ConstellationModificationSynchronizer):
-    """Takes its time before it registers an end."""
+    """Waits before it registers an end."""
 
     async def on_event(self, event: Event) -> None:
         await asyncio.sleep(0.5)
@@ -274,7 +272,7 @@ async def test_two_plans_of_one_id_are_refused_on_any_bus() -> None:
     await running
 
 
-def test_a_synchronizer_that_hands_over_nonsense_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_merge_result_of_a_synchronizer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     own = OwnSynchronizer(GALAXY)
     own.current = "no plan at all"
     own.merge = lambda live: own.current  # type: ignore[method-assign]
@@ -297,8 +295,8 @@ def test_a_slow_observer_of_a_gathering_bus_delays_no_other_event() -> None:
     assert len(bus.published) == 6
 
 
-def test_what_ones_own_synchronizer_writes_into_a_copy_shows_there() -> None:
-    """The documented merge, by hand: the private fields of a copy that nobody runs."""
+def test_private_fields_written_into_a_copy_are_visible_there() -> None:
+    """The documented merge, by hand: the private fields of an idle copy."""
     live = GALAXY.plan("Z", "A", "B", lines=["A>B", "B>Z"])
     mine = copy.deepcopy(live)
     live.mark_task_completed("A", True, result=1)

@@ -1,4 +1,4 @@
-"""Programs as somebody writes them from the origin's public pages, with only the import lines changed."""
+"""Programs written from the origin's public pages, with only the import lines changed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_request_as_a_device_gets_it() -> None:
 
 
 def test_routing_by_the_size_of_the_data() -> None:
-    """Two conditional lines, of which one holds; and a recovery that runs only after a failure."""
+    """Two conditional lines, one true and one false; and a recovery that runs only after a failure."""
     devices = Devices(answers={"analyze": {"row_count": 2_000_000}, "gpu": RuntimeError("out of memory")})
     constellation = TaskConstellation(name="routing")
     for task_id in ("analyze", "gpu", "cpu", "recover"):
@@ -242,7 +242,7 @@ def test_an_observer_that_measures_from_the_event() -> None:
     assert times[1] == 1.0
 
 
-async def test_the_manager_assigns_and_the_orchestrator_keeps_to_it() -> None:
+async def test_the_orchestrator_uses_the_assignments_of_the_manager() -> None:
     devices = Devices(profiles={"pc": {"device_type": "windows"}, "phone": {"device_type": "android"}})
     manager, constellation = ConstellationManager(devices, enable_logging=True), TaskConstellation()
     constellation.add_task(TaskStar("mail", description="write", device_type="windows"))

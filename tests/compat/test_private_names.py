@@ -1,4 +1,4 @@
-"""Private names that the documents show: writing one has an effect or raises, never nothing."""
+"""Private names that the documents show: writing one has an effect or raises."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHEN = datetime(2026, 1, 2, tzinfo=UTC)
     ],
 )
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_is_written_is_read(name: str, value: Any, alone: bool) -> None:
+def test_private_fields_can_be_written_and_read(name: str, value: Any, alone: bool) -> None:
     star = TaskStar("A")
     plan = GALAXY.plan(star) if not alone else None
     setattr(star, f"_{name}", value)
@@ -51,7 +51,7 @@ def test_what_is_written_is_read(name: str, value: Any, alone: bool) -> None:
 @pytest.mark.parametrize(
     "name", ["task_id", "task_data", "current_retry", "dependencies", "dependents", "created_at", "updated_at"]
 )
-def test_what_cannot_be_written_says_so(name: str) -> None:
+def test_writing_a_read_only_name_raises(name: str) -> None:
     star = GALAXY.plan("A", "B", lines=["A>B"]).tasks["A"]
     before = getattr(star, f"_{name}")
     with pytest.raises(AttributeError, match=f"_{name} cannot be written"):
@@ -83,7 +83,7 @@ def test_a_condition_is_judged_again_when_the_result_is_written() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
-async def test_a_plan_that_runs_refuses_them(dialect: Dialect) -> None:
+async def test_a_running_plan_refuses_writes_to_private_names(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", lines=["A>B"])
@@ -91,13 +91,13 @@ async def test_a_plan_that_runs_refuses_them(dialect: Dialect) -> None:
     await at(0.5)
     for name, value in (("_status", TaskStatus.COMPLETED), ("_result", 1), ("_execution_end_time", WHEN)):
         for task in plan.tasks.values():
-            with pytest.raises(ModificationRejected, match="reported by devices"):
+            with pytest.raises(ModificationRejected, match="devices report the progress"):
                 setattr(task, name, value)
     await running
     assert session.devices.started == ["A", "B"]
 
 
-def test_the_windows_of_a_plan_cannot_be_written_through() -> None:
+def test_the_mappings_of_a_plan_are_read_only() -> None:
     plan = GALAXY.plan("A", "B", lines=["A>B"])
     for window in (plan.tasks, plan.dependencies, plan._tasks, plan._dependencies):
         with pytest.raises(TypeError):
@@ -156,7 +156,7 @@ async def test_pending_modifications_can_be_deleted_and_cleared(dialect: Dialect
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
-async def test_what_is_added_to_the_pending_modifications_holds_the_plan(dialect: Dialect) -> None:
+async def test_an_added_pending_modification_holds_the_plan(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     running = asyncio.ensure_future(session.orchestrate(dialect.plan("A", "B", lines=["A>B"])))
@@ -216,7 +216,7 @@ def test_the_other_private_names_of_the_synchronizer() -> None:
 
 
 def test_a_subclass_may_write_the_current_plan_in_a_run() -> None:
-    """The documented handler writes ``_current_constellation``; it is merged before anything follows."""
+    """The documented handler writes ``_current_constellation``; it is merged before the next dispatch."""
 
     class Own(GALAXY.synchronizer_class):  # type: ignore[misc, name-defined]
         async def _handle_constellation_event(self, event: Any) -> None:

@@ -44,8 +44,8 @@ def test_the_same_plan_may_be_run_three_times(dialect: Dialect) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_cancelled_plan_goes_on_with_new_tasks_below_an_end_that_nobody_answered(dialect: Dialect) -> None:
-    """A's end was not answered when the run was cancelled: it must not hold what is added below it for ever."""
+async def test_a_cancelled_plan_continues_with_new_tasks_below_an_unanswered_end(dialect: Dialect) -> None:
+    """A's end was not answered when the run was cancelled: it must not hold tasks added below it forever."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
     running = asyncio.ensure_future(session.orchestrate(plan))
@@ -63,7 +63,7 @@ async def test_a_cancelled_plan_goes_on_with_new_tasks_below_an_end_that_nobody_
 
 
 @pytest.mark.virtual_time
-async def test_what_has_ended_cannot_be_changed_afterwards_either(dialect: Dialect) -> None:
+async def test_ended_tasks_cannot_be_changed_after_the_run(dialect: Dialect) -> None:
     session = Session(dialect, Devices())
     session.agent()
     plan = dialect.plan("A", "B", lines=["A>B"])
@@ -88,8 +88,8 @@ async def test_what_has_ended_cannot_be_changed_afterwards_either(dialect: Diale
     assert other.state == "cancelled", "a change that is refused opens nothing"
 
 
-def test_an_agent_that_comes_too_late_changes_nothing(dialect: Dialect) -> None:
-    """Between the end of a run and its return the plan is not opened again: nobody would run what is added."""
+def test_an_answer_after_the_end_of_the_run_changes_nothing(dialect: Dialect) -> None:
+    """Between the end of a run and its return the plan is not opened again: added tasks would never run."""
     session = Session(dialect, Devices())
     session.synchronizer.set_modification_timeout(0.5)
     refused: list[str] = []
@@ -138,7 +138,7 @@ def test_a_failed_task_may_be_retried_by_hand_and_run_again(dialect: Dialect) ->
     assert session.diary.tasks(type(session.diary.events[0].event_type).TASK_STARTED) == ["A", "B", "A"]
 
 
-def test_what_was_given_up_below_a_failure_runs_after_its_retry(dialect: Dialect) -> None:
+def test_tasks_given_up_below_a_failure_run_after_its_retry(dialect: Dialect) -> None:
     """The documented system leaves such tasks pending. Here the end of a run cancels them; a retry puts them back."""
     session = Session(dialect, Devices(answers={"A": [RuntimeError("no"), "yes"]}))
     session.agent()

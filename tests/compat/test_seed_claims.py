@@ -1,4 +1,4 @@
-"""What the documentation claims of its locking, shown: the race it removes, the merge, the timeout, the batch."""
+"""The claims of the documentation about its locking: the race it removes, the merge, the timeout, the batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asterism.compat.documented_events import PromptObserver
+from asterism.compat.event_bus import PromptObserver
 from asterism.compat.galaxy import EventType, TaskStar, TaskStarLine, TaskStatus
 from asterism.compat.vocabulary import STATE_LEVELS
 from tests.compat.compat_scenes import DIALECTS, SEEDS, Devices, Dialect, Session, at
@@ -37,7 +37,7 @@ def test_scenario_without_locking(dialect: Dialect, seconds: float) -> None:
 
 
 def test_without_a_synchronizer_the_race_is_there(dialect: Dialect) -> None:
-    """The ablation: the same agent, and nobody who makes the orchestrator wait for it."""
+    """The ablation: the same agent, without a synchronizer to make the orchestrator wait for it."""
     session = Session(dialect, Devices())
     session.bus.unsubscribe(session.synchronizer)
     session.agent(lambda mine, event: mine.remove_task("B") if event.task_id == "A" else None, 0.5)
@@ -45,8 +45,8 @@ def test_without_a_synchronizer_the_race_is_there(dialect: Dialect) -> None:
     assert session.devices.started == ["A", "B"]
 
 
-def test_the_end_is_pending_before_anything_can_follow(dialect: Dialect) -> None:
-    """Registered in the very call that publishes: whoever hears of the end finds it pending."""
+def test_the_end_is_pending_before_any_dispatch(dialect: Dialect) -> None:
+    """Registered in the call that publishes: every observer of the end finds it pending."""
     session = Session(dialect, Devices())
     pending_when_heard: list[bool] = []
 
@@ -107,7 +107,7 @@ async def test_the_merge_keeps_what_completed_while_the_edit_was_in_flight(diale
 
 @pytest.mark.virtual_time
 async def test_the_same_merge_by_hand(dialect: Dialect) -> None:
-    """The documented method, with no orchestrator anywhere."""
+    """The documented method, without an orchestrator."""
     synchronizer = dialect.synchronizer_class(None)
     live = dialect.plan("A", "B", "C")
     live.tasks["A"].start_execution()
@@ -137,7 +137,7 @@ def test_nothing_to_merge_returns_the_plan_itself(dialect: Dialect) -> None:
     assert getattr(synchronizer, f"merge_and_sync_{dialect.noun}_states")(plan) is plan
 
 
-def test_states_are_ordered_by_how_far_a_task_has_come(dialect: Dialect) -> None:
+def test_states_are_ordered_by_progress(dialect: Dialect) -> None:
     assert STATE_LEVELS == {
         TaskStatus.PENDING: 0,
         TaskStatus.WAITING_DEPENDENCY: 1,
@@ -154,7 +154,7 @@ def test_states_are_ordered_by_how_far_a_task_has_come(dialect: Dialect) -> None
 
 
 def test_the_timeout_never_deadlocks(dialect: Dialect) -> None:
-    """Nobody ever answers: each end holds the plan for the timeout, 600 seconds by default, and no longer."""
+    """No answer ever arrives: each end holds the plan for the timeout, 600 seconds by default, and no longer."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", lines=["A>B"])
     assert session.run(plan)["status"] == "completed"
@@ -218,7 +218,7 @@ async def test_waiting_by_hand(dialect: Dialect) -> None:
     loop = asyncio.get_running_loop()
     assert await synchronizer.wait_for_pending_modifications() is True
     await synchronizer.on_event(dialect.ended("A"))
-    await synchronizer.on_event(dialect.ended("A"))  # the same end, told twice
+    await synchronizer.on_event(dialect.ended("A"))  # the same end, published twice
     waiting = asyncio.ensure_future(synchronizer.wait_for_pending_modifications())
     await at(1.0)
     await synchronizer.on_event(dialect.ended("B"))
@@ -243,7 +243,7 @@ async def test_waiting_by_hand(dialect: Dialect) -> None:
     }
 
 
-def test_running_tasks_go_on_while_the_plan_is_held(dialect: Dialect) -> None:
+def test_running_tasks_continue_while_the_plan_is_held(dialect: Dialect) -> None:
     session = Session(dialect, Devices(seconds={"long": 4.0}))
     plan = dialect.plan("A", "long", "B", lines=["A>B"])
     session.agent(seconds=2.0)
@@ -253,7 +253,7 @@ def test_running_tasks_go_on_while_the_plan_is_held(dialect: Dialect) -> None:
 
 
 def test_ends_that_come_together_are_answered_before_anything_starts(dialect: Dialect) -> None:
-    """The batch: A, B and C end at once; nothing follows until the last of the three answers is in."""
+    """The batch: A, B and C end at once; nothing is dispatched until the last of the three answers has arrived."""
     session = Session(dialect, Devices())
     plan = dialect.plan("A", "B", "C", "D", lines=["A>D"])
     agent = session.agent(seconds=1.0)

@@ -1,4 +1,4 @@
-"""What the documented members of tasks, lines and plans do."""
+"""The documented members of tasks, lines and plans."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_retrying_by_hand() -> None:
         star.retry()
 
 
-def test_a_retry_waits_for_nobody_who_has_gone_on() -> None:
+def test_a_retry_is_refused_after_a_dependent_has_started() -> None:
     plan = GALAXY.plan(
         TaskStar("A", retry_count=1), "B", "C", lines=["A>B", TaskStarLine.create_success_only("A", "C")]
     )
@@ -344,6 +344,6 @@ def test_displaying(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("data", [{"tasks": ["A"]}, {"tasks": [{"task_id": "A"}], "dependencies": [7]}])
-def test_nonsense_in_a_plan_is_a_value_error(data: Any) -> None:
-    with pytest.raises(ValueError, match="is an object"):
+def test_invalid_parts_of_a_plan_are_a_value_error(data: Any) -> None:
+    with pytest.raises(ValueError, match="must be an object"):
         TaskConstellation.from_dict(data)

@@ -1,4 +1,4 @@
-"""Observers that wait for a later event inside their handler: they get it, and the plan does not stall."""
+"""Observers that wait for a later event inside their handler: they receive it, and the plan does not stall."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Batching(IEventObserver):
 
 @pytest.mark.virtual_time
 async def test_an_agent_that_waits_for_a_second_end_does_not_stall_the_plan(dialect: Dialect) -> None:
-    """Before the mend the second end was queued behind the handler of the first, and C waited 600 seconds."""
+    """Before the fix the second end was queued behind the handler of the first, and C waited 600 seconds."""
     session = Session(dialect, Devices())
     session.bus.subscribe(Batching(session, 2))
     plan = dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"])
     await session.orchestrate(plan)
-    assert session.devices.at("C") == 1.0 + buses.PATIENCE
+    assert session.devices.at("C") == 1.0 + buses.HANDLER_TIMEOUT
     assert session.synchronizer.get_statistics()["timeout_modifications"] == 0
 
 
 @pytest.mark.virtual_time
-async def test_the_ablation_without_patience_the_plan_stands_until_the_timeout(
+async def test_the_ablation_without_overlap_the_plan_waits_for_the_timeout(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buses, "PATIENCE", 1e9)
+    monkeypatch.setattr(buses, "HANDLER_TIMEOUT", 1e9)
     session = Session(dialect, Devices())
     session.bus.subscribe(Batching(session, 2))
     await session.orchestrate(dialect.plan("A", "B", "C", "D", lines=["A>C", "B>D"]))
@@ -111,7 +111,7 @@ async def test_a_quick_handler_is_never_overlapped(dialect: Dialect) -> None:
         async def on_event(self, event: Event) -> None:
             inside.append(1)
             most.append(len(inside))
-            await asyncio.sleep(buses.PATIENCE - 0.5)
+            await asyncio.sleep(buses.HANDLER_TIMEOUT - 0.5)
             inside.pop()
 
     bus = EventBus()
@@ -123,7 +123,7 @@ async def test_a_quick_handler_is_never_overlapped(dialect: Dialect) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_an_observer_that_was_unsubscribed_while_it_was_busy_hears_no_more(dialect: Dialect) -> None:
+async def test_an_observer_unsubscribed_while_busy_gets_no_more_events(dialect: Dialect) -> None:
     class Busy(IEventObserver):
         heard = 0
 
@@ -141,7 +141,7 @@ async def test_an_observer_that_was_unsubscribed_while_it_was_busy_hears_no_more
 
 
 @pytest.mark.virtual_time
-async def test_a_handler_that_is_cancelled_from_inside_loses_only_its_own_event(
+async def test_a_handler_cancelled_from_inside_loses_only_its_own_event(
     dialect: Dialect, complaints: list[str]
 ) -> None:
     class Cancelled(IEventObserver):

@@ -29,7 +29,7 @@ TIMES = st.floats(1_000_000.0, 1_000_000.0 + MAX_CLOCK_STEP_BACK)
 
 
 def own(step: str, run: Run, now: float) -> Run:
-    """One step of whoever may take it."""
+    """One step of a party that may take it."""
     grant = run.grant or transitions.Grant(run.id, "", 0)
     steps: dict[str, Any] = {
         "assign": lambda: transitions.assign(run, KITCHEN, FLOW, by="ann", now=now),

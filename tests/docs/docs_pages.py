@@ -1,4 +1,5 @@
-"""Runs one page of the documentation as a reader would: ``python docs_pages.py README.md``, in an empty directory.
+"""Runs one page of the documentation as a reader would: ``python docs_pages.py README.md``, in an empty directory. A
+second argument is the descriptor of a connection to a server of forked commands.
 
 The blocks of a page run from top to bottom. What the fence says decides what happens to a block:
 
@@ -11,18 +12,18 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 ``console exit=64``            the same, and the last command ends with that exit code instead of 0
 =============================  =====================================================================================
 
-In expected output ``...`` stands for anything, as in doctest, and blanks do not count. Of the commands, ``asterism``,
+In expected output ``...`` stands for anything, as in doctest; blanks do not count, and neither does the time in front
+of an event (``0.35  a started``). Of the commands, ``asterism``,
 ``python FILE`` and ``python -m MODULE`` are executed, with ``NAME=value`` in front of them in their environment;
 ``make`` must name a target of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
 
 ``export NAME=value`` holds for the rest of the page, and so does ``NAME=$(command)``: from then on ``$NAME`` is what
-the command printed. A command that ends in ``< FILE`` reads that file, and what one prints that ends in ``> FILE`` goes
-there. A command that ends in ``&`` is left running: the page goes on when it has printed what it should, and at the end
-of the page it gets SIGTERM and has to exit with 0.
+the command printed. A command that ends in ``< FILE`` reads that file, and one that ends in ``> FILE`` writes its
+output there. A command that ends in ``&`` is left running: the page continues when it has printed the expected text.
+At the end of the page it gets SIGTERM and has to exit with 0.
 
-Three things are not what the page says. Programs that readers have and test machines may not are stood in for by those
-in ``stand_ins``. Where a page names the server ``DATABASE``, it gets a real one that is started for it. And where it
-listens at ``PLACE``, it does so at a port of this machine that nobody else has.
+Three things differ from the page. Programs that test machines may lack are replaced by those in ``stand_ins``. A page
+that names the server ``DATABASE`` gets a real server. A page that listens at ``PLACE`` gets a free port instead.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import doctest
+import importlib
 import io
 import os
 import random
@@ -45,9 +47,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+if __name__ == "__main__":  # readers do not have this folder: only the tests themselves are imported from there
+    sys.path[0] = str(ROOT)
+    importlib.import_module("tests")
+    del sys.path[0]
+
+from tests.forked_commands import ForkedCommand, Server  # noqa: E402
+
 DATABASE = "postgresql://asterism@db.example.org/fleet"
 PLACE = "127.0.0.1:7420"
-COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'asterism'; from asterism.cli.main import main; main()"]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>.*)$")
 
 
@@ -126,10 +134,11 @@ def at_home(folder: Path) -> dict[str, str]:
 
 
 class Page:
-    """One page on its way from top to bottom. ``database`` is what ``DATABASE`` stands for."""
+    """One page on its way from top to bottom. ``database`` is what ``DATABASE`` stands for, ``server`` starts the
+    commands of ``asterism``."""
 
-    def __init__(self, path: Path, database: str = DATABASE) -> None:
-        self.path, self.database = path, database
+    def __init__(self, path: Path, database: str = DATABASE, server: Server | None = None) -> None:
+        self.path, self.database, self.server = path, database, server
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.printed = ""
         self._left_running: list[tuple[Command, subprocess.Popen[str]]] = []
@@ -183,7 +192,7 @@ class Page:
             if program == "export":
                 os.environ.update(word.split("=", 1) for word in arguments)
             elif program == "asterism":
-                self._command([*COMMAND, *arguments], command, code)
+                self._command([program, *arguments], command, code)
             elif program in ("python", "python3") and (arguments[0].endswith(".py") or arguments[0] == "-m"):
                 self._command([sys.executable, *arguments], command, code)
             elif program == "make" and arguments and arguments[0] not in make_targets():
@@ -194,7 +203,7 @@ class Page:
             self._leave_running(argv[:-1], command)
             return
         argv, given, into = _redirected(argv)
-        with _started(argv, command, apart=bool(command.kept_as or into)) as process:
+        with _started(argv, command, self.server, apart=bool(command.kept_as or into)) as process:
             printed, beside = process.communicate(given)
         if process.returncode != code:
             said = f"{printed}{beside or ''}"
@@ -210,7 +219,7 @@ class Page:
 
     def _leave_running(self, argv: list[str], command: Command) -> None:
         """Goes on when it has printed what the page says."""
-        process = _started(argv, command)
+        process = _started(argv, command, self.server)
         self._left_running.append((command, process))
         printed = ""
         assert process.stdout is not None
@@ -236,14 +245,18 @@ class Page:
 
 
 def _free_place() -> str:
-    """Below the ports that a connection of anybody's may be given meanwhile."""
+    """Below the ports that the system assigns to outgoing connections."""
     while True:
         place = ("127.0.0.1", random.randrange(10_000, 32_000))
         with contextlib.suppress(OSError), socket.create_server(place):
             return f"{place[0]}:{place[1]}"
 
 
+_EVENT_TIME = re.compile(r"^ *\d+\.\d\d(?=  \S)", re.MULTILINE)
+
+
 def _matches(expected: str, got: str) -> bool:
+    expected, got = (_EVENT_TIME.sub("0.00", text) for text in (expected, got))  # seconds since the start
     return doctest.OutputChecker().check_output(expected, got, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
 
 
@@ -257,16 +270,17 @@ def _redirected(argv: list[str]) -> tuple[list[str], str, str]:
     return argv, "", ""
 
 
-def _started(argv: list[str], command: Command, *, apart: bool = False) -> subprocess.Popen[str]:
+def _started(argv: list[str], command: Command, server: Server | None, *, apart: bool = False) -> subprocess.Popen[str]:
     """``apart`` is whether what it says beside its output is kept apart from that."""
-    return subprocess.Popen(
-        argv,
-        env={**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1", **command.variables},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if apart else subprocess.STDOUT,
-        text=True,
-    )
+    terms: dict[str, Any] = {
+        "env": {**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1", **command.variables},
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE if apart else subprocess.STDOUT,
+    }
+    if argv[0] == "asterism":
+        return ForkedCommand(argv[1:], server=server, strict=True, **terms)
+    return subprocess.Popen(argv, text=True, **terms)
 
 
 def _filled(word: str) -> str:
@@ -274,18 +288,18 @@ def _filled(word: str) -> str:
     return re.sub(r"\$([A-Z]+)\b", lambda found: os.environ.get(found[1], found[0]), word)
 
 
-def main(path: Path) -> None:
+def main(path: Path, server: Server | None) -> None:
     if DATABASE not in path.read_text("utf-8"):
-        Page(path).run()
+        Page(path, server=server).run()
         return
-    sys.path.insert(0, str(ROOT))
     from tests.store.postgres_server import running_server
 
     with running_server() as address:
-        Page(path, address).run()
+        Page(path, address, server).run()
 
 
 if __name__ == "__main__":
     os.environ.update(at_home(Path.cwd()))
     os.environ.pop("ASTERISM_STORE", None)
-    main(Path(sys.argv[1]))
+    page, *descriptors = sys.argv[1:]
+    main(Path(page), Server(socket.socket(fileno=int(descriptors[0]))) if descriptors else None)

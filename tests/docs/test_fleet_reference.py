@@ -13,8 +13,8 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
 from asterism.fleet import notifier
+from asterism.fleet.device.acceptance import measure
 from asterism.fleet.device.functions import CurrentRun
-from asterism.fleet.device.profile import measure
 from asterism.fleet.policy.policy import Rules
 from asterism.store.protocol import Store
 from tests.docs.docs_pages import ROOT
@@ -98,7 +98,7 @@ def test_every_member_of_what_a_function_is_told_with_is_told() -> None:
 
 
 def test_every_variable_of_a_command_is_told() -> None:
-    files = [SOURCE / "fleet" / "device" / name for name in ("executor.py", "process_records.py")]
+    files = [SOURCE / "fleet" / "device" / name for name in ("executor.py", "run_inputs.py", "process_records.py")]
     there = {name for file in files for name in re.findall(r'"(ASTERISM_[A-Z]+)"', file.read_text("utf-8"))}
     told = section(page("docs/how-to/runs.md"), "## The environment of a command")
     assert there

@@ -33,7 +33,7 @@ def test_the_diagram_is_that_of_the_table() -> None:
     assert drawn == state_diagram(), "put the text of run.state_diagram() into docs/reference/runs.md"
 
 
-def test_every_state_is_told_and_whether_somebody_owns_it() -> None:
+def test_every_state_is_listed_with_its_owner() -> None:
     told = {name.strip("`"): owned for name, _, owned in rows(section(RUNS, "## States"))}
     assert list(told) == [str(status) for status in RunStatus]
     assert {name for name, owned in told.items() if owned == "yes"} == OWNED

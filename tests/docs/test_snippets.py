@@ -15,6 +15,7 @@ import pytest
 from asterism.cli import main
 from tests.docs import docs_pages
 from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
+from tests.forked_commands import shared_server
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT = 900
@@ -61,12 +62,15 @@ def broken_links(page: Path) -> Iterator[str]:
                 yield f"{name_of(page)}:{number}: {path or 'this page'} has no heading {anchor!r}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     if not any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8"))):
         return
+    server = shared_server().fileno()
     done = subprocess.run(
-        [sys.executable, "-W", "error", docs_pages.__file__, str(page)],
+        [sys.executable, "-W", "error", docs_pages.__file__, str(page), str(server)],
+        pass_fds=[server],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -151,6 +155,13 @@ def test_blocks_of_a_page_share_a_namespace_and_their_output_is_compared(
     run_page(shown.format("..."), tmp_path, monkeypatch)
     with pytest.raises(SystemExit, match="the page says"):
         run_page(shown.format("2"), tmp_path, monkeypatch)
+
+
+def test_the_time_of_an_event_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "```python\nprint('    0.41  a started')\n```\n```text output\n    {}\n```\n"
+    run_page(shown.format("0.00  a started"), tmp_path, monkeypatch)
+    with pytest.raises(SystemExit, match="the page says"):
+        run_page(shown.format("0.00  b started"), tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ async def test_cancel_raises_if_the_plan_is_left_before_its_end(stage: Stage) ->
     durable_work.gate("a").set()
     await asyncio.wait([running])
     done, _ = await asyncio.wait([cancelling], timeout=100.0)
-    assert done, "it waits for ever"
+    assert done, "it never ends"
 
     with pytest.raises(OwnershipLost):
         cancelling.result()

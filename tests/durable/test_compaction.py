@@ -18,7 +18,7 @@ from asterism.core.plan import plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import UnreadableJournal, lock_to_json
-from asterism.core.plan.plan_codec import Snapshot
+from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.durable import compaction, journal_store
 from asterism.durable.compaction import Compaction
@@ -87,13 +87,13 @@ async def named(stage: Stage) -> list[str]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record each piece of work, in order."""
     done: list[str] = []
-    take, pieces, removed = Snapshot.copy_nodes, Snapshot.chunks, MemoryStore.commit
+    take, pieces, removed = PlanSnapshot.copy_nodes, PlanSnapshot.chunks, MemoryStore.commit
 
-    def taken(self: Snapshot, most: int | None = None) -> None:
+    def taken(self: PlanSnapshot, most: int | None = None) -> None:
         done.append("taken")
         take(self, most)
 
-    def written(self: Snapshot) -> Iterator[str]:
+    def written(self: PlanSnapshot) -> Iterator[str]:
         for piece in pieces(self):
             done.append("written")
             yield piece
@@ -102,8 +102,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("committed")
         await removed(self, writes)
 
-    monkeypatch.setattr(Snapshot, "copy_nodes", taken)
-    monkeypatch.setattr(Snapshot, "chunks", written)
+    monkeypatch.setattr(PlanSnapshot, "copy_nodes", taken)
+    monkeypatch.setattr(PlanSnapshot, "chunks", written)
     monkeypatch.setattr(MemoryStore, "commit", commit)
     return done
 
@@ -164,7 +164,7 @@ async def test_a_large_result_does_not_make_a_part_too_long(stage: Stage) -> Non
 
 async def test_without_a_yield_between_pieces_other_tasks_starve(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once() -> None:
-        """No turn for anybody."""
+        """No other task gets a turn."""
 
     monkeypatch.setattr(compaction, "yield_to_loop", at_once)
     assert await most_between_two_turns(monkeypatch) > 50
@@ -203,7 +203,7 @@ class Watched:
         monkeypatch.setattr(plan_codec, "ENTRIES_PER_CHUNK", 50)
 
     async def check(self) -> list[StoredConstellation]:
-        """Whoever reads any of these states has the plan as it was when the last record that is in it was cut."""
+        """Each of these states loads as the plan was when its last record was cut."""
         found = []
         for registers in self.states:
             store = MemoryStore(lambda: 0.0)
@@ -253,7 +253,7 @@ async def test_a_snapshot_of_another_instant_is_detected(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     if what == "before":
-        monkeypatch.setattr(Snapshot, "preserve", lambda self, *nodes: None)
+        monkeypatch.setattr(PlanSnapshot, "preserve", lambda self, *nodes: None)
     else:  # of the plan as it is after the record was written
         written: Callable[..., None] = Compaction.written
 
@@ -332,7 +332,7 @@ async def test_an_interrupted_compaction_closes_without_the_store(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(writes: Sequence[Write]) -> None:
-        raise StoreReadOnly("somebody has taken the rights away")
+        raise StoreReadOnly("the file is read-only now")
 
     journal, kept = await begun(stage)
     there = await parts(stage)
@@ -384,13 +384,13 @@ async def test_a_plan_continues_if_compaction_fails(
 ) -> None:
     tried = 0
 
-    def broken(self: Snapshot) -> Iterator[str]:
+    def broken(self: PlanSnapshot) -> Iterator[str]:
         nonlocal tried
         tried += 1
         raise RuntimeError("a mistake")
         yield ""
 
-    monkeypatch.setattr(Snapshot, "chunks", broken)
+    monkeypatch.setattr(PlanSnapshot, "chunks", broken)
     with caplog.at_level(logging.CRITICAL, "asterism"):
         assert (await stage.orchestrator().run(chain(*(f"t{number}" for number in range(20))))).state == "completed"
     found = await stage.load()

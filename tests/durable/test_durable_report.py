@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from asterism.cli.plan_context import OutputOptions
 from asterism.cli.plan_execution import LocalWork, WatchedOrchestrator
-from asterism.cli.plan_run_output import OutputOptions
 from asterism.core.plan.edits import AddTask, EditBatch
 from asterism.core.plan.status import ConstellationState
 from asterism.store.protocol import Query

@@ -46,9 +46,9 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-def test_a_plan_in_a_file_is_stopped_and_resumed(tmp_path: Path) -> None:
-    asyncio.run(left_and_taken_up(f"sqlite:///{tmp_path}/fleet.db"))
+async def test_a_plan_in_a_file_is_stopped_and_resumed(tmp_path: Path) -> None:
+    await left_and_taken_up(f"sqlite:///{tmp_path}/fleet.db")
 
 
-def test_a_plan_on_a_server_is_stopped_and_resumed(postgres_url: str) -> None:
-    asyncio.run(left_and_taken_up(postgres_url))
+async def test_a_plan_on_a_server_is_stopped_and_resumed(postgres_url: str) -> None:
+    await left_and_taken_up(postgres_url)

@@ -212,7 +212,7 @@ async def test_a_plan_can_be_loaded_while_it_is_written(stage: Stage, monkeypatc
     await journal.close()
 
 
-# -- a journal that does not grow for ever -----------------------------------------------------------------------------
+# -- a journal of bounded length ---------------------------------------------------------------------------------------
 
 
 async def test_a_long_journal_is_replaced_by_a_snapshot(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ async def test_no_snapshot_contains_steps_that_were_dropped(stage: Stage, monkey
     flow = await stage.fleet().workflows.get(run.workflow, run.version)
     await commit([PutRun(transitions.lose(run, flow, stage.store.clock(), "silent"), run.revision)])
     running.cancel()
-    await asyncio.sleep(journal_writer.STORE_RETRY[1])  # longer than LAST_COMMIT_TIMEOUT
+    await asyncio.sleep(journal_writer.COMMIT_RETRY_PAUSES[1])  # longer than LAST_COMMIT_TIMEOUT
     go.set()
     await asyncio.wait([running])
     monkeypatch.setattr(stage.store, "commit", commit)

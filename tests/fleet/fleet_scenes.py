@@ -107,7 +107,7 @@ class Hands:
     def objection(self, workflow: Workflow) -> str | None:
         return self.will_not
 
-    def check(self, work: RunWork) -> str | None:
+    def check(self, workflow: Workflow, given: Any) -> str | None:
         return self.will_not or self.refuses
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:

@@ -41,8 +41,8 @@ async def test_a_device_claims_and_executes_an_assigned_run(stage: Stage) -> Non
     kitchen.hands.finish(run, {"answer": 42})
     ended = await stage.end_of(run)
     assert (ended.status, ended.output, ended.device, ended.epoch) == ("completed", {"answer": 42}, "kitchen", 1)
-    told = [entry.what for entry in ended.story]
-    assert told == ["created", "assigning to other", "assigned", "claimed", "processing", "completed"]
+    story = [entry.what for entry in ended.story]
+    assert story == ["created", "assigning to other", "assigned", "claimed", "processing", "completed"]
 
 
 async def test_a_run_created_in_the_process_of_a_device_starts_there_in_one_write(stage: Stage) -> None:
@@ -159,7 +159,7 @@ async def test_more_urgent_work_replaces_a_claimed_run(stage: Stage) -> None:
     urgent = await stage.person.create(URGENT)
     assert (await stage.reaches(urgent, "claimed")).device == "kitchen"
     assert (await stage.reaches(claimed, "reassigning")).previous[0].reason == "preempted"
-    assert kitchen.hands.busy == {first.id}, "what may not be stopped goes on"
+    assert kitchen.hands.busy == {first.id}, "a run that may not be preempted continues"
     kitchen.hands.finish(first)
     await stage.at_work(kitchen, urgent)
 
@@ -208,8 +208,8 @@ async def test_a_rule_that_cannot_be_evaluated_is_a_refusal_with_words(stage: St
     await stage.device("kitchen", accepts="run.nonsense > 3")
     run = await stage.person.create(WORK)
     assert run.status == "created"
-    outlook = await stage.person.placer(fresh=True)
-    [why] = outlook.choose(run, WORK).refused.values()
+    placer = await stage.person.placer(fresh=True)
+    [why] = placer.choose(run, WORK).refused.values()
     assert why.startswith("its own rule: 'run.nonsense > 3' could not be evaluated")
 
 
@@ -238,8 +238,8 @@ async def test_a_full_device_declines_and_is_asked_again(stage: Stage) -> None:
     await kitchen.fleet.workflows.add(WORK)
     mine = await kitchen.fleet.create("work")
     hub = stage.fleet("hub")
-    outlook = await hub.placer()
-    outlook._used["kitchen"] = 0  # the hub does not know yet that it has become busy
+    placer = await hub.placer()
+    placer._used["kitchen"] = 0  # the hub does not know yet that it has become busy
     run = await hub.create(WORK)
     assert run.status == "assigned"
     found = await stage.reaches(run, "reassigning")

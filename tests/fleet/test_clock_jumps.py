@@ -1,5 +1,5 @@
-"""The store's clock jumps, ahead and back, while a fleet works: no living device loses a run, no run waits for ever,
-and a notice is left."""
+"""The store's clock jumps, ahead and back, while a fleet works: no device that is alive loses a run, no run waits
+forever, and a notice is left."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.session import Session
-from asterism.fleet.election import Election
+from asterism.fleet.coordinator import Election
 from asterism.fleet.monitor import Monitor
+from asterism.fleet.settings import COORDINATOR
 from asterism.store.protocol import PutSession
 from tests.fleet.fleet_scenes import WORK, Stage
 
@@ -27,7 +28,7 @@ async def watch(monitor: Monitor, seconds: float, every: float = 5.0) -> None:
         await asyncio.sleep(every)
 
 
-async def told(stage: Stage) -> list[str]:
+async def clock_notices(stage: Stage) -> list[str]:
     return [notice.message for notice in await stage.notices("clock")]
 
 
@@ -45,7 +46,7 @@ async def test_a_device_that_is_heard_of_keeps_its_work_when_the_clock_jumps(sta
     found = await stage.end_of(run)
     assert (found.status, found.epoch, found.losses) == ("completed", 1, 0)
     words = "jumped ahead by 3600 s: nothing runs out for 90 s" if jump > 0 else "was set back by 3600 s"
-    assert await told(stage) == [f"the store's clock {words}"]
+    assert await clock_notices(stage) == [f"the store's clock {words}"]
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -67,7 +68,7 @@ async def test_runs_of_a_dead_device_are_reassigned_in_time_when_the_clock_jumps
 
 
 async def asked_in_vain(stage: Stage) -> tuple[Run, Monitor]:
-    """A run that was assigned to a device which never answers, and a monitor that is not new in office."""
+    """A run that was assigned to a device which never answers, and a monitor that was not just elected."""
     session = Session("kitchen-1", "kitchen", stage.store.clock(), timeout=10 * HOUR)
     await stage.store.commit([PutSession(session, None)])
     monitor = stage.monitor()
@@ -111,10 +112,10 @@ async def test_a_run_in_backoff_is_tried_again_although_the_clock_was_set_back(s
     assert stage.now() - began < 120.0
 
 
-async def test_a_coordinator_of_the_future_does_not_stay_in_office_when_the_clock_was_set_back(stage: Stage) -> None:
+async def test_a_coordinator_of_the_future_does_not_stay_elected_when_the_clock_was_set_back(stage: Stage) -> None:
     clock = stage.person.clock
-    first = Election(stage.store, clock, "kitchen", "kitchen-1", 15.0)
-    second = Election(stage.store, clock, "attic", "attic-1", 15.0)
+    first = Election(COORDINATOR, stage.store, clock, "kitchen", "kitchen-1", 15.0)
+    second = Election(COORDINATOR, stage.store, clock, "attic", "attic-1", 15.0)
     assert await first.campaign()
     assert not await second.campaign()
     stage.jump = -HOUR
@@ -134,4 +135,4 @@ async def test_a_loss_is_counted_once_when_the_clock_jumps_back_and_forth(stage:
         await watch(monitor, 30.0)
     assert (await stage.read(run)).previous == ()
     assert kitchen.hands.stopped == []
-    assert len(await told(stage)) == 4
+    assert len(await clock_notices(stage)) == 4

@@ -127,7 +127,7 @@ async def test_an_ending_device_still_writes_failed_batches_one_by_one(
     device.line.late["commit"] = 0.5
     finish_all(device, runs)
     await stage.until(lambda: not device.hands.busy)
-    await stage.person.cancel(runs[1].id)  # only a wish, but their one commit is refused
+    await stage.person.cancel(runs[1].id)  # only a request, but their one commit is refused
     await device.leave()
     for run in runs:
         assert str((await stage.read(run)).status) == "completed"

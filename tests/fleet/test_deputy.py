@@ -66,19 +66,19 @@ async def test_without_a_deputy_they_wait_for_the_lease_and_another_timeout(
     assert await seconds_until_free(stage, flow, wait, "attic") > bound(flow)
 
 
-def offices(devices: list[Device]) -> list[tuple[bool, bool]]:
+def roles(devices: list[Device]) -> list[tuple[bool, bool]]:
     return [(one.agent._coordinator.elected, one.agent._coordinator.deputy.elected) for one in devices]
 
 
-async def test_there_is_one_coordinator_and_one_deputy_and_each_has_one_office(stage: Stage) -> None:
+async def test_there_is_one_coordinator_and_one_deputy_and_each_has_one_role(stage: Stage) -> None:
     devices = [await stage.device(name, monitor_every=EVERY) for name in ("a", "b", "c")]
     await asyncio.sleep(60.0)
-    assert sorted(offices(devices)) == [(False, False), (False, True), (True, False)]
+    assert sorted(roles(devices)) == [(False, False), (False, True), (True, False)]
     chief = next(one for one in devices if one.agent._coordinator.elected)
     await chief.crash()
     await asyncio.sleep(60.0)
     left = [one for one in devices if one is not chief]
-    assert sorted(offices(left)) == [(False, True), (True, False)]
+    assert sorted(roles(left)) == [(False, True), (True, False)]
 
 
 async def test_a_deputy_leaves_lost_runs_to_a_living_coordinator(stage: Stage) -> None:
@@ -105,7 +105,7 @@ async def test_a_deputy_acts_for_a_coordinator_whose_monitor_is_stuck(stage: Sta
     hub = stage.devices[0]
 
     async def stuck() -> None:
-        """It stays in office and does nothing."""
+        """It stays elected and does nothing."""
 
     hub.agent._coordinator.monitor.watch = stuck  # type: ignore[method-assign]
     kitchen = await stage.device("kitchen")

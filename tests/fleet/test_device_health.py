@@ -110,7 +110,7 @@ async def test_it_says_that_it_has_stopped_and_why(stage: Stage) -> None:
     reasons = {reason.kind for run in waits for reason in (await explain_run(stage.person, run.id)).reasons}
     assert "suspended" in reasons
     later = await stage.person.create(BUILD)
-    assert (later.status, later.device) == ("created", None), "nobody gives it anything"
+    assert (later.status, later.device) == ("created", None), "it is assigned nothing"
     watching.cancel()
 
 

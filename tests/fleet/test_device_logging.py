@@ -24,7 +24,7 @@ def everything_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-def told(caplog: pytest.LogCaptureFixture, *begins: str) -> list[tuple[str, str]]:
+def log_lines(caplog: pytest.LogCaptureFixture, *begins: str) -> list[tuple[str, str]]:
     """Level and words of every line that begins so."""
     found = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == LOGGER]
     return [(level, words) for level, words in found if words.startswith(begins)]
@@ -48,18 +48,18 @@ async def test_a_store_out_of_reach_for_minutes_is_a_line_a_minute(
     kitchen.line.down = True
     await asyncio.sleep(200.0)
     assert kitchen.line.asked["heartbeat"] - before > 100, "it tries all the time"
-    beats = told(caplog, "no heartbeat", "heartbeats again")
+    beats = log_lines(caplog, "no heartbeat", "heartbeats again")
     assert kinds(beats) == ["WARNING no heartbeat"] * 4
     assert beats[0][1] == "no heartbeat: the line is down"
     assert [age // 60 for age in ages(beats)] == [1, 2, 3]
     assert all(words.endswith(": the line is down") for _, words in beats)
     kitchen.line.down = False
-    await stage.until(lambda: told(caplog, "heartbeats again"))
-    over = told(caplog, "heartbeats again")
+    await stage.until(lambda: log_lines(caplog, "heartbeats again"))
+    over = log_lines(caplog, "heartbeats again")
     assert kinds(over) == ["INFO heartbeats again"]
     assert 195 <= ages(over)[0] <= 205
     await asyncio.sleep(300.0)
-    assert len(told(caplog, "no heartbeat", "heartbeats again")) == 5, "and then all is quiet"
+    assert len(log_lines(caplog, "no heartbeat", "heartbeats again")) == 5, "and then all is quiet"
 
 
 async def test_looking_for_work_in_vain_is_a_line_a_minute_too(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -69,12 +69,12 @@ async def test_looking_for_work_in_vain_is_a_line_a_minute_too(stage: Stage, cap
     kitchen.line.down = True
     await asyncio.sleep(150.0)
     assert kitchen.line.asked["find"] - before > 10
-    assert kinds(told(caplog, "cannot look")) == ["WARNING cannot look for work"] * 3
+    assert kinds(log_lines(caplog, "cannot look")) == ["WARNING cannot look for work"] * 3
     kitchen.line.down = False
-    await stage.until(lambda: told(caplog, "looking for work again"))
+    await stage.until(lambda: log_lines(caplog, "looking for work again"))
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    lines = told(caplog, "cannot look", "looking for work")
+    lines = log_lines(caplog, "cannot look", "looking for work")
     assert kinds(lines) == [*["WARNING cannot look for work"] * 3, "INFO looking for work again"]
     assert [age // 60 for age in ages(lines)] == [1, 2, 2]
 
@@ -85,7 +85,7 @@ async def test_every_trouble_has_its_beginning_and_its_end(stage: Stage, caplog:
         kitchen.line.drops["heartbeat"] = 2
         await stage.until(lambda: not kitchen.line.drops["heartbeat"])
         await asyncio.sleep(5.0)
-    assert kinds(told(caplog, "no heartbeat", "heartbeats again")) == [
+    assert kinds(log_lines(caplog, "no heartbeat", "heartbeats again")) == [
         *("WARNING no heartbeat", "INFO heartbeats again"),
         *("WARNING no heartbeat", "INFO heartbeats again"),
     ]
@@ -98,7 +98,7 @@ async def test_a_device_without_trouble_says_nothing_of_it(caplog: pytest.LogCap
         await stage.at_work(kitchen, run)
         kitchen.hands.finish(run)
         await stage.end_of(run)
-    assert [words for _, words in told(caplog, "")] == ["joined as kitchen", "left"]
+    assert [words for _, words in log_lines(caplog, "")] == ["joined as kitchen", "left"]
 
 
 def clocked(*times: float) -> Callable[[], float]:
@@ -112,7 +112,7 @@ def test_an_internal_error_is_logged_with_its_traceback(caplog: pytest.LogCaptur
     )
     for error in (StoreFull("no room left"), KeyError("x"), KeyError("x"), KeyError("x")):
         trouble.occurred(error)
-    assert told(caplog, "") == [
+    assert log_lines(caplog, "") == [
         ("WARNING", "cannot watch: no room left"),
         ("ERROR", "cannot watch: a bug in Asterism"),
         ("WARNING", "cannot watch, for 69 s now: 'x'"),
@@ -136,7 +136,7 @@ def test_a_minute_is_counted_from_the_last_line_not_from_the_beginning(caplog: p
         trouble.occurred(error)
     trouble.recovered()
     trouble.recovered()
-    assert told(caplog, "") == [
+    assert log_lines(caplog, "") == [
         ("WARNING", "no heartbeat: no room left"),
         ("WARNING", "no heartbeat, for 69 s now: no room left"),
         ("WARNING", "no heartbeat, for 129 s now: no room left"),

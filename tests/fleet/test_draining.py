@@ -121,7 +121,7 @@ async def test_a_device_drains_when_the_store_asks(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", heartbeat=10.0)
     asked = await stage.person.drain("kitchen")
     assert asked.draining
-    assert (await stage.person.create(WORK)).status == "created", "nobody gives it anything any more"
+    assert (await stage.person.create(WORK)).status == "created", "it is assigned nothing any more"
     await asyncio.wait_for(kitchen.task, 11.0)
     with pytest.raises(AsterismError, match="no device 'kitchen' is joined"):
         await stage.person.drain("kitchen")
@@ -153,7 +153,7 @@ async def test_a_cancelled_device_stops_its_work_and_ends_its_session(stage: Sta
     [session] = await stage.store.sessions(ended=True)
     assert session.state == "ended"
     orphans = await stage.store.orphans(stage.store.clock(), 10)
-    assert len(orphans) == 2, "whoever watches takes them at once"
+    assert len(orphans) == 2, "a monitor takes them at once"
 
 
 async def test_a_device_that_is_cancelled_twice_leaves_nothing_running(stage: Stage) -> None:

@@ -16,7 +16,7 @@ from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.run_explanation import explain_run
 from asterism.store.protocol import PutRegister, PutSession
 from tests.base.cel.cel_bombs import CONSTANT, over
-from tests.fleet.device.device_scenes import Told, check, command, execute, executors
+from tests.fleet.device.device_scenes import Reports, check, command, execute, executors
 from tests.fleet.fleet_scenes import WORK, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -60,15 +60,15 @@ async def test_a_bad_requires_that_is_in_the_store_is_an_objection_and_others_wo
     kitchen = await stage.device("kitchen")
     heavy = await stage.person.create("heavy")
     assert heavy.status == "created"
-    outlook = await stage.person.placer(fresh=True)
-    assert "could not be evaluated" in outlook.choose(heavy, bad).refused["kitchen"]
-    assert "steps" in outlook.choose(heavy, bad).refused["kitchen"]
+    placer = await stage.person.placer(fresh=True)
+    assert "could not be evaluated" in placer.choose(heavy, bad).refused["kitchen"]
+    assert "steps" in placer.choose(heavy, bad).refused["kitchen"]
     await stage.monitor().run_pass()  # a pass of the coordinator goes past it
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     assert (await stage.read(heavy)).status == "created"
-    told = await explain_run(stage.person, heavy.id)
-    assert "steps" in str(told)
+    reports = await explain_run(stage.person, heavy.id)
+    assert "steps" in str(reports)
 
 
 @pytest.mark.parametrize("bomb", RULES.values(), ids=RULES)
@@ -87,8 +87,8 @@ async def test_a_bad_accepts_that_is_in_the_store_is_an_objection_and_others_wor
     await garage.crash()
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    outlook = await stage.person.placer(fresh=True)
-    said = outlook.choose(replace(run, avoid=frozenset()), WORK).refused["garage"]
+    placer = await stage.person.placer(fresh=True)
+    said = placer.choose(replace(run, avoid=frozenset()), WORK).refused["garage"]
     assert said.startswith("its own rule: ")
     assert "steps" in said
 
@@ -198,8 +198,8 @@ def test_without_asking_first_the_work_is_evaluated(
 ) -> None:
     """The safeguard switched off."""
     made = executors(NOTHING)
-    monkeypatch.setattr(made, "_judge_early", lambda work: None)
-    made.check(Told().work(workflow, given))
+    monkeypatch.setattr(made, "_judge_early", lambda *_: None)
+    made.check(workflow, given)
     with pytest.raises(PolicyForbids):
-        asyncio.run(made.execute(Told().work(workflow, given)))
+        asyncio.run(made.execute(Reports().work(workflow, given)))
     assert evaluated != []

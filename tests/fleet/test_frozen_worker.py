@@ -18,16 +18,16 @@ async def test_a_run_received_before_a_long_freeze_is_not_begun_after_it(stage: 
     """The lease held when the run came. It has run out when the execution begins."""
     kitchen = await stage.device("kitchen")
     lease = kitchen.agent.lease
-    asked: list[bool] = []
+    asked: list[float] = []
 
-    def over_at_the_second_look(run: Run) -> bool:
-        asked.append(Lease.holds(lease, run))
-        return asked[-1] if len(asked) == 1 else False
+    def expired_at_the_second_look(run: Run) -> float:
+        asked.append(Lease.remaining(lease, run))
+        return asked[-1] if len(asked) == 1 else 0.0
 
-    lease.holds = over_at_the_second_look  # type: ignore[method-assign]
+    lease.remaining = expired_at_the_second_look  # type: ignore[method-assign]
     run = await stage.person.create(WORK)
     await stage.until(lambda: len(asked) >= 2)
-    del lease.holds
+    del lease.remaining
     given_back = await stage.reaches(run, "reassigning")
     assert given_back.previous[-1].detail == "kitchen had to stop it"
     assert kitchen.hands.begun == []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import RecentSet
-from asterism.fleet.device.worker import Worker
+from asterism.fleet.device.worker import Worker, remember
+from asterism.store.protocol import Write
+from asterism.store.store_errors import Conflict
 from tests.fleet.fleet_scenes import WORK, Clock, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -75,40 +78,61 @@ async def test_one_grant_is_begun_once_however_often_it_comes(stage: Stage) -> N
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    desk: Worker = kitchen.agent.worker
+    worker: Worker = kitchen.agent.worker
     found = await stage.read(run)
     for _ in range(3):
-        desk.receive(found, WORK, Clock().time())
-    assert (len(desk), len(kitchen.hands.begun)) == (1, 1)
+        worker.receive(found, WORK, Clock().time())
+    assert (len(worker), len(kitchen.hands.begun)) == (1, 1)
     kitchen.hands.finish(run)
     await stage.end_of(run)
-    desk.receive(found, WORK, Clock().time())
-    assert (len(desk), len(kitchen.hands.begun)) == (0, 1)
+    worker.receive(found, WORK, Clock().time())
+    assert (len(worker), len(kitchen.hands.begun)) == (0, 1)
 
 
 async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
-    desk: Worker = kitchen.agent.worker
+    worker: Worker = kitchen.agent.worker
     first = await stage.read(run)
-    holding = desk.get(run.id)
-    assert holding is not None
-    desk.stop(holding, "it may have it again")
+    held = worker.held.get(run.id)
+    assert held is not None
+    worker.stop(held, "it may have it again")
     await stage.until(lambda: len(kitchen.hands.begun) == 2)
     second = await stage.read(run)
     assert second.epoch == first.epoch + 1
     kitchen.hands.finish(run)
     await stage.end_of(run)
-    assert [desk.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
-    desk.receive(first, WORK, Clock().time())
-    assert (len(desk), len(kitchen.hands.begun)) == (0, 2)
+    assert [worker.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
+    worker.receive(first, WORK, Clock().time())
+    assert (len(worker), len(kitchen.hands.begun)) == (0, 2)
 
 
-def test_a_recent_set_forgets_old_members() -> None:
-    past = RecentSet(3)
+def test_the_oldest_grants_are_forgotten() -> None:
+    past: OrderedDict[int, None] = OrderedDict()
     for number in range(5):
-        past.add(number)
-    assert [number in past for number in range(6)] == [True] * 5 + [False]
-    past.add(5)
-    assert [number in past for number in range(6)] == [False] * 3 + [True] * 3
+        remember(past, number, most=3)
+    assert list(past) == [2, 3, 4]
+    remember(past, 4, most=3)
+    assert list(past) == [2, 3, 4]
+
+
+async def test_a_hand_back_that_meets_conflicts_does_not_delay_the_heartbeat(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next heartbeat tries again. A pause between the tries could make it late."""
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    commits = 0
+
+    async def conflict(writes: Sequence[Write]) -> None:
+        nonlocal commits
+        commits += 1
+        raise Conflict(f"run {run.id}")
+
+    monkeypatch.setattr(kitchen.fleet.store, "commit", conflict)
+    began = stage.now()
+    await kitchen.agent.worker.disown(run.id, run.epoch)
+    assert (commits, stage.now()) == (3, began)
+    assert (await stage.read(run)).session == kitchen.session

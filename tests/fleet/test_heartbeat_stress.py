@@ -18,7 +18,6 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.fleet_world import SimHost
-from asterism.testing.virtual_time import run as in_virtual_time
 
 pytestmark = pytest.mark.virtual_time
 
@@ -41,7 +40,7 @@ class Worker:
     def objection(self, workflow: Workflow) -> None:
         return None
 
-    def check(self, work: RunWork) -> None:
+    def check(self, workflow: Workflow, given: Any) -> None:
         return None
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
@@ -96,13 +95,15 @@ async def short_lease_on_a_slow_heart() -> tuple[str, int, int]:
     return ended.status, ended.epoch, worker.begun
 
 
-def test_a_device_with_a_slow_heart_keeps_up_with_a_short_lease() -> None:
-    assert in_virtual_time(short_lease_on_a_slow_heart(), seed=1) == (COMPLETED, 1, 1)
+@pytest.mark.virtual_time(seed=1)
+async def test_a_device_with_a_slow_heart_keeps_up_with_a_short_lease() -> None:
+    assert await short_lease_on_a_slow_heart() == (COMPLETED, 1, 1)
 
 
-def test_if_it_did_not_hurry_it_would_lose_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.virtual_time(seed=1)
+async def test_if_it_did_not_hurry_it_would_lose_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lease, "require", Lease.is_fresh)
-    assert in_virtual_time(short_lease_on_a_slow_heart(), seed=1) == (FAILED, 1, 1)
+    assert await short_lease_on_a_slow_heart() == (FAILED, 1, 1)
 
 
 @pytest.mark.virtual_time(seed=1)

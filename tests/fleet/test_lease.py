@@ -167,8 +167,8 @@ async def slow_grant(stage: Stage, kitchen: Device, way: str) -> tuple[float, li
     else:
         kitchen.line.slow["take"] = 60.0
         kitchen.agent.session = replace(kitchen.agent.session, slots=1)
-        outlook = await by.placer()
-        outlook._used["kitchen"] = 1  # as if it were busy: so it is not assigned, but offered
+        placer = await by.placer()
+        placer._used["kitchen"] = 1  # as if it were busy: so it is not assigned, but offered
         await by.create("tight")
     await stage.until(lambda: any(run.session == kitchen.session for run in stage.store._runs.values()))
     return stage.now() + 60.0, creating
@@ -185,8 +185,8 @@ async def test_a_claim_whose_answer_was_lost_is_adopted_with_the_next_heartbeat(
     kitchen = await stage.device("kitchen", heartbeat=5.0)
     await kitchen.fleet.workflows.add(WORK)
     kitchen.line.loses["take"] = 1
-    outlook = await stage.person.placer()
-    outlook._used["kitchen"] = 1
+    placer = await stage.person.placer()
+    placer._used["kitchen"] = 1
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
     found = await stage.read(run)

@@ -1,4 +1,4 @@
-"""The ledger: every change happens once, or it is said why not, whatever gets lost on the way."""
+"""The ledger: every change happens once, or is refused with a reason, whatever gets lost on the way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
-from asterism.fleet.ledger import PATIENCE, UnknownRun, happened
+from asterism.fleet.ledger import CHANGE_TIMEOUT, UnknownRun, happened
 from asterism.store.protocol import PutRegister, PutRun, PutSession, Write
 from asterism.store.store_errors import StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Line, Stage
@@ -141,7 +141,7 @@ async def test_patience_ends(stage: Stage) -> None:
     began = stage.now()
     with pytest.raises(StoreUnavailable):
         await stage.fleet("ann", line).cancel(run.id)
-    assert PATIENCE <= stage.now() - began < 2 * PATIENCE
+    assert CHANGE_TIMEOUT <= stage.now() - began < 2 * CHANGE_TIMEOUT
     with pytest.raises(StoreUnavailable):
         await stage.fleet("ann", line).create(WORK)
 
@@ -259,7 +259,7 @@ async def test_the_next_of_a_series_is_let_go_in_the_commit_that_ends_the_one_be
 
 async def test_runs_of_a_series_that_have_ended_or_are_gone_are_passed_over(stage: Stage) -> None:
     first, second, third, fourth = [await stage.person.create(WORK, series="films") for _ in range(4)]
-    ended = transitions.cancel(second, 5.0, "somebody who forgot the series")
+    ended = transitions.cancel(second, 5.0, "a writer that ignores the series")
     await stage.store.commit([PutRun(ended, second.revision)])
     stage.store._runs.pop(third.id)
     await stage.person.cancel(first.id)
@@ -277,9 +277,9 @@ async def test_a_series_that_cannot_be_read_is_taken_and_says_so(stage: Stage) -
         await stage.person.create(WORK, series="films")
     ended = await stage.person.cancel(run.id)
     assert ended.ended, "the end of a run counts all the same"
-    assert (await stage.read(held)).held, "nobody else begins"
+    assert (await stage.read(held)).held, "no other run begins"
     [notice] = await stage.notices("series")
-    assert "series films cannot be read, so nothing more of it begins until it is mended" in notice.message
+    assert "series films cannot be read, so nothing more of it begins until it is repaired" in notice.message
 
 
 async def test_a_repair_of_a_series_sees_runs_that_ended_meanwhile(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Membership: one living device per name; refusals, replacement, and the runs of an earlier session."""
+"""Membership: one device per name that is alive; refusals, replacement, and the runs of an earlier session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_new_incarnation_inherits_nothing_and_the_work_of_the_old_one_is
     await stage.at_work(old, run)
     await old.crash()
     new = await stage.device("kitchen")
-    assert new.presence.strays == [new.session], "what was left running is ended, but not what is ours"
+    assert new.presence.strays == [new.session], "it ends what was left running, but not its own"
     await asyncio.sleep(20.0)
     assert new.hands.begun == []
     monitor = stage.monitor()
@@ -120,3 +120,13 @@ async def test_a_device_counts_from_before_it_asked_to_join(stage: Stage) -> Non
 async def test_a_device_that_would_do_nothing_but_beat_is_refused(stage: Stage) -> None:
     with pytest.raises(AsterismError, match=r"heartbeat must be at least 0\.1 s, not 0\.05 s"):
         await stage.device("laptop", heartbeat=0.05, timeout=90.0)
+
+
+async def test_a_device_tries_to_join_once_a_second_while_the_store_is_unavailable(stage: Stage) -> None:
+    kitchen = Device(stage, "kitchen")
+    stage.devices.append(kitchen)
+    kitchen.line.down = True
+    await asyncio.sleep(30.0)
+    assert 30 <= kitchen.line.asked["register"] <= 32
+    kitchen.line.down = False
+    await asyncio.wait_for(kitchen.agent.joined.wait(), 1.5)

@@ -38,7 +38,7 @@ async def idle(stage: Stage, name: str, **terms: object) -> Session:
 
 
 async def processing(stage: Stage, owner: Owner, flow: Workflow = WORK) -> Run:
-    run = await stage.fleet("somebody").create(flow, device=owner.device)
+    run = await stage.fleet("ben").create(flow, device=owner.device)
     now = stage.store.clock
 
     def step(found: Run, flow: Workflow) -> Run:
@@ -427,22 +427,22 @@ async def test_an_unplaceable_run_is_given_up_however_many_wait_before_it(
     kitchen = await stage.device("kitchen")
     before = [await stage.person.create(WORK) for _ in range(12)]
     await stage.at_work(kitchen, before[0])
-    nobodys = [await stage.person.create(WORK, device="attic") for _ in range(7)]
+    unplaceable = [await stage.person.create(WORK, device="attic") for _ in range(7)]
     monitor = stage.monitor()
     await monitor.run_pass()
     await asyncio.sleep(WORK.no_device_timeout + 1.0)
     await monitor.run_pass()
-    given_up = [run for run in nobodys if (await stage.read(run)).ended]
+    given_up = [run for run in unplaceable if (await stage.read(run)).ended]
     assert len(given_up) == 5
     await monitor.run_pass()
-    assert all([(await stage.read(run)).ended for run in nobodys])
+    assert all([(await stage.read(run)).ended for run in unplaceable])
     assert not any([(await stage.read(run)).ended for run in before])
 
 
 async def test_a_device_of_a_peer_gets_its_run_however_many_runs_wait(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes nothing by itself, so a run for it alone would wait for ever beside a device that cannot execute it."""
+    """It takes nothing by itself, so a run for it alone would wait forever beside a device that cannot execute it."""
     monkeypatch.setattr(monitoring, "RUNS_PER_PASS", 5)
     await stage.device("kitchen")
     for _ in range(7):

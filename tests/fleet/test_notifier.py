@@ -73,30 +73,30 @@ def only(*commands: str, **rules: Any) -> DevicePolicy:
     return DevicePolicy(Rules(commands=commands, **rules), "policy.yaml")
 
 
-def test_the_notification_address_cannot_redirect_to_a_host_that_is_not_allowed(
+async def test_the_notification_address_cannot_redirect_to_a_host_that_is_not_allowed(
     servers: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     listed, other = servers
     policy = only(hosts=(listed.host,))
     address = f"http://{listed.host}/to?http://{other.host}/inside"
-    assert asyncio.run(told(policy, "a", notify_url=address)) == 0
+    assert await told(policy, "a", notify_url=address) == 0
     assert listed.asked
     assert not other.asked
     assert "policy.yaml of this device does not allow" in caplog.text
-    assert asyncio.run(told(DevicePolicy.open(), "a", notify_url=address)) == 1
+    assert await told(DevicePolicy.open(), "a", notify_url=address) == 1
     assert other.asked == ["/inside"]
 
 
-def test_the_notification_command_runs_under_the_allowed_name(tmp_path: Path) -> None:
+async def test_the_notification_command_runs_under_the_allowed_name(tmp_path: Path) -> None:
     """A program of many names does what its name says."""
     link = tmp_path / "teller"
     link.symlink_to(Path("/bin/sh").resolve())
     command = [str(link), "-c", f'echo "$0" > {tmp_path}/name']
-    assert asyncio.run(told(only(str(link)), "a", notify_command=command)) == 1
+    assert await told(only(str(link)), "a", notify_command=command) == 1
     assert (tmp_path / "name").read_text().strip() == str(link)
 
 
-def test_the_notification_command_gets_the_variables_of_every_command(
+async def test_the_notification_command_gets_the_variables_of_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_TOKEN", "hush")
@@ -108,7 +108,7 @@ def test_the_notification_command_gets_the_variables_of_every_command(
     )
     command = [sys.executable, "-c", words, str(tmp_path / "got")]
     policy = only(sys.executable, environment=("MEDIA_*",), directories=(str(place),))
-    assert asyncio.run(told(policy, "a", notify_command=command)) == 1
+    assert await told(policy, "a", notify_command=command) == 1
     environment, cwd, notice = json.loads((tmp_path / "got").read_text())
     assert "API_TOKEN" not in environment
     assert environment["MEDIA_ROOT"] == "/srv"
@@ -116,14 +116,14 @@ def test_the_notification_command_gets_the_variables_of_every_command(
     assert (notice["kind"], notice["message"]) == ("failed", "a")
 
 
-def test_a_failed_delivery_is_tried_a_few_times_before_the_next_notice(
+async def test_a_failed_delivery_is_tried_a_few_times_before_the_next_notice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = tmp_path / "count"
     command = ["sh", "-c", f'grep -o \'"message": "[ab]\' >> {count}; exit 3']
-    assert asyncio.run(told(DevicePolicy.open(), "a", "b", times=notifier.TRIES - 1, notify_command=command)) == 0
+    assert await told(DevicePolicy.open(), "a", "b", times=notifier.TRIES - 1, notify_command=command) == 0
     count.unlink()
-    assert asyncio.run(told(DevicePolicy.open(), "a", "b", times=notifier.TRIES, notify_command=command)) == 1
+    assert await told(DevicePolicy.open(), "a", "b", times=notifier.TRIES, notify_command=command) == 1
     assert [line[-1] for line in count.read_text().splitlines()] == ["a"] * notifier.TRIES + ["b"]
     assert "exited with 3" in caplog.text
 

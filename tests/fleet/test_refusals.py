@@ -12,7 +12,7 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.claimer import JUDGED_AHEAD
-from asterism.fleet.device.executor import DeviceExecutor, RunWork
+from asterism.fleet.device.executor import DeviceExecutor
 from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage
@@ -25,8 +25,8 @@ NAME_ONE = Workflow("name-one", argv=("{tool}", "--version"), rounds=9)
 class Strict(Hands):
     """Refuses what its input forbids."""
 
-    def check(self, work: RunWork) -> str | None:
-        return "the policy forbids it" if work.given.get("forbidden") else None
+    def check(self, workflow: Workflow, given: Any) -> str | None:
+        return "the policy forbids it" if given.get("forbidden") else None
 
 
 async def busy(stage: Stage, hands: Hands) -> tuple[Device, Run]:
@@ -59,13 +59,13 @@ async def test_a_refused_run_is_never_taken_and_records_the_reason(stage: Stage)
 
 async def test_a_device_judges_a_refused_run_once(stage: Stage) -> None:
     kitchen, first = await busy(stage, Strict())
-    judged: list[str] = []
+    judged: list[Any] = []
     check = kitchen.hands.check
-    kitchen.hands.check = lambda work: judged.append(work.run.id) or check(work)  # type: ignore[method-assign,func-returns-value]
-    run = await stage.person.create(WORK, {"forbidden": True})
+    kitchen.hands.check = lambda flow, given: judged.append(given) or check(flow, given)  # type: ignore[method-assign,func-returns-value]
+    await stage.person.create(WORK, {"forbidden": True})
     kitchen.hands.finish(first)
     await asyncio.sleep(1000.0)
-    assert judged == [run.id]
+    assert judged == [{"forbidden": True}]
 
 
 async def test_a_device_finds_an_acceptable_run_behind_any_number_of_others(stage: Stage) -> None:

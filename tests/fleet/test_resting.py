@@ -94,7 +94,7 @@ async def test_a_decline_by_a_resting_device_does_not_count_as_a_round(
     assert (found.rounds, found.avoid, found.declined) == (0, (), {})
     await watched(stage, 60.0)
     found = await stage.read(run)
-    assert (found.status, found.epoch, found.rounds) == ("reassigning", 1, 0), "nobody chooses it again"
+    assert (found.status, found.epoch, found.rounds) == ("reassigning", 1, 0), "it is not chosen again"
 
 
 async def test_a_device_that_joins_while_it_has_to_rest_takes_nothing_at_all(stage: Stage) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from asterism.core.errors import AsterismError
 from asterism.core.run.run import Progress
-from asterism.fleet.run_blobs import TooLarge
+from asterism.fleet.ledger import TooLarge
 from tests.fleet.fleet_scenes import WORK, Stage
 
 pytestmark = pytest.mark.virtual_time
 
-# -- wishes ----------------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_wish_to_cancel_is_obeyed_as_soon_as_the_device_is_woken(stage: Stage) -> None:
+async def test_a_request_to_cancel_is_followed_as_soon_as_the_device_is_woken(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     run = await stage.person.create(WORK)
     await stage.at_work(kitchen, run)
@@ -76,8 +76,8 @@ async def test_a_run_stopped_before_its_first_step_leaves_the_worker(stage: Stag
     kitchen = await stage.device("kitchen")
     await kitchen.fleet.workflows.add(WORK)
     run = await kitchen.fleet.create("work")
-    [holding] = kitchen.agent.worker
-    kitchen.agent.worker.stop(holding, "the device changed its mind")
+    [held] = kitchen.agent.worker
+    kitchen.agent.worker.stop(held, "the device changed its mind")
     assert kitchen.hands.begun == []
     await stage.at_work(kitchen, run)
     found = await stage.read(run)

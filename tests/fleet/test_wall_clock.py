@@ -36,13 +36,13 @@ async def main(url, seconds):
     global jump
     async with await Fleet.open(url) as fleet:
         agent = DeviceAgent(fleet, "kitchen", heartbeat=30.0, timeout=90.0, monitor_every=2.0)
-        living = asyncio.create_task(agent.run())
+        working = asyncio.create_task(agent.run())
         await agent.joined.wait()
         print("joined", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         jump = float(seconds)
         print("jumped", flush=True)
-        await living
+        await working
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -51,7 +51,7 @@ WALL, ALL = "clock == time.CLOCK_REALTIME", "clock != time.CLOCK_MONOTONIC"
 """Ways to set the clock, and to fake it."""
 
 FOLLOWS_THE_WALL_CLOCK = """
-from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.postgres.connection import ServerClock
 ServerClock.__init__.__defaults__ = (time.time,)
 """
 

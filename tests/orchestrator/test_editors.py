@@ -118,7 +118,7 @@ def test_a_dependent_never_starts_before_the_review_above_it_is_over(policy: str
     assert result.state == "completed"
 
 
-# -- who is asked ------------------------------------------------------------------------------------------------------
+# -- which editor is called --------------------------------------------------------------------------------------------
 
 
 def test_every_end_is_reviewed_by_default() -> None:

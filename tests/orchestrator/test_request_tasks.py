@@ -15,7 +15,7 @@ import pytest
 
 from asterism import Constellation, LocalDevice, Orchestrator, Task
 from asterism.base.http_requests import NoAnswer, RequestFailed
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.report.result_summary import result_json
 from tests.orchestrator.orchestrator_scenes import after, deadline, independent

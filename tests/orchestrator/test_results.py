@@ -14,6 +14,7 @@ import pytest
 
 from asterism import AsterismError, Constellation, LocalDevice, Orchestrator, Task, TaskStatus, edits
 from asterism.core.errors import NotJson, UnknownTask
+from asterism.orchestrator.result import covered
 from tests.orchestrator.orchestrator_scenes import after, chain, deadline, failing, independent, orchestrate, span
 
 
@@ -475,3 +476,9 @@ async def test_the_lower_bound_is_one_even_with_waits_between_attempts_and_devic
     summary = (await running).summary
     assert summary.lower_bound <= summary.makespan
     assert summary.parallelism.work == 14
+
+
+def test_the_union_of_intervals_counts_overlaps_once() -> None:
+    assert covered([]) == 0.0
+    assert covered([(5, 7), (0, 3), (2, 4), (2.5, 3)]) == 6.0
+    assert covered([(0, 10), (2, 3)]) == 10.0

@@ -12,10 +12,9 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
-from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
 from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.registry import PeerRefused
-from asterism.peers.sync_progress import SyncResult
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutRun, PutSession, Store, feed_of
 
@@ -117,12 +116,12 @@ class Direct:
 
     def __init__(self, here: Side, there: Side, *, breaks: int | None = None, twice: bool = False) -> None:
         self._here, self._there, self._breaks, self._twice = here, there, breaks, twice
-        self.said: list[Any] = []
+        self.sent: list[Any] = []
 
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._breaks is not None and len(self.said) >= self._breaks:
+        if self._breaks is not None and len(self.sent) >= self._breaks:
             raise PeerUnreachable("the line is dead")
-        self.said.append(message)
+        self.sent.append(message)
         self._here.sent += len(message["records"])
         for _ in range(1 + self._twice):
             answer = await self._there.exchange.answer(self._here.name, json.loads(json.dumps(message)))
@@ -133,7 +132,7 @@ class Direct:
     async def fetch_blob(self, blob: str, run: str) -> bytes:
         data = await self._there.exchange.read_blob(self._here.name, blob, run)
         if data is None:
-            raise PeerRefused("it is not kept here")
+            raise PeerRefused("it is not stored here")
         return data
 
     async def send_blob(self, blob: str, data: bytes) -> None:

@@ -30,7 +30,7 @@ async def watches(side: Side, seconds: float, monitor: Monitor | None = None, ev
     return monitor
 
 
-# -- a peer that is away -----------------------------------------------------------------------------------------------
+# -- an absent peer ----------------------------------------------------------------------------------------------------
 
 
 async def test_a_run_for_a_suspended_remote_device_waits() -> None:
@@ -174,7 +174,7 @@ def test_the_slowest_of_several_clocks_counts() -> None:
     assert largest_clock_lag([Peer("a", skew=-DAY), Peer("b", skew=5.0)]) == DAY
 
 
-# -- a workflow that is missing ----------------------------------------------------------------------------------------
+# -- a missing workflow ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("broken", [None, {"name": "gone"}])

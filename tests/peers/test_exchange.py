@@ -20,7 +20,7 @@ from asterism.store.memory import MemoryStore
 from asterism.store.protocol import ProgressReport, PutSession, Query, feed_of
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- records -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_run_arrives_as_a_copy_that_is_left_to_its_store() -> None:
@@ -89,7 +89,7 @@ async def test_a_message_after_a_lost_one_is_ignored() -> None:
     await laptop.create()
     transport = Direct(laptop, kitchen)
     await laptop.exchange.sync("kitchen", transport)
-    late = {**transport.said[0], "after": 10, "upto": 11, "devices": None}
+    late = {**transport.sent[0], "after": 10, "upto": 11, "devices": None}
     answer = await kitchen.exchange.answer("laptop", late)
     assert answer["cursor"]["number"] < 10
 
@@ -134,7 +134,7 @@ async def test_a_blob_is_fetched_for_a_run_that_refers_to_it_and_no_other() -> N
     laptop, kitchen = await two()
     await kitchen.fleet.configure(large=10)
     await kitchen.fleet.workflows.add(FLOW)
-    one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="nobody") for text in "xy"]
+    one, other = [await kitchen.fleet.create(FLOW, {"text": text * 100}, device="absent") for text in "xy"]
     private = await kitchen.store.put_blob(b"of no run, such as the snapshot of a plan")
     await laptop.sync_with(kitchen)
     blob = one.input["$blob"]
@@ -199,8 +199,8 @@ async def test_runs_of_a_workflow_that_differs_here_are_refused() -> None:
     result = await kitchen.sync_with(laptop)
     assert result.refused == 1
     assert await kitchen.store.run(run.id) is None
-    [told] = await kitchen.notices("refused")
-    assert "transcode@1 is one workflow here and another one there: they differ in argv, retries" in told
+    [notice] = await kitchen.notices("refused")
+    assert "transcode@1 is one workflow here and another one there: they differ in argv, retries" in notice
     await laptop.take(run.id)
     await kitchen.sync_with(laptop)
     assert len(await kitchen.notices("refused")) == 1
@@ -261,7 +261,7 @@ async def test_a_clock_difference_gives_one_notice() -> None:
     assert peer.skew == pytest.approx(86_400.0, abs=2.0)
 
 
-# -- who is who --------------------------------------------------------------------------------------------------------
+# -- identities --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_store_is_bound_at_the_first_contact() -> None:
@@ -348,7 +348,7 @@ async def test_a_sync_ends_despite_constant_changes_on_both_sides() -> None:
 
     class Busy(Direct):
         async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-            assert len(self.said) < 20, "it does not end"
+            assert len(self.sent) < 20, "it does not end"
             await laptop.create()
             await kitchen.create()
             return await super().send(message)

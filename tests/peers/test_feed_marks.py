@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import FAILED
-from asterism.peers import rollback_detection, sync_progress
+from asterism.peers import exchange, rollback_detection
 from asterism.peers.exchange import Exchange, PeerUnreachable
 from asterism.peers.messages import PROTOCOL, parse_message
 from asterism.peers.registry import marks_key
@@ -18,7 +18,7 @@ from asterism.testing.simulator.peer_stores import copy_of as copied
 from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, two
 
 LARGE = {"padding": "x" * 200_000}
-"""It is kept apart."""
+"""An input that is stored as a blob."""
 
 
 def put_back(side: Side, what: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ async def test_everything_returns_although_a_message_is_cut_at_a_blob() -> None:
     await kitchen.create()
     await laptop.sync_with(kitchen)
     old = copied(kitchen.store)
-    lost = [await kitchen.create(), await kitchen.fleet.create(FLOW, LARGE, device="nobody"), await kitchen.create()]
+    lost = [await kitchen.create(), await kitchen.fleet.create(FLOW, LARGE, device="absent"), await kitchen.create()]
     await laptop.sync_with(kitchen)
     put_back(kitchen, old)
     laptop.exchange = Exchange(laptop.fleet)
@@ -110,18 +110,18 @@ class LyingServer:
     """Answers each message with what ``how`` makes of its number and the request."""
 
     def __init__(self, victim: Side, how: Callable[[int, Mapping[str, Any]], dict[str, Any]]) -> None:
-        self.victim, self.how, self.said = victim, how, 0
+        self.victim, self.how, self.answers = victim, how, 0
 
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.said += 1
-        if self.said > 100:
+        self.answers += 1
+        if self.answers > 100:
             raise PeerUnreachable("a hundred messages, and no end")
         base = {
             "protocol": PROTOCOL, "store": "liar-store", "clock": self.victim.store.clock(), "feed": "liar-feed",
             "cursor": None, "after": 0, "upto": 0, "more": False, "newest": 0, "records": [], "workflows": [],
             "devices": [], "wants": {}, "lacks": [],
         }  # fmt: skip
-        return base | self.how(self.said, message)
+        return base | self.how(self.answers, message)
 
     async def fetch_blob(self, blob: str, run: str) -> bytes:
         raise PeerUnreachable("it has nothing")
@@ -154,12 +154,12 @@ async def test_no_lie_makes_a_sync_endless(lie: str) -> None:
 
 
 async def test_an_endless_feed_is_not_read_in_one_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_progress, "MAX_ROUNDS", 20)
+    monkeypatch.setattr(exchange, "MAX_ROUNDS", 20)
     laptop = await Side("laptop").joined()
     await laptop.exchange.peers.add("kitchen")
     endless = LyingServer(laptop, lambda n, _: {"after": n - 1, "upto": n, "more": True, "newest": 1 << 50})
     await laptop.exchange.sync("kitchen", endless)
-    assert endless.said == 20
+    assert endless.answers == 20
 
 
 async def test_false_reports_of_our_rollback_give_one_notice_an_hour() -> None:

@@ -31,8 +31,8 @@ def test_peers_are_the_extension_of_every_fleet() -> None:
 def test_an_extension_is_imported_when_it_is_first_used(statement: str) -> None:
     loaded = "[name for name in sys.modules if name.startswith(('asterism.peers', 'asterism.fleet.fleet'))]"
     program = f"import sys; {statement}; print({loaded})"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_monitor_runs_the_passes_of_extensions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,8 @@ from asterism.core.run.run import ASSIGNED, COMPLETED, CREATED, FAILED, PROCESSI
 from asterism.core.series.machine import Series
 from asterism.fleet import retention
 from asterism.peers import forgotten_runs, messages
-from asterism.peers.exchange import Exchange
+from asterism.peers.exchange import Exchange, SyncResult
 from asterism.peers.registry import unknown_runs_key
-from asterism.peers.sync_progress import SyncResult
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator.peer_stores import copy_of, put_back
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, three, two
@@ -232,7 +231,7 @@ async def test_forgotten_runs_are_checked_at_an_interval() -> None:
     async def asked() -> int:
         line = Direct(laptop, kitchen)
         await laptop.exchange.sync("kitchen", line)
-        return sum("asks" in one for one in line.said)
+        return sum("asks" in one for one in line.sent)
 
     assert await asked() == 2  # the question about the copy, and the empty one
     assert await asked() == 0
@@ -248,7 +247,7 @@ async def test_a_sync_ends_if_the_last_changes_are_of_a_forgotten_run() -> None:
     await done_and_forgotten(laptop, run)
     line = Direct(laptop, kitchen)
     await laptop.exchange.sync("kitchen", line)
-    assert sum("asks" not in one for one in line.said) == 1
+    assert sum("asks" not in one for one in line.sent) == 1
 
 
 async def test_any_number_of_copies_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,8 +292,8 @@ async def test_a_peer_can_close_only_copies_left_to_it() -> None:
     assert (await laptop.run(own.id)).status is (await laptop.run(others.id)).status is CREATED
 
 
-def _says(store: str, *told: object) -> dict[str, object]:
-    *run_ids, victim = told
+def _says(store: str, *ids: object) -> dict[str, object]:
+    *run_ids, victim = ids
     assert isinstance(victim, Side)
     return {
         "protocol": messages.PROTOCOL, "store": store, "clock": victim.store.clock(), "feed": "f", "cursor": None,

@@ -4,7 +4,6 @@ Each scenario checks that a lie has no effect. The last test removes a safeguard
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, COMPLETED, PROCESSING, Assignment, Owner, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN
 from asterism.core.run.workflow import Workflow
-from asterism.peers import ingest, messages, remote_devices
+from asterism.peers import messages, record_decisions, remote_devices
 from asterism.peers.registry import PeerRefused
 from asterism.peers.trust import Trust
 from asterism.store import row_codec
@@ -44,36 +43,36 @@ async def victim() -> tuple[Side, Liar, Run]:
     return laptop, liar, await laptop.run(run.id)
 
 
-async def unmoved(laptop: Side, before: Run, refused: str) -> None:
+async def check_unchanged(laptop: Side, before: Run, refused: str) -> None:
     """Check that the run is unchanged, and that a notice was given."""
     assert await laptop.run(before.id) == before
-    told = await laptop.notices("refused")
-    assert any(refused in one for one in told), told
+    notices = await laptop.notices("refused")
+    assert any(refused in one for one in notices), notices
 
 
 # -- about our devices -------------------------------------------------------------------------------------------------
 
 
 @scene
-async def our_device_has_completed_it() -> None:
+async def our_device_completed_it() -> None:
     laptop, liar, run = await victim()
     done = transitions.complete(run, run.grant, {"lie": True}, laptop.store.clock())  # type: ignore[arg-type]
     await liar.says(done)
-    await unmoved(
+    await check_unchanged(
         laptop, run, "it is forged: laptop is a device of this store, and did not report the run as completed"
     )
 
 
 @scene
-async def our_device_has_completed_it_with_another_result() -> None:
+async def our_device_completed_it_with_another_result() -> None:
     laptop, liar, run = await victim()
     done = await laptop.complete(run.id, {"true": 1})
     await liar.says(done.changed(output={"lie": True}))
-    await unmoved(laptop, done, "reported another result")
+    await check_unchanged(laptop, done, "reported another result")
 
 
 @scene
-async def our_device_has_claimed_a_run_nobody_knows() -> None:
+async def our_device_claimed_an_unknown_run() -> None:
     laptop, liar, run = await victim()
     unknown = transitions.create("unknown", FLOW, {}, by="liar", now=1.0)
     await liar.says(transitions.take(unknown, laptop.owner, FLOW, 2.0, starts=True))
@@ -82,15 +81,15 @@ async def our_device_has_claimed_a_run_nobody_knows() -> None:
 
 
 @scene
-async def another_life_of_our_device_has_it() -> None:
+async def another_session_of_our_device_owns_it() -> None:
     laptop, liar, _ = await victim()
     waiting = await laptop.create()
     await liar.says(transitions.take(waiting, Owner("laptop", "laptop-9"), FLOW, 2.0, starts=True))
-    await unmoved(laptop, waiting, "it is forged")
+    await check_unchanged(laptop, waiting, "it is forged")
 
 
 @scene
-async def what_our_device_does_is_told_otherwise() -> None:
+async def fields_of_a_run_of_our_device_are_changed() -> None:
     """The same grant and story with other fields: they would be kept if the greater text won."""
     laptop, liar, run = await victim()
     for change in (
@@ -105,10 +104,10 @@ async def what_our_device_does_is_told_otherwise() -> None:
 
 
 @scene
-async def a_wish_is_a_pretext_to_change_something_else() -> None:
+async def a_request_changes_other_fields_too() -> None:
     laptop, liar, run = await victim()
-    wished = transitions.cancel(run, laptop.store.clock(), "zoe")
-    await liar.says(wished.changed(failures=50, started_at=1.0))
+    requested = transitions.cancel(run, laptop.store.clock(), "zoe")
+    await liar.says(requested.changed(failures=50, started_at=1.0))
     found = await laptop.run(run.id)
     assert (found.failures, found.started_at) == (run.failures, run.started_at)
 
@@ -117,7 +116,7 @@ async def a_wish_is_a_pretext_to_change_something_else() -> None:
 
 
 @scene
-async def it_is_another_store_now() -> None:
+async def the_store_id_changes() -> None:
     laptop, liar, _ = await victim()
     with pytest.raises(PeerRefused, match="but the caller is store"):
         await liar.says(store="another-store")
@@ -128,7 +127,7 @@ async def it_is_another_store_now() -> None:
 
 
 @scene
-async def its_clock_is_a_century_ahead() -> None:
+async def the_clock_is_a_century_ahead() -> None:
     laptop, liar, run = await victim()
     await liar.says(clock=laptop.store.clock() + 3e9)
     await liar.says(clock=laptop.store.clock() + 3e9)
@@ -143,7 +142,7 @@ async def its_clock_is_a_century_ahead() -> None:
 
 
 @scene
-async def it_has_come_further_than_there_is() -> None:
+async def the_cursor_is_beyond_the_feed() -> None:
     laptop, liar, run = await victim()
     feed = (await laptop.exchange._open())[1]
     for cursor in ({"feed": feed, "number": 10**9}, {"feed": "x", "number": 3}, None):
@@ -152,7 +151,7 @@ async def it_has_come_further_than_there_is() -> None:
 
 
 @scene
-async def it_says_the_same_again_long_after() -> None:
+async def an_old_record_is_repeated() -> None:
     laptop, liar, run = await victim()
     waiting = await laptop.create()
     theirs = transitions.take(waiting, OVEN, FLOW, laptop.store.clock(), starts=True)
@@ -171,28 +170,28 @@ async def it_says_the_same_again_long_after() -> None:
 
 
 @scene
-async def its_epoch_is_the_greatest() -> None:
+async def the_epoch_is_the_greatest() -> None:
     laptop, liar, run = await victim()
     base = await laptop.create()
     granted = transitions.take(base, OVEN, FLOW, 5.0, starts=True)
     for epoch in (7, 9_999, 10**6, 2**70, -1):
         await liar.says(granted.changed(epoch=epoch))
-    await unmoved(laptop, base, "it contradicts itself")
+    await check_unchanged(laptop, base, "it contradicts itself")
     assert await laptop.run(run.id) == run
 
 
 @scene
-async def its_history_has_gaps() -> None:
+async def the_history_has_gaps() -> None:
     laptop, liar, _ = await victim()
     base = await laptop.create()
     granted = transitions.take(base, OVEN, FLOW, 5.0, starts=True)
     gone = [Assignment("oven", epoch, 1.0, 2.0, "timeout") for epoch in (1, 1, 3)]
     await liar.says(granted.changed(epoch=4, previous=tuple(gone)))
-    await unmoved(laptop, base, "its 3 ended assignments have the epochs [1, 1, 3]")
+    await check_unchanged(laptop, base, "its 3 ended assignments have the epochs [1, 1, 3]")
 
 
 @scene
-async def its_records_contradict_themselves() -> None:
+async def records_contradict_themselves() -> None:
     laptop, liar, _ = await victim()
     base = await laptop.create()
     granted = transitions.take(base, OVEN, FLOW, 5.0, starts=True)
@@ -223,7 +222,7 @@ async def its_records_contradict_themselves() -> None:
 
 
 @scene
-async def its_records_are_none() -> None:
+async def records_are_invalid() -> None:
     laptop, liar, run = await victim()
     good = [*row_codec.fixed(run), *row_codec.moving(run)]
     deep = "[" * 50_000 + "]" * 50_000
@@ -249,23 +248,23 @@ async def its_records_are_none() -> None:
 
 
 @scene
-async def one_bad_record_does_not_keep_out_the_good_ones() -> None:
+async def valid_records_beside_an_invalid_one_are_ingested() -> None:
     laptop, liar, run = await victim()
     good = transitions.create("good", FLOW, {}, by="liar", now=1.0)
     bad = run.changed(priority=99)
     await liar.says(bad, [1], good, good)
     assert await laptop.run("good") == good
     assert await laptop.run(run.id) == run
-    told = await laptop.notices("refused")
-    assert any("it differs from our record in priority" in one for one in told)
-    assert any("the message contains it twice" in one for one in told)
-    count = len(told)
+    notices = await laptop.notices("refused")
+    assert any("it differs from our record in priority" in one for one in notices)
+    assert any("the message contains it twice" in one for one in notices)
+    count = len(notices)
     await liar.says(bad)
     assert len(await laptop.notices("refused")) == count
 
 
 @scene
-async def a_run_that_is_ours_was_another_one_from_the_beginning() -> None:
+async def the_fixed_fields_of_our_run_differ() -> None:
     laptop, liar, run = await victim()
     for change in ({"input": {"rm": "-rf"}}, {"created_by": "zoe"}, {"pinned": "oven"}, {"keep": "original"}):
         await liar.says(run.changed(**change))
@@ -276,20 +275,20 @@ async def a_run_that_is_ours_was_another_one_from_the_beginning() -> None:
 
 
 @scene
-async def it_has_a_device_that_is_ours() -> None:
+async def it_announces_our_device() -> None:
     laptop, liar, _ = await victim()
     await liar.says(devices=[a_device(device="laptop"), a_device(id="laptop-1", device="x"), a_device()])
     sessions = {one.id: one for one in await laptop.store.sessions()}
     assert set(sessions) == {"laptop-1", "oven-1"}
     assert (sessions["laptop-1"].state, sessions["laptop-1"].device) == (OPEN, "laptop")
-    [told, _] = await laptop.notices("impostor")
-    assert told.startswith("peer kitchen announced device laptop, which belongs to this store")
+    [notice, _] = await laptop.notices("impostor")
+    assert notice.startswith("peer kitchen announced device laptop, which belongs to this store")
     await liar.says(devices=[a_device(device="laptop"), a_device(id="laptop-1", device="x")])
     assert len(await laptop.notices("impostor")) == 2
 
 
 @scene
-async def it_has_a_device_of_another_peer() -> None:
+async def it_announces_a_device_of_another_peer() -> None:
     laptop, liar, _ = await victim()
     await laptop.exchange.peers.add("garage")
     other = Liar(laptop, "garage")
@@ -301,7 +300,7 @@ async def it_has_a_device_of_another_peer() -> None:
 
 
 @scene
-async def its_devices_are_none() -> None:
+async def devices_are_invalid() -> None:
     laptop, liar, _ = await victim()
     bad: list[Any] = [
         None, 5, {}, a_device(id=""), a_device(device="a|b"), a_device(slots=-1), a_device(slots=True) | {"slots": "2"},
@@ -313,7 +312,7 @@ async def its_devices_are_none() -> None:
 
 
 @scene
-async def it_speaks_for_another_peer_that_is_heard_of() -> None:
+async def it_reports_for_a_device_of_another_peer() -> None:
     laptop, kitchen, garage = await three()
     run = await laptop.create()
     for other in (kitchen, garage):
@@ -347,11 +346,11 @@ def _message(side: Side, store: str, run: Run, by: str) -> dict[str, Any]:
     }
 
 
-# -- about workflows and large things ----------------------------------------------------------------------------------
+# -- about workflows and blobs -----------------------------------------------------------------------------------------
 
 
 @scene
-async def a_workflow_of_ours_is_another_one() -> None:
+async def our_workflow_differs() -> None:
     laptop, liar, run = await victim()
     evil = Workflow("transcode", argv=("rm", "-rf", "/"), version=1)
     await liar.says(transitions.create("evil", evil, {}, by="liar", now=1.0), workflows=[evil.to_json()])
@@ -366,7 +365,7 @@ async def a_workflow_of_ours_is_another_one() -> None:
 
 
 @scene
-async def its_workflows_are_none() -> None:
+async def workflows_are_invalid() -> None:
     laptop, liar, _ = await victim()
     flow = Workflow("new", argv=("true",), version=1)
     new = transitions.create("new", flow, {}, by="liar", now=1.0)
@@ -379,7 +378,7 @@ async def its_workflows_are_none() -> None:
 
 
 @scene
-async def something_large_is_not_what_its_name_says() -> None:
+async def a_blob_does_not_match_its_name() -> None:
     laptop, liar, _ = await victim()
     name = "ab" * 32
     large = transitions.create("large", FLOW, {"$blob": name, "size": 5}, by="liar", now=1.0)
@@ -397,7 +396,7 @@ async def something_large_is_not_what_its_name_says() -> None:
 
 
 @scene
-async def messages_that_are_none_are_refused() -> None:
+async def messages_are_invalid() -> None:
     laptop, liar, run = await victim()
     for changes in (
         {"protocol": 2}, {"records": "x"}, {"records": [{}] * 501}, {"cursor": 5}, {"after": -1}, {"upto": "9"},
@@ -412,7 +411,7 @@ async def messages_that_are_none_are_refused() -> None:
 
 
 @scene
-async def what_a_peer_may_do_it_can_do() -> None:
+async def allowed_steps_have_an_effect() -> None:
     """A peer may assign a waiting run to its own device."""
     laptop, liar, _ = await victim()
     waiting = await laptop.create()
@@ -429,8 +428,8 @@ async def what_a_peer_may_do_it_can_do() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SCENES))
-def test_a_lie_has_no_effect(name: str) -> None:
-    asyncio.run(SCENES[name]())  # type: ignore[arg-type]
+async def test_a_lie_has_no_effect(name: str) -> None:
+    await SCENES[name]()
 
 
 # -- safeguards that are missing ---------------------------------------------------------------------------------------
@@ -441,24 +440,24 @@ def believed(*_: Any) -> None:
 
 
 ABLATIONS: list[tuple[str, object, str, object]] = [
-    ("our_device_has_completed_it", Trust, "forgery", believed),
-    ("our_device_has_completed_it_with_another_result", Trust, "is_own", lambda *_: False),
-    ("our_device_has_claimed_a_run_nobody_knows", Trust, "forgery", believed),
-    ("another_life_of_our_device_has_it", Trust, "forgery", believed),
-    ("what_our_device_does_is_told_otherwise", Trust, "is_own", lambda *_: False),
-    ("a_wish_is_a_pretext_to_change_something_else", ingest, "only_adds_request", lambda *_: True),
-    ("its_epoch_is_the_greatest", messages, "problems_in", lambda _: []),
-    ("its_history_has_gaps", messages, "problems_in", lambda _: []),
-    ("it_has_a_device_that_is_ours", remote_devices, "_impersonation", believed),
-    ("it_has_a_device_of_another_peer", remote_devices, "_impersonation", believed),
-    ("it_speaks_for_another_peer_that_is_heard_of", Trust, "belongs_to_other_peer", lambda *_: False),
+    ("our_device_completed_it", Trust, "forgery", believed),
+    ("our_device_completed_it_with_another_result", Trust, "is_own", lambda *_: False),
+    ("our_device_claimed_an_unknown_run", Trust, "forgery", believed),
+    ("another_session_of_our_device_owns_it", Trust, "forgery", believed),
+    ("fields_of_a_run_of_our_device_are_changed", Trust, "is_own", lambda *_: False),
+    ("a_request_changes_other_fields_too", record_decisions, "only_adds_request", lambda *_: True),
+    ("the_epoch_is_the_greatest", messages, "problems_in", lambda _: []),
+    ("the_history_has_gaps", messages, "problems_in", lambda _: []),
+    ("it_announces_our_device", remote_devices, "_impersonation", believed),
+    ("it_announces_a_device_of_another_peer", remote_devices, "_impersonation", believed),
+    ("it_reports_for_a_device_of_another_peer", Trust, "belongs_to_other_peer", lambda *_: False),
 ]
 
 
 @pytest.mark.parametrize(("name", "where", "what", "instead"), ABLATIONS)
-def test_a_missing_safeguard_is_detected(
+async def test_a_missing_safeguard_is_detected(
     name: str, where: object, what: str, instead: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, what, instead)
     with pytest.raises((AssertionError, AsterismError, ValueError, TypeError)):
-        asyncio.run(SCENES[name]())  # type: ignore[arg-type]
+        await SCENES[name]()

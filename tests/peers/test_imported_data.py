@@ -59,7 +59,7 @@ class Offering:
     async def send_blob(self, name: str, data: bytes) -> None: ...
 
 
-# -- large things ------------------------------------------------------------------------------------------------------
+# -- blobs -------------------------------------------------------------------------------------------------------------
 
 
 async def test_no_blob_is_fetched_for_a_refused_record() -> None:
@@ -103,7 +103,7 @@ def junk(number: int, version: int = 1) -> Workflow:
     return Workflow(f"junk-{number}", shell="x" * 100, version=version)
 
 
-async def kept(side: Side) -> list[str]:
+async def stored_versions(side: Side) -> list[str]:
     return [one.key for one in await side.store.registers("workflow-version/")]
 
 
@@ -111,7 +111,7 @@ async def test_a_workflow_without_a_run_is_not_stored() -> None:
     laptop, liar = await victim()
     run = transitions.create("good", FLOW, {}, by="liar", now=5.0)
     await liar.says(run, workflows=[FLOW.to_json(), *(junk(one).to_json() for one in range(50))])
-    assert await kept(laptop) == ["workflow-version/transcode@1"]
+    assert await stored_versions(laptop) == ["workflow-version/transcode@1"]
 
 
 async def test_a_workflow_whose_only_run_is_refused_is_not_stored() -> None:
@@ -121,7 +121,7 @@ async def test_a_workflow_whose_only_run_is_refused_is_not_stored() -> None:
     other = transitions.create("old", junk(1), {}, by="liar", now=5.0)
     old = transitions.cancel(other, -1e9, "liar")
     await liar.says(forged, old, workflows=[FLOW.to_json(), junk(1).to_json()])
-    assert await kept(laptop) == ["workflow-version/transcode@1"]
+    assert await stored_versions(laptop) == ["workflow-version/transcode@1"]
 
 
 async def test_a_workflow_of_a_peer_is_forgotten_with_its_last_run() -> None:
@@ -131,11 +131,11 @@ async def test_a_workflow_of_a_peer_is_forgotten_with_its_last_run() -> None:
     mine = await laptop.fleet.workflows.add(junk(2))
     laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, 0.0, 100)
-    assert len(await kept(laptop)) == 2
+    assert len(await stored_versions(laptop)) == 2
     await laptop.step("theirs", lambda one: transitions.cancel(one, 6.0, "ann"))
     while await retention.prune(laptop.store, laptop.store.clock(), 100):
         pass
-    assert await kept(laptop) == [f"workflow-version/junk-2@{mine.version}"]
+    assert await stored_versions(laptop) == [f"workflow-version/junk-2@{mine.version}"]
     assert await laptop.store.registers(workflows.OF_PEERS) == []
 
 
@@ -144,15 +144,15 @@ async def test_a_workflow_that_has_just_arrived_is_not_forgotten() -> None:
     await laptop.exchange._open()
     await laptop.fleet.workflows.keep(junk(1))
     await retention.prune(laptop.store, laptop.store.clock(), 100)
-    assert len(await kept(laptop)) == 1
+    assert len(await stored_versions(laptop)) == 1
     laptop.clock.now += 0.8 * workflows.UNUSED_AGE
     await laptop.fleet.workflows.keep(junk(1))  # a run needs it again
     laptop.clock.now += 0.8 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
-    assert len(await kept(laptop)) == 1
+    assert len(await stored_versions(laptop)) == 1
     laptop.clock.now += workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
-    assert await kept(laptop) == []
+    assert await stored_versions(laptop) == []
 
 
 async def test_a_workflow_that_is_also_added_here_is_not_forgotten() -> None:
@@ -172,7 +172,7 @@ async def test_a_workflow_with_the_name_of_an_own_plan_is_kept() -> None:
     await laptop.store.commit([PutRegister("plan/nightly", {"state": "running"}, None)])
     laptop.clock.now += 2 * workflows.UNUSED_AGE
     await retention.prune(laptop.store, laptop.store.clock(), 100)
-    assert len(await kept(laptop)) == 1
+    assert len(await stored_versions(laptop)) == 1
 
 
 async def test_a_run_brings_a_forgotten_workflow_again() -> None:
@@ -185,10 +185,10 @@ async def test_a_run_brings_a_forgotten_workflow_again() -> None:
     laptop.clock.now += 2 * workflows.UNUSED_AGE
     while await retention.prune(laptop.store, laptop.store.clock(), 100):
         pass
-    assert await kept(laptop) == []
+    assert await stored_versions(laptop) == []
     await kitchen.create()
     await laptop.sync_with(kitchen)
-    assert await kept(laptop) == ["workflow-version/transcode@1"]
+    assert await stored_versions(laptop) == ["workflow-version/transcode@1"]
 
 
 async def test_a_run_whose_workflow_is_only_cached_is_refused() -> None:
@@ -223,7 +223,7 @@ async def test_thousands_of_versions_of_a_peer_are_skipped_at_once() -> None:
     assert store.asked <= 4
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- text of peers -----------------------------------------------------------------------------------------------------
 
 
 async def test_text_of_a_peer_is_safe_in_logs_and_notices(caplog: pytest.LogCaptureFixture) -> None:
@@ -251,7 +251,7 @@ async def test_the_notice_of_a_failed_run_is_safe_for_a_terminal() -> None:
     assert notice.message.endswith("first\n\tthen ?[31mred?[0m")  # type: ignore[union-attr]
 
 
-# -- what was lost -----------------------------------------------------------------------------------------------------
+# -- registers of losses -----------------------------------------------------------------------------------------------
 
 
 async def lost_to_the_kitchen() -> tuple[Side, Run]:

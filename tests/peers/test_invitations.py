@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.peers.invitations import (
-    InvalidInvitation,
-    Invitation,
-    new_token,
-    parse_invitation,
-    peer_url,
-    token_hash,
-)
+from asterism.peers.invitations import InvalidInvitation, Invitation, new_token, parse_invitation, peer_url, token_hash
 
 FINGERPRINT = "ab" * 32
 TOKEN = new_token()

@@ -6,7 +6,7 @@ from asterism.core.run import transitions
 from asterism.core.run.merge import KEPT
 from asterism.core.run.run import PROCESSING, Run
 from asterism.core.run.session import ENDED
-from asterism.peers import ingest
+from asterism.peers import record_decisions
 from asterism.peers.messages import PROTOCOL, encode_record
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutSession
@@ -47,8 +47,8 @@ async def test_an_owner_that_was_only_unreachable_keeps_its_run() -> None:
     assert await owners(run.id, laptop, kitchen) == {("laptop", 1)}
     assert (await laptop.run(run.id)).status is PROCESSING
     assert await laptop.notices("conflict") == []
-    [told] = await kitchen.notices("conflict")
-    assert "laptop had it first and was only unreachable, not lost, and the original owner wins" in told
+    [notice] = await kitchen.notices("conflict")
+    assert "laptop had it first and was only unreachable, not lost, and the original owner wins" in notice
     assert (await laptop.complete(run.id, "soup")).output == "soup"
     await laptop.sync_with(kitchen)
     assert (await kitchen.run(run.id)).output == "soup"
@@ -63,13 +63,13 @@ async def test_with_keep_epoch_the_replacement_keeps_the_run() -> None:
 
 async def test_without_a_statement_of_the_owner_its_replacement_wins() -> None:
     """Ablation of the ``kept`` step."""
-    most, ingest.MAX_OWNER_KEEPS = ingest.MAX_OWNER_KEEPS, 0
+    most, record_decisions.MAX_OWNER_KEEPS = record_decisions.MAX_OWNER_KEEPS, 0
     try:
         laptop, kitchen, run = await taken_over()
         await laptop.sync_with(kitchen)
         assert await owners(run.id, laptop, kitchen) == {("kitchen", 2)}
     finally:
-        ingest.MAX_OWNER_KEEPS = most
+        record_decisions.MAX_OWNER_KEEPS = most
 
 
 async def test_the_record_of_a_dead_owner_does_not_win() -> None:
@@ -142,11 +142,11 @@ async def test_repeated_loss_claims_do_not_grow_the_story_without_limit() -> Non
     run = await laptop.create(keep="original")
     await laptop.take(run.id)
     liar = Liar(laptop)
-    for number in range(ingest.MAX_OWNER_KEEPS + 5):
+    for number in range(record_decisions.MAX_OWNER_KEEPS + 5):
         mine = await laptop.run(run.id)
         if mine.device != "laptop":
             break
         lost = transitions.lose(mine, FLOW, 5.0 + number, "a lie")
         await liar.says(lost)
     found = await laptop.run(run.id)
-    assert sum(entry.what == KEPT for entry in found.story) == ingest.MAX_OWNER_KEEPS
+    assert sum(entry.what == KEPT for entry in found.story) == record_decisions.MAX_OWNER_KEEPS

@@ -17,16 +17,16 @@ from asterism.core.run.run import ASSIGNED, CREATED
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.peers import messages
+from asterism.peers.exchange import SyncResult
 from asterism.peers.peer_client import MAX_MESSAGE_BYTES
+from asterism.peers.peer_service import SyncLoop
 from asterism.peers.registry import PeerRefused
-from asterism.peers.sync_loop import SyncLoop
-from asterism.peers.sync_progress import SyncResult
 from asterism.store import row_codec
 from asterism.store.protocol import PutRegister, PutRun
 from asterism.store.sqlite import SqliteStore
 from tests.peers.exchange_fixtures import FLOW, Direct, Liar, Side, three, two
 
-# -- what is no text ---------------------------------------------------------------------------------------------------
+# -- invalid text ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\nb", "run-\udfff"])
@@ -38,8 +38,8 @@ async def test_an_id_that_is_not_text_does_not_stop_a_sync(tmp_path: Path, name:
     answer = await Liar(laptop).says([name] + [None] * (len(row_codec.COLUMNS) - 1))
     assert answer["cursor"]["number"] == 1
     assert answer["refused"] == 1
-    [told] = await laptop.notices("refused")
-    assert told.startswith("peer kitchen: it is not a valid record of a run")
+    [notice] = await laptop.notices("refused")
+    assert notice.startswith("peer kitchen: it is not a valid record of a run")
     await store.close()
 
 
@@ -89,18 +89,18 @@ async def test_an_internal_error_is_logged_and_backs_off(
     assert gaps[0] < 8.0
     assert all(40.0 < gap <= 73.0 for gap in gaps[5:])
     assert len(gaps) > 8
-    told = [one for one in caplog.records if one.message == "internal error in the sync with peer kitchen"]
-    assert len(told) == len(tried)
-    assert told[0].exc_info is not None
+    errors = [one for one in caplog.records if one.message == "internal error in the sync with peer kitchen"]
+    assert len(errors) == len(tried)
+    assert errors[0].exc_info is not None
 
 
-# -- what is too large, or gone ----------------------------------------------------------------------------------------
+# -- records that are too large, or whose workflow is gone -------------------------------------------------------------
 
 
 async def _sizes(laptop: Side, kitchen: Side) -> tuple[list[int], SyncResult]:
     transport = Direct(laptop, kitchen)
     result = await laptop.exchange.sync("kitchen", transport)
-    return [len(json.dumps(one)) for one in transport.said], result
+    return [len(json.dumps(one)) for one in transport.sent], result
 
 
 async def test_large_workflows_are_split_over_messages() -> None:
@@ -135,8 +135,8 @@ async def test_a_record_that_is_too_large_is_skipped_with_a_notice() -> None:
     for run in (first, last):
         assert await kitchen.run(run.id) == run
     assert await kitchen.store.run(large.id) is None
-    [told] = await laptop.notices("refused")
-    assert told.startswith(
+    [notice] = await laptop.notices("refused")
+    assert notice.startswith(
         f"run {large.id} was not sent to peer kitchen: with its workflow it is too large for a message"
     )
     await laptop.take(large.id)
@@ -150,12 +150,12 @@ async def test_a_run_whose_workflow_is_gone_is_skipped_with_a_notice() -> None:
     found = await laptop.store.register("workflow-version/transcode@1")
     await laptop.store.commit([PutRegister(found.key, None, found.revision)])
     other = await laptop.fleet.workflows.add(Workflow("other", argv=("true",)))
-    kept = transitions.create("kept", other, {}, by="ann", now=laptop.store.clock())
-    await laptop.fleet.ledger.add(kept, lambda one: one)
+    stored = transitions.create("stored", other, {}, by="ann", now=laptop.store.clock())
+    await laptop.fleet.ledger.add(stored, lambda one: one)
     laptop.fleet.workflows._known.clear()  # another process
     result = await laptop.sync_with(kitchen)
     assert result.sent == 1
-    assert await kitchen.store.run("kept") is not None
+    assert await kitchen.store.run("stored") is not None
     assert await kitchen.store.run(run.id) is None
     assert await laptop.notices("refused") == [
         f"run {run.id} was not sent to peer kitchen: its workflow transcode@1 is no longer in this store"
@@ -178,7 +178,7 @@ async def test_forgetting_a_plan_does_not_stop_syncs() -> None:
     assert await garage.store.run(other.id) is not None
 
 
-# -- who never ends ----------------------------------------------------------------------------------------------------
+# -- peers that never end ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cursor", [None, "to and fro"])
@@ -194,9 +194,9 @@ async def test_a_peer_that_always_has_more_does_not_keep_a_sync_open(
 
         class Chatty(Direct):
             async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-                self.said.append(message)
-                assert len(self.said) < 20, "it never ends"
-                place = None if cursor is None else {"feed": feed, "number": len(self.said) % 2}
+                self.sent.append(message)
+                assert len(self.sent) < 20, "it never ends"
+                place = None if cursor is None else {"feed": feed, "number": len(self.sent) % 2}
                 return {
                     "protocol": 1, "store": "liar", "clock": laptop.store.clock(), "feed": "f", "cursor": place,
                     "after": 0, "upto": 0, "more": True, "newest": 1 << 50, "records": [], "workflows": [],
@@ -216,7 +216,7 @@ async def test_a_refused_message_is_quoted_only_in_part(field: str) -> None:
     assert len(str(refused.value)) < 500
 
 
-# -- who is told what was refused --------------------------------------------------------------------------------------
+# -- reasons for refusals ----------------------------------------------------------------------------------------------
 
 
 async def test_the_client_learns_repeated_refusals() -> None:

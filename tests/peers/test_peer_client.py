@@ -23,9 +23,8 @@ from asterism.core.errors import AsterismError
 from asterism.peers import peer_client
 from asterism.peers.exchange import PeerUnreachable
 from asterism.peers.peer_client import ClientPool, PeerClient
-from asterism.peers.private_files import Token, TokenFile
+from asterism.peers.private_files import Token, TokenFile, fingerprint
 from asterism.peers.registry import Peer, PeerRefused
-from asterism.peers.tls_identity import fingerprint
 from asterism.store.sqlite import SqliteStore
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -55,11 +54,11 @@ def certificate(folder: Path, name: str = "kitchen", *, days: tuple[int, int] = 
     return path, fingerprint(made.public_bytes(serialization.Encoding.DER))
 
 
-class Desk:
+class FixedServer:
     """A server that gives the same answer to every request, and records the requests."""
 
-    def __init__(self, said: bytes | Answer, pem: Path | None) -> None:
-        self._said, self.asked, self._tasks = said, [], set[asyncio.Task[Any]]()  # type: ignore[var-annotated]
+    def __init__(self, answer: bytes | Answer, pem: Path | None) -> None:
+        self._answer, self.asked, self._tasks = answer, [], set[asyncio.Task[Any]]()  # type: ignore[var-annotated]
         self.context = None
         if pem is not None:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -72,10 +71,10 @@ class Desk:
                 lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
                 body = await reader.readexactly(int(lengths[0].split(b":")[1])) if lengths else b""
                 self.asked.append((head.decode(), body))
-                if callable(self._said):
-                    await self._said(reader, writer)
+                if callable(self._answer):
+                    await self._answer(reader, writer)
                 else:
-                    writer.write(self._said)
+                    writer.write(self._answer)
                     await writer.drain()
         except (asyncio.CancelledError, asyncio.IncompleteReadError, OSError):
             pass  # asyncio logs every cancelled handler
@@ -89,8 +88,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(said: bytes | Answer, pem: Path | None) -> AsyncIterator[tuple[str, Desk]]:
-    there = Desk(said, pem)
+async def serving(answer: bytes | Answer, pem: Path | None) -> AsyncIterator[tuple[str, FixedServer]]:
+    there = FixedServer(answer, pem)
     server = await asyncio.start_server(there.serve, "127.0.0.1", 0, ssl=there.context)
     try:
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", there
@@ -106,19 +105,19 @@ def http(body: bytes | str, status: str = "200 OK", *more: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 
-def called(said: bytes | Answer, pem: Path | None, pin: str, ask: Callable[[PeerClient], Awaitable[Any]]) -> Any:
-    """The result of a request to a server that answers ``said``, and the number of requests."""
+def called(answer: bytes | Answer, pem: Path | None, pin: str, ask: Callable[[PeerClient], Awaitable[Any]]) -> Any:
+    """The result of a request to a server that answers ``answer``, and the number of requests."""
 
     async def main() -> Any:
-        async with desk(said, pem) as (url, there), PeerClient(url, pin, Token(TOKEN)) as caller:
+        async with serving(answer, pem) as (url, there), PeerClient(url, pin, Token(TOKEN)) as caller:
             return await ask(caller), there.asked
 
     return asyncio.run(main())
 
 
-def refusal(said: bytes | Answer, pem: Path | None, pin: str, kind: type[Exception] = PeerRefused) -> str:
+def refusal(answer: bytes | Answer, pem: Path | None, pin: str, kind: type[Exception] = PeerRefused) -> str:
     with pytest.raises(kind) as error:
-        called(said, pem, pin, lambda caller: caller.send({}))
+        called(answer, pem, pin, lambda caller: caller.send({}))
     assert TOKEN not in str(error.value)
     return str(error.value)
 
@@ -128,15 +127,15 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return certificate(tmp_path_factory.mktemp("kitchen"))
 
 
-# -- what goes well ----------------------------------------------------------------------------------------------------
+# -- successful requests -----------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_sent_with_the_token_and_answered(kitchen: tuple[Path, str]) -> None:
     async def twice(caller: PeerClient) -> Any:
         return [await caller.send({"n": 1}), await caller.send({"n": 2})]
 
-    said, asked = called(http('{"n": 3}'), *kitchen, twice)
-    assert said == [{"n": 3}, {"n": 3}]
+    answer, asked = called(http('{"n": 3}'), *kitchen, twice)
+    assert answer == [{"n": 3}, {"n": 3}]
     assert [json.loads(body) for _, body in asked] == [{"n": 1}, {"n": 2}]
     assert all(head.startswith("POST /v1/meet HTTP/1.1\r\n") for head, _ in asked)
     assert all(
@@ -149,24 +148,24 @@ def test_blobs_are_fetched_and_sent(kitchen: tuple[Path, str]) -> None:
         await caller.send_blob(BLOB, b"\x00\x01")
         return await caller.fetch_blob(BLOB, "r1")
 
-    said, asked = called(http(b"\xff\x00"), *kitchen, both)
-    assert said == b"\xff\x00"
+    answer, asked = called(http(b"\xff\x00"), *kitchen, both)
+    assert answer == b"\xff\x00"
     assert [head.split(" HTTP")[0] for head, _ in asked] == [f"PUT /v1/blobs/{BLOB}", f"GET /v1/blobs/{BLOB}?run=r1"]
     assert asked[0][1] == b"\x00\x01"
 
 
 @pytest.mark.parametrize("days", [(100, 200), (-200, -100)])
 def test_the_dates_of_a_certificate_do_not_matter(tmp_path: Path, days: tuple[int, int]) -> None:
-    said, _ = called(http("{}"), *certificate(tmp_path, days=days), lambda caller: caller.send({}))
-    assert said == {}
+    answer, _ = called(http("{}"), *certificate(tmp_path, days=days), lambda caller: caller.send({}))
+    assert answer == {}
 
 
-# -- who is told nothing -----------------------------------------------------------------------------------------------
+# -- servers that receive no secret ------------------------------------------------------------------------------------
 
 
 async def test_a_server_with_another_certificate_receives_nothing(tmp_path: Path, kitchen: tuple[Path, str]) -> None:
     async def main() -> list[Any]:
-        async with desk(http("{}"), certificate(tmp_path, "impostor")[0]) as (url, there):
+        async with serving(http("{}"), certificate(tmp_path, "impostor")[0]) as (url, there):
             async with PeerClient(url, kitchen[1], Token(TOKEN)) as caller:
                 with pytest.raises(PeerRefused, match="is not the one in the invitation"):
                     await caller.send({"secret": 1})
@@ -182,7 +181,7 @@ async def test_a_server_that_changes_its_certificate_receives_nothing(
 
     async def main() -> list[Any]:
         pem, pin = kitchen
-        async with desk(http("{}", "200 OK", "connection: close"), pem) as (url, there):
+        async with serving(http("{}", "200 OK", "connection: close"), pem) as (url, there):
             async with PeerClient(url, pin, Token(TOKEN)) as caller:
                 await caller.send({})
                 assert there.context is not None
@@ -206,18 +205,18 @@ async def test_without_the_pin_the_token_would_go_to_any_server(
 
 
 def test_a_redirect_is_not_followed(kitchen: tuple[Path, str]) -> None:
-    told = refusal(http("", "307 Elsewhere", "location: https://127.0.0.1:1/"), *kitchen)
-    assert "answered 307" in told
+    text = refusal(http("", "307 Elsewhere", "location: https://127.0.0.1:1/"), *kitchen)
+    assert "answered 307" in text
 
 
 def test_proxies_of_the_environment_are_ignored(kitchen: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    said, _ = called(http("{}"), *kitchen, lambda caller: caller.send({}))
-    assert said == {}
+    answer, _ = called(http("{}"), *kitchen, lambda caller: caller.send({}))
+    assert answer == {}
 
 
-# -- what else may be there --------------------------------------------------------------------------------------------
+# -- other services and failures ---------------------------------------------------------------------------------------
 
 
 def test_a_closed_port_is_unreachable(kitchen: tuple[Path, str]) -> None:
@@ -240,10 +239,10 @@ async def test_an_unknown_host_is_unreachable(kitchen: tuple[Path, str], monkeyp
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
 
     async def main() -> None:
-        async with PeerClient("https://nobody.invalid:7420", kitchen[1], Token(TOKEN)) as caller:
+        async with PeerClient("https://unknown.invalid:7420", kitchen[1], Token(TOKEN)) as caller:
             await caller.send({})
 
-    with pytest.raises(PeerUnreachable, match=r"^https://nobody\.invalid:7420 is unreachable: \w+"):
+    with pytest.raises(PeerUnreachable, match=r"^https://unknown\.invalid:7420 is unreachable: \w+"):
         await main()
 
 
@@ -305,7 +304,7 @@ def test_an_answer_that_is_too_long_is_not_read_to_its_end(
 async def test_a_blob_is_read_up_to_the_limit_of_the_fleet(kitchen: tuple[Path, str]) -> None:
     async def main() -> None:
         async with (
-            desk(http(b"x" * 101), kitchen[0]) as (url, _),
+            serving(http(b"x" * 101), kitchen[0]) as (url, _),
             PeerClient(url, kitchen[1], Token(TOKEN), most=100) as caller,
         ):
             await caller.fetch_blob(BLOB, "r1")
@@ -329,8 +328,8 @@ async def test_a_blob_is_read_up_to_the_limit_of_the_fleet(kitchen: tuple[Path, 
     ],
 )
 def test_the_message_of_a_refusal_is_quoted(kitchen: tuple[Path, str], status: str, kind: type[Exception]) -> None:
-    told = refusal(http(json.dumps({"error": "not\x1b[31m today\n"}), status), *kitchen, kind)
-    assert told.endswith(f"answered {status[:3]}: not [31m today ")
+    text = refusal(http(json.dumps({"error": "not\x1b[31m today\n"}), status), *kitchen, kind)
+    assert text.endswith(f"answered {status[:3]}: not [31m today ")
 
 
 @pytest.mark.parametrize("body", ["no", "[]", '{"error": 5}', '{"error": ""}', "{}"])
@@ -338,10 +337,12 @@ def test_a_refusal_without_a_message_shows_its_status(kitchen: tuple[Path, str],
     assert refusal(http(body, "403 Forbidden"), *kitchen).endswith("answered 403")
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"], ids=["at once", "half-way"])
-def test_a_server_that_hangs_up_is_unreachable(kitchen: tuple[Path, str], said: bytes) -> None:
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"], ids=["at once", "half-way"]
+)
+def test_a_server_that_hangs_up_is_unreachable(kitchen: tuple[Path, str], answer: bytes) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(said)
+        writer.write(answer)
         writer.close()
 
     assert "is unreachable" in refusal(hang_up, *kitchen, PeerUnreachable)
@@ -369,7 +370,7 @@ def test_a_very_slow_server_times_out(kitchen: tuple[Path, str], monkeypatch: py
     assert "does not answer" in refusal(drip, *kitchen, PeerUnreachable)
 
 
-# -- again and again ---------------------------------------------------------------------------------------------------
+# -- reused clients ----------------------------------------------------------------------------------------------------
 
 
 async def test_a_client_is_reused_until_the_peer_changes(tmp_path: Path) -> None:

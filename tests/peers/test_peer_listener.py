@@ -58,9 +58,9 @@ async def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
 
 async def test_an_idle_connection_is_closed(tmp_path: Path) -> None:
     async with serving_peer(tmp_path, Limits(head=0.05)) as scene:
-        for said in (b"", b"POST /v1/meet HTTP/1.1\r\nhost: x\r\n"):
+        for request in (b"", b"POST /v1/meet HTTP/1.1\r\nhost: x\r\n"):
             reader, writer = await connected(scene.url, trusting())
-            writer.write(said)
+            writer.write(request)
             await hung_up(reader)
             await close(writer)
 
@@ -81,7 +81,7 @@ async def test_the_server_stops_despite_an_open_connection(tmp_path: Path) -> No
     await caller.close()
 
 
-# -- where to listen ---------------------------------------------------------------------------------------------------
+# -- listen addresses --------------------------------------------------------------------------------------------------
 
 
 def test_a_port_alone_listens_on_loopback(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_listen_address_in_use_is_reported() -> None:
 
 
 def test_a_foreign_listen_address_is_reported() -> None:
-    with pytest.raises(CannotListen, match=r"cannot listen on nobody\.invalid:7420: "):
-        open_socket("nobody.invalid:7420")
+    with pytest.raises(CannotListen, match=r"cannot listen on unknown\.invalid:7420: "):
+        open_socket("unknown.invalid:7420")
 
 
 @pytest.mark.parametrize("module", ["starlette.applications", "uvicorn"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from asterism.core.run.session import ENDED
 from asterism.peers import peer_notices, remote_devices
 from asterism.store import row_codec
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Notice
+from asterism.store.protocol import Notice, PutRegister
 from tests.peers.exchange_fixtures import FLOW, Liar, Side, a_device
 
 DAY = 86_400.0
@@ -57,9 +58,9 @@ async def test_refusal_notices_of_one_peer_are_limited_per_day() -> None:
     run = await laptop.create()
     for first in (0, 500, 0):
         await liar.says(*(broken(run.changed(id=f"run-{first + one}"), 1) for one in range(500)))
-    told = await laptop.notices("refused")
-    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
-    assert "further ones are not reported today" in told[-1]
+    notices = await laptop.notices("refused")
+    assert len(notices) == peer_notices.MAX_REFUSALS_PER_DAY + 1
+    assert "further ones are not reported today" in notices[-1]
     laptop.clock.now += DAY
     await liar.says(broken(run.changed(id="run-9999"), 1))
     assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2
@@ -96,14 +97,81 @@ async def test_notices_about_invalid_devices_are_limited_per_day() -> None:
     laptop, liar = await victim()
     for first in (0, 300):
         await liar.says(devices=[a_device(id=f"d{first + one}", slots=-1) for one in range(300)])
-    told = await laptop.notices("refused")
-    assert len(told) == peer_notices.MAX_REFUSALS_PER_DAY + 1
+    notices = await laptop.notices("refused")
+    assert len(notices) == peer_notices.MAX_REFUSALS_PER_DAY + 1
     await liar.says(clock=laptop.store.clock() - 600.0)  # other topics still give notices
     assert len(await laptop.notices("clock")) == 1
     await liar.says()
     laptop.clock.now += DAY
     await liar.says(devices=[a_device(id="late", slots=-1)])
     assert len(await laptop.notices("refused")) == peer_notices.MAX_REFUSALS_PER_DAY + 2
+
+
+# -- the reasons that the peer receives --------------------------------------------------------------------------------
+
+
+async def reasons_for(run: Run, liar: Liar) -> list[str]:
+    """The reasons that the peer receives for its record, which is refused."""
+    answer = await liar.says(run)
+    assert answer["refused"] == 1
+    return list(answer["reasons"])
+
+
+async def unknown_workflow(laptop: Side) -> Run:
+    """A record that is refused, because its workflow is missing."""
+    return (await laptop.create()).changed(id="run-1", workflow="unknown")
+
+
+async def test_a_peer_receives_the_reason_with_each_sync() -> None:
+    laptop, liar = await victim()
+    run, reason = await unknown_workflow(laptop), "its workflow unknown@1 is missing"
+    for _ in range(2):
+        assert await reasons_for(run, liar) == [f"run run-1: {reason}"]
+    assert await laptop.notices("refused") == [f"the record of run run-1 from peer kitchen was refused: {reason}"]
+
+
+@pytest.mark.parametrize("register_forgot", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    ["the record of run run-1 from peer kitchen was refused: ", "run run-1 as peer kitchen has it was not taken: "],
+)
+async def test_the_reason_is_found_in_notices_of_this_and_of_earlier_versions(text: str, register_forgot: bool) -> None:
+    """The second text is the one that version cc5acb9 stored."""
+    laptop, liar = await victim()
+    run = await unknown_workflow(laptop)
+    stored = Notice(1.0, "refused", f"{text}its workflow is gone", "run-1")
+    digest = hashlib.sha256(stored.message.encode()).hexdigest()[:12]
+    runs = {} if register_forgot else {"run-1": [digest] * peer_notices.MAX_NOTICES_PER_RUN}
+    day = {"since": laptop.store.clock(), "given": peer_notices.MAX_REFUSALS_PER_DAY}  # so that no notice is added
+    await laptop.store.commit([stored, PutRegister("peer/kitchen/refused", {**day, "runs": runs}, None)])
+    assert await reasons_for(run, liar) == ["run run-1: its workflow is gone"]
+
+
+async def test_a_notice_that_was_given_is_recognised_whatever_its_text() -> None:
+    laptop, liar = await victim()
+    run = await unknown_workflow(laptop)
+    stored = Notice(1.0, "refused", "a text of a later version", "run-1")
+    digest = hashlib.sha256(stored.message.encode()).hexdigest()[:12]
+    runs = {"run-1": [digest] * peer_notices.MAX_NOTICES_PER_RUN}  # so that no notice is added
+    value = {"since": laptop.store.clock(), "given": 1, "runs": runs}
+    await laptop.store.commit([stored, PutRegister("peer/kitchen/refused", value, None)])
+    assert await reasons_for(run, liar) == ["run run-1: a text of a later version"]
+
+
+async def test_notices_about_other_peers_and_of_other_kinds_are_no_reasons() -> None:
+    laptop, liar = await victim()
+    run = await unknown_workflow(laptop)
+    text = "the record of run run-1 from peer {} was refused: it is secret"
+    value = {"since": laptop.store.clock(), "given": peer_notices.MAX_REFUSALS_PER_DAY, "runs": {}}
+    await laptop.store.commit(
+        [
+            Notice(1.0, "refused", text.format("garage"), "run-1"),
+            Notice(1.0, "refused", "run run-1 was not sent to peer kitchen: it is too large", "run-1"),
+            Notice(1.0, "failed", text.format("kitchen"), "run-1"),
+            PutRegister("peer/kitchen/refused", value, None),
+        ]
+    )
+    assert await reasons_for(run, liar) == []
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------

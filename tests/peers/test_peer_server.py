@@ -13,22 +13,22 @@ import pytest
 
 from asterism.base.http_limits import Limits, RequestRefused
 from asterism.core.errors import AsterismError
-from asterism.peers import authentication, peer_server
-from asterism.peers.authentication import Authenticator
+from asterism.peers import peer_server
 from asterism.peers.exchange import PeerUnreachable
+from asterism.peers.peer_server import Authenticator
 from asterism.peers.registry import PeerRefused, PeerRegistry
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.peer_server_fixtures import MOST, Said, connected, sentence, serving_peer, trusting
 
-# -- who is listened to ------------------------------------------------------------------------------------------------
+# -- authentication ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_token_identifies_the_peer(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         for name in ("laptop", "attic"):
             async with scene.caller(await scene.token(name)) as caller:
-                message = {"peer": "somebody else", "n": [1, "ü"]}
+                message = {"peer": "someone else", "n": [1, "ü"]}
                 assert await caller.send(message) == {"peer": name, "message": message}
 
 
@@ -71,7 +71,7 @@ async def test_the_bearer_scheme_is_case_insensitive(tmp_path: Path) -> None:
 async def test_wrong_tokens_do_not_lock_out_a_good_one_from_the_same_address(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         async with scene.caller("wrong") as wrong, scene.caller(await scene.token()) as good:
-            for _ in range(authentication.MAX_FAILURES + 5):
+            for _ in range(peer_server.MAX_FAILURES + 5):
                 with pytest.raises((PeerRefused, PeerUnreachable)):
                     await wrong.send({})
             await good.send({})
@@ -82,14 +82,14 @@ async def test_too_many_wrong_tokens_have_to_wait(tmp_path: Path) -> None:
     async with serving_peer(tmp_path) as scene:
         right = await scene.token()
         async with scene.caller("wrong") as wrong, scene.caller(right) as good:
-            for _ in range(authentication.MAX_FAILURES):
+            for _ in range(peer_server.MAX_FAILURES):
                 with pytest.raises(PeerRefused, match="401"):
                     await wrong.send({})
             with pytest.raises(PeerUnreachable, match=r"429: too many wrong tokens from \S+: wait 60 s"):
                 await wrong.send({})
             async with scene.client("nonsense") as client:
                 assert (await client.post("/v1/meet")).headers["retry-after"] == "60"
-            scene.clock[0] += authentication.FAILURE_WINDOW + 1
+            scene.clock[0] += peer_server.FAILURE_WINDOW + 1
             await good.send({})
             with pytest.raises(PeerRefused, match="401"):
                 await wrong.send({})
@@ -97,7 +97,7 @@ async def test_too_many_wrong_tokens_have_to_wait(tmp_path: Path) -> None:
 
 
 async def test_the_number_of_remembered_addresses_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "MAX_ADDRESSES", 3)
+    monkeypatch.setattr(peer_server, "MAX_ADDRESSES", 3)
     store = await SqliteStore.open(tmp_path / "kitchen.db")
     guard = Authenticator(store, PeerRegistry(store), lambda: 0.0)
     for number in range(50):
@@ -173,7 +173,7 @@ async def test_a_removed_peer_is_refused(tmp_path: Path) -> None:
             await caller.send({})
 
 
-# -- what is said ------------------------------------------------------------------------------------------------------
+# -- messages and blobs ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from asterism.core.errors import AsterismError
-from asterism.peers.private_files import Token, TokenFile, UnusableSecret, write_private
-from asterism.peers.tls_identity import TlsIdentity, fingerprint, tls_identity
+from asterism.peers.private_files import (
+    TlsIdentity,
+    Token,
+    TokenFile,
+    UnusableSecret,
+    fingerprint,
+    tls_identity,
+    write_private,
+)
 from asterism.store.memory import MemoryStore
 from asterism.store.sqlite import SqliteStore
 
@@ -131,7 +138,7 @@ def test_tokens_are_kept_by_the_name_of_the_peer(store: SqliteStore) -> None:
     tokens.put("kitchen", Token("one"))
     tokens.put("attic", Token("two"))
     tokens.put("kitchen", Token("three"))
-    tokens.remove("nobody")
+    tokens.remove("absent")
     assert (TokenFile(store).get("kitchen"), TokenFile(store).get("attic")) == (Token("three"), Token("two"))
     tokens.remove("attic")
     assert json.loads(store.path.with_name("laptop.db-peers.json").read_text()) == {"kitchen": "three"}

@@ -27,9 +27,9 @@ async def test_rules_of_remote_workflows_are_dropped() -> None:
     laptop, kitchen = await two()
     run = await _created(laptop, RULED)
     await laptop.sync_with(kitchen)
-    kept = await kitchen.fleet.workflows.get(FLOW.name, FLOW.version)
-    assert (kept.requires, kept.prefers) == (None, None)
-    assert kept.argv == FLOW.argv
+    stored = await kitchen.fleet.workflows.get(FLOW.name, FLOW.version)
+    assert (stored.requires, stored.prefers) == (None, None)
+    assert stored.argv == FLOW.argv
 
     await kitchen.take(run.id)
     await kitchen.complete(run.id, "done")

@@ -12,8 +12,7 @@ from asterism.core.run.run import ASSIGNED, PROCESSING, REASSIGNING, Grant, Run
 from asterism.core.run.session import ENDED
 from asterism.fleet.run_explanation import explain_run
 from asterism.peers.registry import UnknownPeer
-from asterism.peers.removal import held_runs, remove_peer
-from asterism.peers.takeover import Takeover
+from asterism.peers.takeover import Takeover, held_runs, remove_peer
 from asterism.store.protocol import Query
 from tests.peers.exchange_fixtures import FLOW, Side, three, two
 
@@ -117,11 +116,11 @@ async def test_a_claimed_run_is_withdrawn_and_its_start_fenced() -> None:
 async def test_a_start_just_before_the_withdrawal_counts() -> None:
     laptop, kitchen = await two()
     run, grant = await claimed_here(laptop, kitchen)
-    wish = kitchen.fleet.ledger.request
+    request = kitchen.fleet.ledger.request
 
     async def too_late(run_id: str, step: Any) -> Run:
         await start(kitchen, run, grant)
-        return await wish(run_id, step)
+        return await request(run_id, step)
 
     kitchen.fleet.ledger.request = too_late  # type: ignore[method-assign]
     removed = await remove_peer(kitchen.fleet, "laptop")
@@ -201,5 +200,5 @@ async def test_a_run_held_here_is_not_held_elsewhere() -> None:
 async def test_adopting_an_unknown_peer_is_refused() -> None:
     laptop, _ = await two()
     for adopt in (False, True):
-        with pytest.raises(UnknownPeer, match="there is no peer 'nobody'"):
-            await remove_peer(laptop.fleet, "nobody", adopt=adopt)
+        with pytest.raises(UnknownPeer, match="there is no peer 'unknown'"):
+            await remove_peer(laptop.fleet, "unknown", adopt=adopt)

@@ -117,8 +117,8 @@ async def test_a_run_that_was_completed_before_a_rollback_is_done_again() -> Non
     await laptop.take(run.id)
     await laptop.complete(run.id, "second")
     await sync_both(laptop, kitchen)
-    told = await kitchen.run(run.id)
-    assert {told.output, *(one.output for one in told.superseded)} == {"first", "second"}
+    record = await kitchen.run(run.id)
+    assert {record.output, *(one.output for one in record.superseded)} == {"first", "second"}
 
 
 async def test_three_stores_agree_on_one_authority() -> None:

@@ -128,7 +128,7 @@ async def test_a_run_that_continues_and_ends_here_counts_from_its_end_here(lapto
     assert await laptop.store.run(run.id) is None
 
 
-# -- whose run it was is told ------------------------------------------------------------------------------------------
+# -- notices in the store that created the run -------------------------------------------------------------------------
 
 
 async def begun_at(side: Side, run_id: str) -> None:
@@ -155,9 +155,9 @@ async def test_a_failure_at_a_peer_gives_a_notice_in_the_original_store(heard_th
     for _ in range(2):
         await laptop.sync_with(kitchen)
         await garage.sync_with(kitchen)
-    told = [f"run {run.id} (transcode) failed: disk is full"]
+    expected = [f"run {run.id} (transcode) failed: disk is full"]
     assert [(await side.run(run.id)).status for side in (laptop, garage)] == [FAILED, FAILED]
-    assert [await side.notices("failed") for side in (laptop, garage)] == [told, []]
+    assert [await side.notices("failed") for side in (laptop, garage)] == [expected, []]
     assert await laptop.store.registers(retention.HANDED) == []
 
 

@@ -26,11 +26,11 @@ async def test_it_waits_in_our_own_series() -> None:
     laptop, _ = await two()
     first = await laptop.create(series="alpha")
     second = await laptop.create(series="alpha")
-    told = second.changed(story=(*second.story, Entry(5.0, "adopted", None, "x")))
+    record = second.changed(story=(*second.story, Entry(5.0, "adopted", None, "x")))
     series = await laptop.store.register("series/alpha")
     alone = Series("alpha").claim(first.id, 1.0)
     await laptop.store.commit([PutRegister("series/alpha", alone.to_json(), series.revision)])
-    await Liar(laptop).says(told, by=await laptop.id())
+    await Liar(laptop).says(record, by=await laptop.id())
     assert (await laptop.run(second.id)).held
     assert (await laptop.fleet.ledger.series("alpha")).position(second.id) == 1
 
@@ -57,7 +57,7 @@ async def test_an_unreadable_series_does_not_stop_a_sync() -> None:
     run = await laptop.create(series="alpha")
     series = await laptop.store.register("series/alpha")
     await laptop.store.commit([PutRegister("series/alpha", {"no": "series"}, series.revision)])
-    told = run.changed(held=True, story=(*run.story, Entry(5.0, "adopted", None, "x")))
-    answer = await Liar(laptop).says(told, by=await laptop.id())
+    record = run.changed(held=True, story=(*run.story, Entry(5.0, "adopted", None, "x")))
+    answer = await Liar(laptop).says(record, by=await laptop.id())
     assert answer["refused"] == 0
     assert (await laptop.run(run.id)).held

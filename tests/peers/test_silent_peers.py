@@ -104,12 +104,12 @@ async def test_a_failed_replay_request_is_repeated_in_the_next_pass() -> None:
     await laptop.sync_with(kitchen)
     commit = laptop.store.commit
 
-    async def somebody_was_first(writes: Sequence[Write]) -> None:
+    async def another_process_was_first(writes: Sequence[Write]) -> None:
         if any(isinstance(one, PutRegister) and one.key.endswith("/cursor") for one in writes):
             raise Conflict("register peer/kitchen/cursor")
         await commit(writes)
 
-    laptop.store.commit = somebody_was_first
+    laptop.store.commit = another_process_was_first
     await a_pass(laptop, takeover)
     laptop.store.commit = commit
     assert await cursor_of(laptop, "kitchen") > 0

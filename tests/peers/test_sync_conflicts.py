@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from asterism.store.protocol import ProgressReport, PutCopy, Write, feed_of
 from asterism.store.sqlite import SqliteStore
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, StillClock, three, two
 
-# -- conflicts and wishes ----------------------------------------------------------------------------------------------
+# -- conflicts and requests --------------------------------------------------------------------------------------------
 
 
 async def contested(**terms: Any) -> tuple[Side, Side, Run]:
@@ -59,8 +58,8 @@ async def test_a_result_that_loses_is_kept() -> None:
     ours, theirs = await laptop.run(run.id), await kitchen.run(run.id)
     assert ours == theirs.changed(revision=ours.revision)
     assert (ours.output, [one.output for one in ours.superseded]) == ({"by": "laptop"}, [{"by": "kitchen"}])
-    [told] = await kitchen.notices("conflict")
-    assert "is kept, but it is not the result of run" in told
+    [notice] = await kitchen.notices("conflict")
+    assert "is kept, but it is not the result of run" in notice
 
 
 async def test_the_furthest_owner_wins_for_good() -> None:
@@ -91,8 +90,8 @@ async def test_the_user_of_the_loser_can_keep_the_work() -> None:
     laptop, kitchen, run = await contested(given={"file": "a.mov"})
     await kitchen.store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(4, 9), "")])
     await laptop.sync_with(kitchen)
-    [told] = await kitchen.notices("conflict")
-    assert told.endswith("(progress: 4/9)")
+    [notice] = await kitchen.notices("conflict")
+    assert notice.endswith("(progress: 4/9)")
     mine = await kitchen.fleet.keep_mine(run.id)
     assert (mine.retry_of, mine.pinned, mine.progress, mine.input) == (
         run.id,
@@ -181,11 +180,11 @@ async def what_a_third_store_did_reaches_the_winner() -> None:
     assert [one.output for one in (*ours.superseded,)] == [{"by": "garage"}]
 
 
-def test_records_of_a_third_store_reach_the_winner_through_a_peer() -> None:
-    asyncio.run(what_a_third_store_did_reaches_the_winner())
+async def test_records_of_a_third_store_reach_the_winner_through_a_peer() -> None:
+    await what_a_third_store_did_reaches_the_winner()
 
 
-def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = MemoryStore.commit
 
     async def forgetful(self: MemoryStore, writes: list[Write]) -> None:
@@ -194,7 +193,7 @@ def test_a_store_that_does_not_pass_records_on_is_detected(monkeypatch: pytest.M
 
     monkeypatch.setattr(MemoryStore, "commit", forgetful)
     with pytest.raises(AssertionError):
-        asyncio.run(what_a_third_store_did_reaches_the_winner())
+        await what_a_third_store_did_reaches_the_winner()
 
 
 async def test_a_run_of_a_store_that_is_not_heard_from_is_left_to_the_sender() -> None:
@@ -258,11 +257,11 @@ async def test_two_sqlite_files_sync(tmp_path: Path) -> None:
 async def test_a_fleet_validates_the_keep_rule() -> None:
     side = await Side("laptop").joined()
     await side.fleet.workflows.add(FLOW)
-    assert (await side.fleet.create("transcode", keep="original", device="nobody")).keep == "original"
-    assert (await side.fleet.create("transcode", device="nobody")).keep == "epoch"
+    assert (await side.fleet.create("transcode", keep="original", device="absent")).keep == "original"
+    assert (await side.fleet.create("transcode", device="absent")).keep == "epoch"
     with pytest.raises(AsterismError, match="keep must be one of epoch, original, furthest, not 'newest'"):
         await side.fleet.create("transcode", keep="newest")
-    run = await side.fleet.create("transcode", keep="furthest", device="nobody")
+    run = await side.fleet.create("transcode", keep="furthest", device="absent")
     assert run.status is CREATED
     await side.fleet.cancel(run.id)
     assert (await side.fleet.retry(run.id)).keep == "furthest"

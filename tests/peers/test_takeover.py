@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, PROCESSING, REASSIGNING, Run
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.run_explanation import explain_run
-from asterism.peers import ingest
+from asterism.peers.record_decisions import BatchDecisions
 from asterism.peers.takeover import Takeover
 from asterism.store.protocol import PutRegister, Query, Write
 from tests.peers.exchange_fixtures import FLOW, Side, three, two
@@ -26,7 +24,7 @@ async def passes(side: Side, takeover: Takeover, seconds: float) -> None:
 
 
 async def left(**terms: object) -> tuple[Side, Side, Run]:
-    """A waiting run of the laptop, of which the kitchen has a copy."""
+    """A waiting run of the laptop, with a copy in the kitchen."""
     laptop, kitchen = await two()
     run = await laptop.create(**terms)
     await laptop.sync_with(kitchen)
@@ -170,9 +168,9 @@ async def test_a_takeover_pass_reads_nothing_in_a_store_without_peers() -> None:
 
 async def test_why_explains_a_copy() -> None:
     laptop, kitchen, run = await left()
-    told = await explain_run(kitchen.fleet, run.id)
-    assert [reason.kind for reason in told.reasons] == ["left"]
-    assert "peer laptop manages it" in str(told)
+    explanation = await explain_run(kitchen.fleet, run.id)
+    assert [reason.kind for reason in explanation.reasons] == ["left"]
+    assert "peer laptop manages it" in str(explanation)
     await laptop.take(run.id)
     await laptop.sync_with(kitchen)
     kinds = [reason.kind for reason in (await explain_run(kitchen.fleet, run.id)).reasons]
@@ -212,16 +210,16 @@ async def each_waits_for_the_other() -> None:
         assert await side.store.check() == []
 
 
-def test_series_of_two_stores_do_not_wait_for_each_other() -> None:
-    asyncio.run(each_waits_for_the_other())
+async def test_series_of_two_stores_do_not_wait_for_each_other() -> None:
+    await each_waits_for_the_other()
 
 
-def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaving = ingest._Batch._leave_series
+async def test_series_that_wait_for_each_other_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaving = BatchDecisions._leave_series
 
-    async def only_at_the_end(self: ingest._Batch, run: Run, left_to: str | None) -> list[Write]:
+    async def only_at_the_end(self: BatchDecisions, run: Run, left_to: str | None) -> list[Write]:
         return await leaving(self, run, left_to) if run.ended else []
 
-    monkeypatch.setattr(ingest._Batch, "_leave_series", only_at_the_end)
+    monkeypatch.setattr(BatchDecisions, "_leave_series", only_at_the_end)
     with pytest.raises(AssertionError, match="each store waits"):
-        asyncio.run(each_waits_for_the_other())
+        await each_waits_for_the_other()

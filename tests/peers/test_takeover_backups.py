@@ -71,8 +71,8 @@ async def test_a_restored_store_does_not_assign_runs_left_to_its_peers(kind: str
     anew = await scenery.restored(laptop)
     assert {run.id for run in await anew.store.find(Query())} == {own.id, ended.id}
     assert [run.id for run in await anew.store.find(Query(offered=True))] == [own.id]
-    [told] = await anew.notices("refused")
-    assert told.startswith("open runs that were left to peers are not restored: 2.")
+    [notice] = await anew.notices("refused")
+    assert notice.startswith("open runs that were left to peers are not restored: 2.")
 
     for side, other in ((anew, "kitchen"), (kitchen, "laptop")):
         if side is kitchen:

@@ -42,6 +42,8 @@ def in_task(body: str, *, devices: str = "", imports: bool = False) -> list[Mist
         ("shell: x\nretries: -1", 6, "retries must be 0 or more, not -1"),
         ("shell: x\nretries: true", 6, "retries must be a whole number, not true"),
         ("shell: x\ntimeout: 5x", 6, "timeout: '5x' is not a valid duration (examples: 30s, 5m, 2h)"),
+        ("shell: x\ntimeout: '30'", 6, "timeout: '30' is not a valid duration (examples: 30s, 5m, 2h)"),
+        ("shell: x\nbackoff: !!str 30", 6, "backoff: '30' is not a valid duration"),
         ("shell: x\ntimeout: [1]", 6, "timeout: a list is not a valid duration"),
         ("shell: x\ntimeout: 0", 6, "timeout must be above 0"),
         ("shell: x\nbackoff: -1", 6, "backoff must be 0 or more"),
@@ -92,6 +94,12 @@ def test_a_mistake_in_a_task_is_reported_with_its_line(body: str, line: int, tex
     assert (only.line, only.warning) == (line, False)
     assert text in only.text
     assert "'it'" in only.text or "twice" in only.text
+
+
+def test_a_tag_for_a_number_is_a_mistake() -> None:
+    assert in_task("shell: x\ndescription: !!int 5") == [
+        Mistake(6, "the tag 'tag:yaml.org,2002:int' has no meaning here")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,18 @@ def test_the_stored_schema_is_the_current_one() -> None:
     assert json.loads(STORED.read_text("utf-8")) == json_schema(), "write it anew with `asterism schema`"
 
 
-def test_the_schema_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+def test_the_schema_is_valid_and_says_which_dialect_it_is_in() -> None:
+    schema = json_schema()
+    assert schema["$schema"] == jsonschema.Draft202012Validator.META_SCHEMA["$schema"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    with pytest.raises(jsonschema.SchemaError):
+        jsonschema.Draft202012Validator.check_schema({**schema, "required": "tasks"})
+
+
+def test_the_schema_knows_every_key_of_a_plan_file_and_no_other() -> None:
+    schema = json_schema()
+    assert set(schema["properties"]) == {"asterism", "id", "devices", "policy", "tasks"}
+    assert (schema["required"], schema["additionalProperties"]) == (["asterism", "tasks"], False)
 
 
 def test_the_example_fits_the_schema() -> None:

@@ -48,17 +48,16 @@ def hold(seed: int) -> list[str]:
 def recorded() -> Iterator[list[Step]]:
     """Everything the lock and the plan do, in the order in which they do it."""
     steps: list[Step] = []
-    finish, open_, close, start = AssignmentLock.finish, AssignmentLock._open_cycle, AssignmentLock.close, Graph.start
+    finish, open_, close, start = AssignmentLock.finish, AssignmentLock.add_cycle, AssignmentLock.close, Graph.start
 
     def finished(lock: AssignmentLock, node: Node, status: Any, now: float, *rest: Any) -> None:
         before = len(lock.waiting)
         finish(lock, node, status, now, *rest)
         steps.extend(Step("end", end, now) for end in lock.waiting[before:])
 
-    def opened(lock: AssignmentLock, ends: Any, now: float, stuck: bool = False) -> EditCycle:
-        cycle = open_(lock, ends, now, stuck)
-        steps.append(Step("open", cycle.id, cycle.opened_at, frozenset(ends)))
-        return cycle
+    def opened(lock: AssignmentLock, cycle: EditCycle) -> EditCycle:
+        steps.append(Step("open", cycle.id, cycle.opened_at, frozenset(cycle.ends)))
+        return open_(lock, cycle)
 
     def closed(lock: AssignmentLock, cycle: EditCycle, now: float, outcome: str) -> Any:
         steps.append(Step("close", cycle.id, now, frozenset(cycle.ends)))
@@ -71,7 +70,7 @@ def recorded() -> Iterator[list[Step]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AssignmentLock, "finish", finished)
-        patch.setattr(AssignmentLock, "_open_cycle", opened)
+        patch.setattr(AssignmentLock, "add_cycle", opened)
         patch.setattr(AssignmentLock, "close", closed)
         patch.setattr(Graph, "start", started)
         yield steps

@@ -10,7 +10,7 @@ import pytest
 
 from asterism.core.errors import EditRejected
 from asterism.core.plan import apply as apply_module
-from asterism.core.plan import provisional
+from asterism.core.plan import graph as graph_module
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.lock import AssignmentLock
@@ -19,6 +19,8 @@ from asterism.orchestrator.execution import Execution
 from tests.races.holds import hold
 from tests.races.scenario import race
 from tests.races.wild import wild
+
+OPEN_CYCLES = Execution.open_cycles
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -61,7 +63,7 @@ def test_under_global_nothing_starts_while_an_end_is_unreviewed(seeds: range) ->
 def test_the_hunt_notices_a_start_in_an_open_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends that wait for a cycle are forgotten: only open cycles hold."""
     monkeypatch.setattr(AssignmentLock, "holds_everything", property(lambda lock: bool(lock.cycles)))
-    monkeypatch.setattr(Execution, "settle_up", _settle_up_late)
+    monkeypatch.setattr(Execution, "open_cycles", _open_cycles_late)
     assert any("started while" in problem for seed in range(50) for problem in hold(seed))
 
 
@@ -71,10 +73,10 @@ def test_the_hunt_notices_a_start_with_a_time_that_is_too_early(monkeypatch: pyt
     assert any("the record says" in problem for seed in range(50) for problem in hold(seed))
 
 
-def _settle_up_late(self: Execution) -> None:
+def _open_cycles_late(self: Execution) -> None:
     """The cycle is opened one tick after the step that would open it."""
     if not self.done.done() and not self.cancelling:
-        self._loop.call_soon(lambda: None if self.done.done() else self.cycles.open_due())
+        self._loop.call_soon(OPEN_CYCLES, self)
 
 
 def first_bad_seed(policy: str | None, most: int = 1500) -> list[str]:
@@ -124,7 +126,7 @@ def release_before_validation(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def later() -> None:
             try:
-                self.apply(batch, cycle)
+                self._plan.apply(batch, self._now())
             except EditRejected as rejected:
                 self._publish("edit_rejected", cycle, violations=rejected.violations)
 
@@ -148,7 +150,8 @@ def believe_stopped_executions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def revoke_only_the_edited_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisional, "provisional_below", lambda node: [node])
+    for module in (apply_module, graph_module):
+        monkeypatch.setattr(module, "provisional_below", lambda node: [node])
 
 
 def count_void_reviews(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_stories_are_closed_and_linked_from_the_table() -> None:
     assert links == [f"#{story['id']}" for story in stories]
 
 
-def test_an_empty_plan_is_said_to_be_empty() -> None:
+def test_an_empty_plan_is_reported() -> None:
     text = Page(report(NOTHING)).text
     for words in (
         "completed after 0 s",

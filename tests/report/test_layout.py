@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.report import DrawnEdge, DrawnTask, Picture
-from asterism.report.drawing_graph import Graph
 from asterism.report.layout import BEND_ROOM, MOST_BENDS, count_crossings, lay_out, spread, untangle
+from asterism.report.picture import Graph
 
 
 def picture_of(count: int, edges: list[tuple[int, int]]) -> Picture:
@@ -116,7 +116,7 @@ def test_many_long_lines_cost_a_bounded_number_of_bends() -> None:
         (Picture("plan", (DrawnTask("a", "a"), DrawnTask("a", "b")), ()), "same id"),
     ],
 )
-def test_what_is_no_graph_is_refused(picture: Picture, message: str) -> None:
+def test_a_picture_that_is_not_a_graph_is_refused(picture: Picture, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Graph.of(picture)
 

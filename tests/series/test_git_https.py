@@ -147,7 +147,7 @@ def test_a_certificate_that_has_run_out_is_told(tmp_path: Path) -> None:
 
 
 class Exchanged(GitRegister):
-    """What is read is read with one certificate, and then the other one is met."""
+    """Reads see one certificate, and the push then sees another."""
 
     reads = 0
     files: tuple[Path, Path]

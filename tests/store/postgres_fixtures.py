@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from asterism.store.postgres import PostgresStore
-from asterism.store.postgres.connection_pool import ConnectionFactory
+from asterism.store.postgres.connection import ConnectionFactory
 
 
 @contextlib.asynccontextmanager

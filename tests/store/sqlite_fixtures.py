@@ -62,8 +62,8 @@ class Doing(Job):
 
     __slots__ = ("action",)
 
-    def __init__(self, future: asyncio.Future[Any], action: Callable[[sqlite3.Cursor], Any]) -> None:
-        super().__init__(future)
+    def __init__(self, action: Callable[[sqlite3.Cursor], Any]) -> None:
+        super().__init__()
         self.action = action
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
@@ -71,7 +71,7 @@ class Doing(Job):
 
 
 async def in_the_writer(store: SqliteStore, action: Callable[[sqlite3.Cursor], Result]) -> Result:
-    result: Result = await store._writer.submit(Doing(store._writer.future(), action))
+    result: Result = await store._writer.submit(Doing(action))
     return result
 
 
@@ -85,7 +85,8 @@ async def held_up(store: SqliteStore) -> AsyncIterator[None]:
         loop.call_soon_threadsafe(begun.set)
         go_on.wait()
 
-    held = Doing(store._writer.future(), wait)
+    held = Doing(wait)
+    held.future = loop.create_future()
     store._writer._queue.put(held)  # for the thread, even on a fast disk
     await begun.wait()
     try:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asterism.peers.private_files import Token, TokenFile, UnusableSecret, read_private
-from asterism.peers.tls_identity import tls_identity
+from asterism.peers.private_files import Token, TokenFile, UnusableSecret, read_private, tls_identity
 from asterism.store import file_ownership
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.store_errors import StoreUnwritable

@@ -11,7 +11,8 @@ import asyncpg
 import pytest
 
 from asterism.core.run.run import Run
-from asterism.store.postgres import PostgresStore, connection_pool, schema
+from asterism.store.postgres import PostgresStore, schema
+from asterism.store.postgres import connection as connection_module
 from asterism.store.protocol import PutRegister, PutRun, Query
 from asterism.store.store_errors import (
     Conflict,
@@ -223,7 +224,7 @@ async def test_a_closed_store_is_unavailable(postgres_url: str) -> None:
 
 
 async def test_idle_connections_are_closed_after_a_while(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_pool, "IDLE", 0.0)
+    monkeypatch.setattr(connection_module, "IDLE", 0.0)
     async with opened(postgres_url) as store:
         await store.find(Query())
         [(_, connection)] = store._broad._idle

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asterism.core.run.run import Progress
-from asterism.store.postgres.server_clock import DRIFT, ServerClock
+from asterism.store.postgres.connection import DRIFT, ServerClock
 from asterism.store.protocol import ExpectSession, ProgressReport, PutRun
 from asterism.store.store_errors import Conflict
 from asterism.testing.store_conformance.sample_records import (
@@ -103,9 +103,9 @@ async def test_any_output_can_be_reported(postgres_url: str) -> None:
         await joined(store, kitchen)
         run = started(held_by(a_run(1), kitchen))
         await added(store, run)
-        told = ProgressReport(run.id, run.epoch, Progress(3, None), "a NUL \0, half a \ud83d pair and \x1b[31mred")
-        await store.heartbeat(kitchen.id, {}, [told, ProgressReport("no \0 name", 1, None, "")])
-        assert await store.reports([run.id, "no \0 name"]) == {run.id: told}
+        report = ProgressReport(run.id, run.epoch, Progress(3, None), "a NUL \0, half a \ud83d pair and \x1b[31mred")
+        await store.heartbeat(kitchen.id, {}, [report, ProgressReport("no \0 name", 1, None, "")])
+        assert await store.reports([run.id, "no \0 name"]) == {run.id: report}
 
 
 async def test_a_report_is_deleted_with_the_grant(postgres_url: str) -> None:

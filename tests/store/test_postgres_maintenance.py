@@ -13,7 +13,7 @@ import pytest
 from asterism.core.run.session import ENDED
 from asterism.fleet import retention
 from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
-from asterism.store.postgres.connection_pool import ConnectionFactory
+from asterism.store.postgres.connection import ConnectionFactory
 from asterism.store.postgres.store import PostgresStore
 from asterism.store.protocol import ChangeFeed, Notice, ProgressReport, PutRegister, PutRun, PutSession, Query
 from asterism.testing.store_conformance.sample_records import (

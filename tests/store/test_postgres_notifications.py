@@ -132,7 +132,7 @@ async def test_an_unknown_message_on_the_channel_is_ignored(
         channel = store._listener._channel
         for nonsense in ("", "no JSON", "[]", "7", "{}", '[1, {"a": 2}]'):
             await other.execute("SELECT pg_notify($1, $2)", channel, nonsense)
-        await other.execute("SELECT pg_notify($1, $2)", channel, json.dumps(["somebody", OFFERED]))
+        await other.execute("SELECT pg_notify($1, $2)", channel, json.dumps(["another-process", OFFERED]))
         assert await watch.wait(PATIENCE)
         assert "ignored an unknown message on channel" in caplog.text
 
@@ -148,10 +148,10 @@ async def test_a_notification_is_not_part_of_the_commit(postgres_url: str, caplo
 
 async def test_topics_in_quick_succession_are_sent_together(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(postgres_url) as store:
-        told: list[list[str]] = []
+        received: list[list[str]] = []
 
         async def noted(query: str, channel: str, payload: str) -> None:
-            told.append(json.loads(payload)[1:])
+            received.append(json.loads(payload)[1:])
 
         monkeypatch.setattr(notifications, "NOTIFY_INTERVAL", 3600.0)
         monkeypatch.setattr(store._sender, "_connections", type("", (), {"fetchrow": staticmethod(noted)})())
@@ -160,7 +160,7 @@ async def test_topics_in_quick_succession_are_sent_together(postgres_url: str, m
         await asyncio.sleep(0)
         for number in range(100):
             store._committed({f"b{number % 3}"})
-        assert told == [["a"]]
+        assert received == [["a"]]
         assert store._sender._task is not None
         store._sender._task.cancel()
 

@@ -41,7 +41,7 @@ async def test_the_server_ends_with_the_process_that_started_it(how: str) -> Non
     await process.wait()
     await lost.wait()
     folder = Path(url.partition("host=")[2])
-    while folder.exists():  # noqa: ASYNC110 - the last thing that is done, and nobody tells us
+    while folder.exists():  # noqa: ASYNC110 - the removal sends no event
         await asyncio.sleep(0.01)
 
 

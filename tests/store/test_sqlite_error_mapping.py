@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from asterism.core.run import transitions
-from asterism.store.protocol import PutRun, PutSession, Query, TakeRequest
+from asterism.store.protocol import PutRegister, PutRun, PutSession, Query, TakeRequest
 from asterism.store.sqlite import SqliteStore, error_mapping, group_commit
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import (
@@ -304,6 +304,14 @@ async def test_a_record_that_cannot_be_read_is_named_and_blocks_no_other_work(
         assert "run run-00001 cannot be read" in caplog.text
         [problem] = await store.check()
         assert "run run-00001 cannot be read" in problem
+
+
+async def test_a_record_whose_name_is_the_path_of_the_store_gets_the_advice_too(file: Path) -> None:
+    async with opened(file) as store:
+        await store.commit([PutRegister(str(file), 1, None)])
+        await in_the_writer(store, lambda cursor: cursor.execute("UPDATE registers SET value = '{'") and None)
+        with pytest.raises(StoreCorrupt, match=r"fleet\.db is damaged.*cannot be read.*asterism store check"):
+            await store.register(str(file))
 
 
 async def test_invalid_text_is_corrupt(file: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from asterism.store import row_codec
 from asterism.store.protocol import OFFERED, PutRun, Query
 from asterism.store.sqlite import SqliteStore, reads, schema
-from asterism.store.sqlite.statements import STATEMENTS
+from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
 from tests.store.sqlite_fixtures import filled, ids, in_the_writer, opened, run
 
@@ -167,8 +167,10 @@ def test_a_script_is_split_into_its_statements() -> None:
 
 
 def test_a_file_without_write_ahead_logging_is_refused(file: Path) -> None:
-    told = pytest.raises(StoreError, match=r"cannot use a write-ahead log for .* \(mode memory\); choose a local disk")
-    with contextlib.closing(sqlite3.connect(":memory:")) as connection, told:
+    refused = pytest.raises(
+        StoreError, match=r"cannot use a write-ahead log for .* \(mode memory\); choose a local disk"
+    )
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection, refused:
         schema._enable_wal(connection, file, 0.0)
 
 

@@ -13,6 +13,8 @@ from asterism.core.run.session import Session
 from asterism.testing.simulator import Violation, simulate
 from asterism.testing.simulator.fleet_world import BatteryWorld
 
+pytestmark = pytest.mark.slow
+
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 

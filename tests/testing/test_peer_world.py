@@ -9,27 +9,28 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.fleet.fleet import Fleet
-from asterism.peers import exchange, ingest, rollback_detection
-from asterism.peers.exchange import Exchange, Transport
+from asterism.peers import exchange, record_decisions, rollback_detection
+from asterism.peers.exchange import Exchange, SyncResult, Transport
 from asterism.peers.messages import Cursor
 from asterism.peers.registry import Peer
-from asterism.peers.sync_progress import SyncResult
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import PutCopy, PutRun, Write
 from asterism.testing.simulator import Violation, peer_world, simulate
-from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
+from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PutBackWorld
+
+pytestmark = pytest.mark.slow
 
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.parametrize(("depth", "every"), [(1, 4), pytest.param(2, 11, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("depth", "every"), [(1, 16), pytest.param(2, 11, marks=pytest.mark.long)])
 def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int, every: int) -> None:
     """Play every schedule of ``depth`` splits, and one in ``every`` of those that are longer by one."""
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::every]]
     assert len(peer_world.schedules(depth)) == 8**depth
     lost = sum(
-        simulate(number, world=peer_world.PeerWorld, splits=splits).witness.lost
+        simulate(number, world=peer_world.PeerWorld, splits=splits).checker.lost
         for number, splits in enumerate(schedules)
     )
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
@@ -37,11 +38,11 @@ def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified
 
 @pytest.mark.hunt(few=8, many=100)
 def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
-    assert sum(simulate(seed, world=peer_world.PeerWorld).witness.lost for seed in seeds) > 0
+    assert sum(simulate(seed, world=peer_world.PeerWorld).checker.lost for seed in seeds) > 0
 
 
 def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
-    log = [line.split() for line in simulate(67, world=PutBackWorld).witness.log]
+    log = [line.split() for line in simulate(67, world=PutBackWorld).checker.log]
     left = [{line[2] for line in log if line[-1] == f"e-{store})"} for store in ("m0", "m1", "m2")]
     contested = set.intersection(*left)  # some store left them to m0, some to m1, some to m2
     assert contested
@@ -56,15 +57,15 @@ def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_w
     seen: list[peer_world.PeerWorld] = []
     for seed in seeds:
         simulate(seed, seen, world)
-    log = "\n".join(str(line) for one in seen for line in one.witness.log)
-    assert sum(one.witness.forgot for one in seen) > 0 or world is not ForgetfulWorld
+    log = "\n".join(str(line) for one in seen for line in one.checker.log)
+    assert sum(one.checker.forgot for one in seen) > 0 or world is not ForgetfulWorld
     assert "is put back" in log or world is not PutBackWorld
     assert "jumps by" in log or world is not JumpingWorld
 
 
 def test_one_seed_is_one_world() -> None:
-    assert simulate(4, world=peer_world.PeerWorld).witness.log == simulate(4, world=peer_world.PeerWorld).witness.log
-    assert simulate(4, world=peer_world.PeerWorld).witness.log != simulate(5, world=peer_world.PeerWorld).witness.log
+    assert simulate(4, world=peer_world.PeerWorld).checker.log == simulate(4, world=peer_world.PeerWorld).checker.log
+    assert simulate(4, world=peer_world.PeerWorld).checker.log != simulate(5, world=peer_world.PeerWorld).checker.log
 
 
 def test_there_are_eight_ways_to_cut_three_links() -> None:
@@ -107,9 +108,10 @@ def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPa
 
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
     for seed in range(5):
-        assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).witness.lost == 0
+        assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).checker.lost == 0
 
 
+@pytest.mark.long
 def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     async def believed(
         self: rollback_detection.FeedMarks, peer: Peer, cursor: Cursor | None
@@ -122,7 +124,11 @@ def test_an_unnoticed_rollback_breaks_a_promise(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("words", "first"), [("records long after", 770_026), ("was closed as forgotten, and it is open", 18)]
+    ("words", "first"),
+    [
+        pytest.param("records long after", 770_026, marks=pytest.mark.long),
+        ("was closed as forgotten, and it is open", 18),
+    ],
 )
 def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     words: str, first: int, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +136,7 @@ def test_a_run_that_no_store_continues_after_a_rollback_is_noticed(
     async def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(ingest._Batch, "_lost_by_own_device", nothing)
+    monkeypatch.setattr(record_decisions.BatchDecisions, "_lost_by_own_device", nothing)
     is_noticed(monkeypatch, words, first=first, world=PutBackWorld)
 
 
@@ -138,20 +144,21 @@ def test_losers_that_are_not_notified_are_noticed(monkeypatch: pytest.MonkeyPatc
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)
+    monkeypatch.setattr(record_decisions.BatchDecisions, "_loss_writes", nothing)
     is_noticed(monkeypatch, "and was not notified")
 
 
-def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_peers_that_repeat_themselves_without_end_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def always_new(mine: Run, resolved: Run) -> Run:
         return resolved.changed(revision=max(mine.revision + 1, resolved.revision))
 
-    monkeypatch.setattr(ingest, "next_revision", always_new)
-    monkeypatch.setattr(ingest._Batch, "_authority", lambda *_: None)
+    monkeypatch.setattr(record_decisions, "next_revision", always_new)
+    monkeypatch.setattr(record_decisions.BatchDecisions, "_authority", lambda *_: None)
     monkeypatch.setattr(exchange, "MAX_STALLED_ROUNDS", 1)
 
     class Bounded(Exchange):
-        """Otherwise one meeting would never end."""
+        """Otherwise one sync would never end."""
 
         def __init__(self, fleet: Fleet) -> None:
             super().__init__(fleet)
@@ -161,10 +168,10 @@ def test_peers_that_repeat_themselves_for_ever_are_noticed(monkeypatch: pytest.M
             self._rounds = 0
             return await super().sync(peer, transport)
 
-        async def _ingest(self, *arguments: Any) -> Any:
+        async def _fetch_missing(self, *arguments: Any) -> Any:
             self._rounds += 1
             if self._rounds > 30:
                 raise Violation("they keep sending each other the same records")
-            return await super()._ingest(*arguments)
+            return await super()._fetch_missing(*arguments)
 
     is_noticed(monkeypatch, "keep sending each other|long after", make_exchange=Bounded)

@@ -1,4 +1,4 @@
-"""What tests of processes stand on: nothing that a process said is lost."""
+"""The tools for tests of processes: no output of a process is lost."""
 
 from __future__ import annotations
 

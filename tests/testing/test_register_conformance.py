@@ -85,12 +85,24 @@ class TestGitOverHttp(OnGit):
             yield
 
 
+@pytest.mark.long
 class TestGitWithLongHashes(TestGitInAFile):
     @pytest.fixture(autouse=True)
     def _in_a_folder(self, tmp_path: Path) -> None:
         self.urls = (
             bare_repository(tmp_path / f"{number}.git", "--object-format=sha256") for number in itertools.count()
         )
+
+
+async def test_git_with_long_hashes_keeps_what_is_written_and_refuses_a_lost_update(tmp_path: Path) -> None:
+    register = GitRegister(bare_repository(tmp_path / "remote.git", "--object-format=sha256"))
+    token = await register.swap("RFC-1", None, "text", "claim")
+    assert len(token) == 64
+    assert await register.read("RFC-1") == Snapshot("text", token)
+    with pytest.raises(RevisionConflict):
+        await register.swap("RFC-1", None, "other", "claim")
+    assert [change.text for change in await register.history("RFC-1", 9)] == ["text"]
+    await register.close()
 
 
 # -- registers that break a promise ------------------------------------------------------------------------------------

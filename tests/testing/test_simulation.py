@@ -14,15 +14,16 @@ import pytest
 
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
-from asterism.peers import ingest
+from asterism.peers.record_decisions import BatchDecisions
 from asterism.store.protocol import Write
 from asterism.testing.simulator import peer_world, simulate
 from asterism.testing.simulator.__main__ import main
 from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
-from asterism.testing.simulator.harsh_peer_worlds import ForgetfulWorld, JumpingWorld, PutBackWorld
-from asterism.testing.simulator.peer_world import PeerWorld
+from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
 from asterism.testing.simulator.plan_world import PlanWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
+
+pytestmark = pytest.mark.slow
 
 ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
@@ -44,14 +45,14 @@ def broken_in(play: Callable[[int], Any]) -> str:
     raise AssertionError("no world breaks a promise")
 
 
-def replays(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def replays(message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Assert that the command in this message plays a world with the same message."""
-    _, _, line = said.rpartition("\nreplay with: ")
+    _, _, line = message.rpartition("\nreplay with: ")
     capsys.readouterr()
     assert main(words_of(line)) == 1
-    told = capsys.readouterr().out
-    assert told.rstrip().endswith(said), told[-2000:]
-    assert len(told.splitlines()) > 10, "there is no log"
+    output = capsys.readouterr().out
+    assert output.rstrip().endswith(message), output[-2000:]
+    assert len(output.splitlines()) > 10, "there is no log"
 
 
 @pytest.fixture
@@ -82,9 +83,9 @@ def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
         return await run_of(self, work, plan)
 
     monkeypatch.setattr(FleetDevice, "_run_of", anew)
-    said = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))
-    assert '"dies_at"' in said
-    replays(said, capsys)
+    message = broken_in(lambda number: simulate(1, dies_at=number // 2 + 1, after=bool(number % 2), world=PlanWorld))
+    assert '"dies_at"' in message
+    replays(message, capsys)
 
 
 def test_the_command_of_a_peer_world_replays_it(
@@ -93,7 +94,7 @@ def test_the_command_of_a_peer_world_replays_it(
     async def nothing(*_: Any) -> list[Write]:
         return []
 
-    monkeypatch.setattr(ingest._Batch, "_loss_writes", nothing)  # losers are not notified
+    monkeypatch.setattr(BatchDecisions, "_loss_writes", nothing)  # losers are not notified
     replays(
         broken_in(lambda seed: simulate(seed, world=PeerWorld, splits=peer_world.schedules(3)[seed * 7 % 512], runs=5)),
         capsys,
@@ -114,7 +115,7 @@ class Hasty(PlanWorld):
 
     async def play(self):
         self.boot("m0")
-        self.witness.broken(f"nothing was done: {self.words} {self.chance.random()}")
+        self.checker.broken(f"nothing was done: {self.words} {self.chance.random()}")
 
 
 if __name__ == "__main__":
@@ -140,9 +141,9 @@ def test_another_exception_of_a_world_has_the_replay_command_too(capsys: pytest.
         simulate(3, world=Stuck)
     assert found.value.__notes__ == [f"replay with: {COMMAND} --seed 3 --world {__name__}:Stuck"]
     assert main(["--seeds", "2", "--first", "3", "--world", f"{__name__}:Stuck"]) == 1
-    told = capsys.readouterr().out
-    assert f"replay with: {COMMAND} --seed 4 --world {__name__}:Stuck" in told
-    assert "2 broke a promise" in told
+    output = capsys.readouterr().out
+    assert f"replay with: {COMMAND} --seed 4 --world {__name__}:Stuck" in output
+    assert "2 broke a promise" in output
 
 
 class Stuck(FleetWorld):
@@ -175,7 +176,7 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--world", "moon"], "unknown world 'moon'"),
         (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
@@ -184,10 +185,10 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
         (["--terms", "{"], "Expecting property name"),
     ],
 )
-def test_invalid_arguments_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(words)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # -- one seed, one world -----------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ logging.getLogger("asterism").setLevel(logging.CRITICAL)
 for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld, {few})):
     for seed in range(seeds):
         world = simulate(seed, world=kind)
-        log = getattr(world, "log", world.witness.log)  # of a plan: without the shutdown
+        log = getattr(world, "log", world.checker.log)  # of a plan: without the shutdown
         assert len(log) > 10
         print(kind.__name__, seed, hashlib.sha256("\\n".join(log).encode()).hexdigest())
 """
@@ -218,6 +219,6 @@ def test_a_seed_is_the_same_world_in_every_process(few: int) -> None:
         )
         for order in (1, 2)
     ]
-    told = [process.communicate()[0] for process in processes]
+    output = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert told[0] == told[1]
+    assert output[0] == output[1]

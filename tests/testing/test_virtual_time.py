@@ -196,11 +196,11 @@ def test_an_async_generator_that_was_left_open_is_closed() -> None:
         finally:
             closed.append("numbers")
 
-    kept: list[Any] = []
+    generators: list[Any] = []
 
     async def main() -> None:
-        kept.append(numbers())
-        assert await anext(kept[0]) == 1
+        generators.append(numbers())
+        assert await anext(generators[0]) == 1
 
     run(main())
     assert closed == ["numbers"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlite3 import connect
 
 from asterism import Constellation, Task
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.fleet.fleet import Fleet
 from bench import loop

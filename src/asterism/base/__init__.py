@@ -1,16 +1,13 @@
 """Helpers that several packages need: text, durations, YAML, expressions, processes, HTTP.
 
-- ``text``, ``clean_streams``, ``url_text``: text that is safe to show; ``secret_mask`` hides the values of secrets.
+- ``text``: text that is safe to show, also URLs and whole streams; ``secret_mask`` hides the values of secrets.
 - ``durations``, ``yaml_lines``: the one parser of durations, and the one reader of YAML files with line numbers.
 - ``expressions``: conditions, rules and selections in CEL. ``cel/`` is the metered implementation.
 - ``task_inputs``, ``function_calls``, ``processes``, ``http_requests``: how a task is executed, by an orchestrator or
-  by
-  a device. ``process_guard`` kills the commands of a process that dies or is frozen; ``httpx_loader`` loads httpx
-  outside the event loop.
+  by a device. ``process_guard`` kills the commands of a process that dies or is frozen.
 - ``http_server``, ``http_limits``: a server with limits on connections, time and bodies.
-- ``lazy_names``: public names of a package that are imported on first use.
-- ``clock``, ``ids``, ``gc_tuning``, ``error_log``, ``extras``: the clock of a machine, ids of runs, the garbage
-  collector, repeated errors in a log, how to install an extra.
+- ``startup``: names of a package that are imported on first use, hints for missing extras, the garbage collector.
+- ``clock``, ``error_log``: the clock of a machine and ids that sort by time; recurring errors in a log.
 
 ``base`` imports only ``core``, and no package above it. Modules that need an extra (httpx, uvicorn, rich) import it
 when it is first used, or are imported only by code that has checked for it.

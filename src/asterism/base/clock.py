@@ -1,8 +1,9 @@
-"""The clock of a machine: monotonic, and it counts the time for which the machine sleeps."""
+"""The clock of a machine, which counts the time for which the machine sleeps, and ids that sort by time."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import Protocol
 
@@ -19,8 +20,8 @@ class Clock(Protocol):
 
 class BootClock:
     """The clock of this machine. It counts suspended time: CLOCK_MONOTONIC would not, and a device that wakes up would
-    trust a lease that expired long ago. If CLOCK_BOOTTIME is set back, as some sandboxes do, this clock still goes on:
-    the counted suspended time only grows."""
+    trust a lease that expired long ago. If CLOCK_BOOTTIME is set back, as some sandboxes do, this clock still
+    advances: the counted suspended time only grows."""
 
     def __init__(self) -> None:
         self._boot = getattr(time, "CLOCK_BOOTTIME", None)
@@ -35,3 +36,8 @@ class BootClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def new_id(now: float, chance: random.Random) -> str:
+    """The id of a run or a session: 24 hexadecimal digits, 12 for the millisecond and 12 random."""
+    return f"{int(now * 1000) & 0xFFFFFFFFFFFF:012x}{chance.getrandbits(48):012x}"

@@ -6,8 +6,10 @@ import re
 
 from asterism.base.text import describe_value
 
-DURATION_PATTERN = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)?"
-_DURATION = re.compile(DURATION_PATTERN, re.ASCII)
+DURATION_PATTERN = r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)"
+"""A duration as text with its unit, as files have it."""
+
+_DURATION = re.compile(f"{DURATION_PATTERN}?", re.ASCII)
 _UNIT_SECONDS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -18,14 +20,15 @@ class InvalidDuration(ValueError):
         super().__init__(f"{describe_value(value)} is not a valid duration (examples: 30s, 5m, 2h)")
 
 
-def parse_duration(value: object) -> float:
+def parse_duration(value: object, *, unit_required: bool = False) -> float:
     """Seconds from text such as ``90``, ``500ms``, ``90s``, ``15m``, ``36h``, ``1d`` or ``2w``, or from a number.
 
-    Raises InvalidDuration. A number is returned as it is: the caller checks its range."""
+    In a file, where numbers are not text, ``unit_required`` refuses text without a unit. Raises InvalidDuration. A
+    number is returned as it is: the caller checks its range."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
+    if match is None or (unit_required and match[2] is None):
         raise InvalidDuration(value)
     return float(match[1]) * _UNIT_SECONDS[match[2]]
 

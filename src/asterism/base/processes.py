@@ -207,7 +207,7 @@ class Commands:
         """Stop a command that is still being started. The start must be awaited; it takes a few turns of the loop.
 
         If the start itself was cancelled, as at the end of a program, asyncio kills only the process and not its group,
-        and may wait for its pipes for ever, until it is cancelled again."""
+        and may wait for its pipes forever, until it is cancelled again."""
         waiting = True
         while not spawning.done():
             if spawning.cancelling():

@@ -3,7 +3,7 @@
 Secrets are read from the environment before anything is evaluated, and are in no record. Callers resolve inputs under
 the mask of these secrets, since the error of an expression may show its data.
 
-A command gets each input as the variable ``ASTERISM_INPUT_<name>``. The prefix matters: anybody who may create a run
+A command gets each input as the variable ``ASTERISM_INPUT_<name>``. The prefix matters: any user who may create a run
 chooses its input, and a variable ``PATH``, ``BASH_ENV`` or ``LD_PRELOAD`` would decide what the command executes. If
 the shell line mentions the name of an input, the input is also a variable with its bare name, unless that name has a
 meaning to programs or shells (RESERVED_VARIABLES). ``env`` of a task or workflow may set a variable of any name, since

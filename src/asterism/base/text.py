@@ -1,17 +1,30 @@
-"""Text for people: cleaned of control characters, shortened, escaped for HTML and JSON.
+"""Text that is safe to show: cleaned of control characters, without passwords of URLs, escaped for HTML and JSON.
 
 Names, results and errors come from plan files, stores and peers. Printed as they are, they could move the cursor of a
-terminal, hide or reorder text, or forge lines. ``clean`` puts such text on one line and shows every character that a
-terminal or XML would act upon as ``·``. ``json_text`` escapes the same characters: nothing is lost, and nothing acts.
-The streams of a command are cleaned as a whole: see clean_streams.py.
+terminal, hide or reorder text, or forge lines. Three rules hold for everything that the command line writes:
+
+- **Streams.** While a command runs, standard output and standard error are :class:`CleanStream`: they show every
+  character that a terminal acts upon as ``·``, whatever code writes it (click, logging, a traceback). Only line breaks
+  and tabs stay, since many messages have several lines. ``clean`` puts text from outside on one line where a message
+  is made of it.
+- **Styles.** :class:`asterism.cli.screen.Screen` cleans each piece of text before rich styles it. It is the only writer
+  that bypasses these streams, so every escape sequence that reaches the terminal is rich's own.
+- **JSON.** ``json_text`` escapes the same characters as ``\\uXXXX``: nothing is lost, and nothing acts.
+
+A malformed URL is likely to appear in an error message, so ``masked_url`` does not rely on the syntax of a URL:
+everything from the scheme to the last ``@`` may be part of a login. It may hide a part of a path, but never shows a
+part of a password.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
 
 JOINERS = "\u200c\u200d"
 """Joiners, which are kept: they change no order and hide nothing, and some scripts and emoji need them."""
@@ -115,3 +128,125 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+
+
+# -- URLs --------------------------------------------------------------------------------------------------------------
+
+HIDDEN = "***"
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(?=[/\\])", re.I)
+_SECRET_FIELD = re.compile(
+    r"((?:^|[?&;#\s])(?:\w*(?:password|passwd|passphrase|secret|token|signature)|pwd|api_?key|sig)\s*=\s*)[^&;#\s]+",
+    re.I,
+)
+_WORD = re.compile(r"[^\s'\"<>`]+")
+
+
+def masked_url(address: str) -> str:
+    """A URL without its password. With HTTP the whole login is removed, since a user name may be a token."""
+    return _SECRET_FIELD.sub(rf"\1{HIDDEN}", _without_login(address))
+
+
+def masked_urls(text: str) -> str:
+    """A text with every URL in it masked, such as the output of another program."""
+    return _WORD.sub(lambda found: masked_url(found[0]), text)
+
+
+def _without_login(address: str) -> str:
+    found = _SCHEME.match(address)
+    scheme = found[0] if found is not None else ""
+    rest = address[len(scheme) :]
+    slashes = rest[: len(rest) - len(rest.lstrip("/\\"))]
+    rest = rest[len(slashes) :]
+    login, _, host = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    if not scheme.lower().startswith("http"):
+        return f"{scheme}{slashes}{user}:{HIDDEN}@{host}" if colon else address
+    if "@" in re.split(r"[/\\?#]", rest, maxsplit=1)[0]:
+        return f"{scheme}{slashes}{host}"
+    return f"{scheme}{slashes}{HIDDEN}@{host}" if colon else address  # a password may contain a /
+
+
+def request_url_problem(url: str) -> str | None:
+    """Why a URL cannot be requested; None if it can. ``{name}`` in it stands for an input, which may contain the scheme
+    or the host."""
+    if "{" in url.partition("://")[0]:
+        return None
+    if re.match(r"https?://", url, re.I) is None:
+        return f"a URL begins with http:// or https://, not {masked_url(url)[:100]!r}"
+    return f"{masked_url(url)[:100]!r} has no host" if re.match(r"https?://([/?#]|$)", url, re.I) else None
+
+
+# -- output streams ----------------------------------------------------------------------------------------------------
+
+
+class CleanStream(io.TextIOBase):
+    """A text stream whose reader may be a terminal: it cleans what is written to it.
+
+    It has no ``buffer``, so that no code bypasses it by accident."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    @property
+    def rich_proxied_file(self) -> IO[str]:
+        """Where rich writes: the stream below. Screen has cleaned what rich writes."""
+        stream = self._stream
+        while hasattr(stream, "rich_proxied_file"):  # rich's own proxy may be on top of another CleanStream
+            stream = stream.rich_proxied_file
+        return stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return getattr(self._stream, "errors", None)
+
+    def write(self, text: str) -> int:
+        self._stream.write(clean_lines(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Does nothing: the stream below belongs to others."""
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+
+def echo_data(text: str) -> None:
+    """Print data that a person asked for: cleaned for a terminal, unchanged for a file or another program."""
+    stream: Any = sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def clean_streams_for_good() -> None:
+    """Clean the streams for the rest of the process, including what Python itself prints at its end.
+
+    A stream may be None: ``>&-`` closes it before the command begins."""
+    streams: list[Any] = [sys.stdout, sys.stderr]
+    sys.stdout, sys.stderr = (
+        stream if stream is None or isinstance(stream, CleanStream) else CleanStream(stream) for stream in streams
+    )
+
+
+@contextmanager
+def clean_streams() -> Iterator[None]:
+    """Clean the streams while the block runs, also replaced ones."""
+    before = sys.stdout, sys.stderr
+    clean_streams_for_good()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

@@ -1,8 +1,8 @@
 """YAML with line numbers: parse a file into plain data that knows the line of each value.
 
 The data model is that of JSON: a plain ``true``, ``null`` or number is one, everything else is text, so ``on`` and
-``2026-01-01`` stay text. Keys are always text. The parser works event by event: it does not recurse, however deep the
-nesting, and an alias shares its value instead of copying it.
+``2026-01-01`` stay text; a format may read plain scalars by other rules. Keys are always text. The parser works event
+by event: it does not recurse, however deep the nesting, and an alias shares its value instead of copying it.
 
 Plan files, workflow files and device policy files are read with it. All return mistakes as a list, to report every
 mistake of a file at once::
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +34,13 @@ LONGEST_NUMBER = 300
 """The longest plain text that is read as a number, in characters."""
 
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
-_CONSTANTS: dict[str, Any] = {"": None} | {
+_CONSTANTS: dict[str, Any] = {"": None, "~": None} | {
     spelling: value
     for word, value in (("null", None), ("true", True), ("false", False))
     for spelling in (word, word.title(), word.upper())
 }
-_TEXT_AND_COLLECTION_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq")}
-_PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float")}
+_STANDARD_TAG = "tag:yaml.org,2002:"
+_TAGS = {f"{_STANDARD_TAG}{name}" for name in ("str", "map", "seq")}
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML without libyaml lacks the fast one
 
 
@@ -103,11 +103,34 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> 
         return "", [Mistake(content.count(b"\n", 0, error.start) + 1, "the file is not text in UTF-8")]
 
 
-def parse_yaml(text: str, *, max_depth: int = MAX_DEPTH, tilde_is_null: bool = True) -> tuple[Any, list[Mistake]]:
+def constant_or_text(text: str) -> Any:
+    """The value of ``true``, ``false``, ``null``, ``~`` and nothing at all; any other text as it is."""
+    return _CONSTANTS.get(text, text)
+
+
+def plain_value(text: str) -> Any:
+    """The value of a scalar without quotes, by the rules of JSON; ``~`` is null."""
+    match = _NUMBER.fullmatch(text) if text and text[-1].isdigit() else None
+    if match is None or len(text) > LONGEST_NUMBER:
+        return constant_or_text(text)
+    if match[1] is None and match[2] is None:
+        return int(text)
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+def parse_yaml(
+    text: str,
+    *,
+    max_depth: int = MAX_DEPTH,
+    plain: Callable[[str], Any] = plain_value,
+    any_standard_tag: bool = False,
+) -> tuple[Any, list[Mistake]]:
     """The data in a text, and its mistakes as YAML. After a syntax error the data is None.
 
-    A plain ``~`` is null unless ``tilde_is_null`` is off; then it is text (a home directory)."""
-    parser = _Parser(max_depth, _CONSTANTS | {"~": None} if tilde_is_null else _CONSTANTS)
+    ``plain`` returns the value of a scalar without quotes. Tags other than ``!!str``, ``!!map`` and ``!!seq`` are
+    mistakes. With ``any_standard_tag`` a scalar may have any tag of YAML; only ``!!str`` changes its value, to text."""
+    parser = _Parser(max_depth, plain, any_standard_tag)
     try:
         return parser.parse(_Loader(text)), parser.mistakes
     except _Stop:
@@ -156,8 +179,8 @@ class _Frame:
 
 
 class _Parser:
-    def __init__(self, max_depth: int, constants: dict[str, Any]) -> None:
-        self.max_depth, self.constants = max_depth, constants
+    def __init__(self, max_depth: int, plain: Callable[[str], Any], any_standard_tag: bool) -> None:
+        self.max_depth, self.plain, self.any_standard_tag = max_depth, plain, any_standard_tag
         self.mistakes: list[Mistake] = []
         self.stack: list[_Frame] = []
         self.anchors: dict[str, tuple[Any, int] | None] = {}  # value and size; None while it is being filled
@@ -196,13 +219,10 @@ class _Parser:
             frame.key, frame.key_line = event.value, line
             return
         value: Any = event.value
-        if event.tag is None:
-            if event.implicit[0]:
-                value = self._plain(value)
-        elif event.tag in _PLAIN_TAGS:
-            value = self._plain(value)
-        else:
-            self._check_tag(event)
+        if event.tag is not None:
+            value = self._tagged(event)
+        elif event.implicit[0]:
+            value = self.plain(value)
         if event.anchor is not None:
             self.anchors[event.anchor] = (value, 1)
         self._put(value, line, 1)
@@ -236,8 +256,18 @@ class _Parser:
         else:
             self._put(anchored[0], line, anchored[1])
 
+    def _tagged(self, event: Any) -> Any:
+        """The value of a scalar with a tag."""
+        tag, value = event.tag, event.value
+        if not self.any_standard_tag or not tag.startswith(_STANDARD_TAG):
+            self._check_tag(event)
+        elif not event.style and not tag.endswith(":str"):  # without quotes
+            return self.plain(value)
+        return value
+
     def _check_tag(self, event: Any) -> None:
-        if event.tag not in _TEXT_AND_COLLECTION_TAGS:
+        untyped = event.tag == "!" and self.any_standard_tag  # the tag for text
+        if event.tag not in _TAGS and not untyped:
             self.blame(event.start_mark.line, f"the tag {event.tag!r} has no meaning here")
 
     def _put(self, value: Any, line: int, size: int) -> None:
@@ -262,15 +292,3 @@ class _Parser:
         else:
             mapping[key] = value
             mapping.lines[key] = frame.key_line + 1
-
-    def _plain(self, text: str) -> Any:
-        """The value of a scalar without quotes."""
-        if text in self.constants:
-            return self.constants[text]
-        match = _NUMBER.fullmatch(text) if text[-1].isdigit() else None
-        if match is None or len(text) > LONGEST_NUMBER:
-            return text
-        if match[1] is None and match[2] is None:
-            return int(text)
-        number = float(text)
-        return number if math.isfinite(number) else text

@@ -7,24 +7,23 @@ the functions of the commands.
 =====================  ===============================================================================================
 command                modules
 =====================  ===============================================================================================
-run, check, show,      ``plan_file_commands``; drawings in ``plan_diagram``
+run, check, show,      ``plan_file_commands``
 schema
 plan                   ``plan_commands``; ``plan_execution`` runs, resumes and cancels stored plans, ``stored_plans``
-                       reads them, ``plan_views`` prints them, ``edit_batch`` has edits, ``task_explanation`` has why
-runs                   ``runs_commands``; ``run_actions``, ``run_list``, ``run_details``, ``run_hints``; ``fleet_watch``
-                       and ``fleet_snapshot`` have the live view of ``runs watch``
+                       reads and explains them, ``plan_views`` prints them and their edits
+runs                   ``runs_commands``; ``run_actions``, ``run_queries``, ``run_details``; ``fleet_watch`` is the live
+                       view of ``runs watch``
 workflow, fleet        ``workflow_commands``, ``fleet_commands``; their tables are in ``fleet_tables``
-device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log,
-                       ``device_scores`` the scores
-store                  ``store_commands``; ``store_contents``, ``backup_file``
-peer                   ``peer_commands`` and the other ``peer_*`` modules
+device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log; their
+                       tables are in ``fleet_tables``
+store                  ``store_commands``
+peer                   ``peer_commands``, ``peer_actions``
 series                 ``series_commands`` and the other ``series_*`` modules, ``git_checkout``
 =====================  ===============================================================================================
 
-Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``plan_run_options`` and
-``plan_run_output`` (commands that run a plan), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies
-of the user); for output ``screen``, ``text_table``, ``formats``, ``fleet_json``, and the live view of a plan:
-``live_view`` draws the frames of ``live_frame`` from the state in ``plan_progress``.
+Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``plan_context`` (options and output
+of commands on plans), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user); for output
+``screen`` (the terminal and its tables), ``fleet_json``, and ``live_view`` (a running plan).
 
 Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
@@ -37,7 +36,7 @@ For scripts that run a plan in a terminal, the package offers ``Screen``, ``watc
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.cli.interrupts import run_until_interrupted

@@ -1,4 +1,4 @@
-"""What commands share: options, opening a fleet, printing, and finding runs and workflows.
+"""What commands share: options, opening a fleet, finding runs and workflows, printing, and short forms of values.
 
 Commands that only read never create a store: a mistyped name is an error and leaves no empty file. Importing this
 module is cheap: asyncio, stores and their drivers are imported when a store is opened.
@@ -7,6 +7,7 @@ module is cheap: asyncio, stores and their drivers are imported when a store is 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,7 +66,7 @@ fleet_options = options(
         "--store",
         metavar="URL",
         envvar="ASTERISM_STORE",
-        help="sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
+        help="Store: sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
     ),
     json_option,
 )
@@ -182,6 +183,35 @@ async def find_workflow(fleet: Fleet, text: str) -> Workflow:
     return await fleet.workflows.get(name, int(version))
 
 
+# -- short forms -------------------------------------------------------------------------------------------------------
+
+
 def short(run_id: str) -> str:
     """The end of a run's id, for tables and messages."""
     return run_id[-SHORT_ID:]
+
+
+def format_time(at: float | None) -> str:
+    """A timestamp in local time: ``2026-03-01 14:05:09``; empty for None."""
+    return "" if at is None else _format(at, "%Y-%m-%d %H:%M:%S")
+
+
+def format_clock(at: float) -> str:
+    """The time of day of a timestamp, in local time: ``14:05:09``."""
+    return _format(at, "%H:%M:%S")
+
+
+def _format(at: float, form: str) -> str:
+    try:
+        return time.strftime(form, time.localtime(at))
+    except (OverflowError, OSError, ValueError):  # outside of the calendar
+        return f"{at:.0f}"
+
+
+def format_size(number: float) -> str:
+    """A number of bytes: ``64 KiB``, ``10 MiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.4g} {unit}"
+        number /= 1024
+    return f"{number:.4g} GiB"

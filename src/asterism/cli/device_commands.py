@@ -1,6 +1,4 @@
-"""``asterism device`` and ``asterism monitor``: run, list, drain and compare devices.
-
-``asterism monitor``: watch over a fleet and do no work."""
+"""``asterism device``: run, list, drain and compare devices; ``asterism monitor``: a device that executes no runs."""
 
 from __future__ import annotations
 
@@ -62,8 +60,8 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option(
     "--label", "labels", type=pair, multiple=True, metavar="NAME=VALUE", help="A label in the device's profile."
 )
-@click.option("--accepts", metavar="EXPR", help="Which runs it accepts: CEL over run and device.")
-@click.option("--hands-back", metavar="EXPR", help="When it hands all work back: CEL over its profile.")
+@click.option("--accepts", metavar="EXPR", help="Which runs the device accepts, in CEL over run and device.")
+@click.option("--hands-back", metavar="EXPR", help="When the device hands all its runs back, in CEL over its profile.")
 @click.option(
     "--policy",
     metavar="FILE",
@@ -72,7 +70,7 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @click.option("--peer", "peers", multiple=True, metavar="NAME|URL", help="Sync with this peer; see `asterism peer`.")
 @click.option("--listen", metavar="HOST:PORT", help="Answer peers at this address, such as 0.0.0.0:7420.")
 @click.option("--replace", is_flag=True, help="Take over the name of a device on another machine.")
-@click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which watches over the devices.")
+@click.option("--no-monitor", is_flag=True, help="Never become the coordinator, which monitors the devices.")
 @click.option(
     "--monitor-every",
     type=positive_duration,
@@ -119,8 +117,8 @@ def list_(store: str | None, as_json: bool) -> None:
         from asterism.cli.fleet_tables import devices_table
         from asterism.cli.screen import print_lines
 
-        outlook, coordinator = await fleet.placer(fresh=True), await fleet.coordinator()
-        found, now, ranks = await fleet.devices(), fleet.store.clock(), outlook.ranks
+        placer, coordinator = await fleet.placer(fresh=True), await fleet.coordinator()
+        found, now, ranks = await fleet.devices(), fleet.store.clock(), placer.ranks
         if as_json:
             print_json([device_json(one, now, ranks.get(one.device, 0.0), coordinator) for one in found])
         elif found:
@@ -164,8 +162,8 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
     the scores at its assignment follow."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.device_scores import scores as scores_of
-        from asterism.cli.device_scores import scores_lines
+        from asterism.cli.fleet_tables import scores as scores_of
+        from asterism.cli.fleet_tables import scores_lines
 
         run = await _run_or_workflow(fleet, subject)
         flow = await (fleet.workflows.get(run.workflow, run.version) if run else find_workflow(fleet, subject))
@@ -237,11 +235,11 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
 )
 @fleet_options
 def monitor(name: str | None, every: float, store: str | None, as_json: bool, **terms: Any) -> int:
-    """Watch over the devices of a fleet without doing work.
+    """Monitor the devices of a fleet without executing runs.
 
-    Every device can do this beside its work, and the fleet elects one of them, the coordinator. A monitor is for fleets
-    whose devices come and go: it takes runs from lost devices, assigns waiting runs, and fails runs that no device can
-    execute in time. A fleet can have several monitors. The default of NAME is monitor- and the name of this machine."""
+    The fleet elects a coordinator among its devices and monitors. The coordinator takes runs from lost devices, assigns
+    waiting runs, and fails runs that no device can execute in time. Start a monitor if the devices of a fleet come and
+    go; a fleet can have several. The default NAME is monitor-HOSTNAME."""
     import platform
 
     from asterism.cli.device_process import DeviceOptions, join_fleet

@@ -14,8 +14,7 @@ from typing import Any
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean, json_text, shorten
-from asterism.cli.cli_context import short
-from asterism.cli.formats import format_clock
+from asterism.cli.cli_context import format_clock, short
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork
@@ -38,8 +37,8 @@ class LoggingExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         return self._executor.objection(workflow)
 
-    def check(self, work: RunWork) -> str | None:
-        return self._executor.check(work)
+    def check(self, workflow: Workflow, given: Any) -> str | None:
+        return self._executor.check(workflow, given)
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
         return self._executor.judges_each(workflow, given)

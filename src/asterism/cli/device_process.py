@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import click
 
 from asterism.base import expressions
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.base.text import plural
 from asterism.cli.cli_context import print_json, with_fleet
 from asterism.cli.device_log import LoggingExecutor, log_to_stderr
@@ -108,13 +108,13 @@ def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncConte
     """While a device works, it syncs with its peers and answers them, if the options name any."""
     if not options.peers and options.listen is None:
         return nullcontext()
-    from asterism.peers.service import peer_connections  # the dependencies of peers are optional
+    from asterism.peers.peer_service import peer_connections  # the dependencies of peers are optional
 
     return peer_connections(fleet, options.peers, options.listen)
 
 
 def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:
-    held = agent.worker.get(run_id)
+    held = agent.worker.held.get(run_id)
     return held.stopping if held is not None else None
 
 

@@ -22,7 +22,7 @@ def fleet() -> None:
 @fleet.command()
 @fleet_options
 def show(store: str | None, as_json: bool) -> None:
-    """Show the settings of the fleet, which are kept in its store."""
+    """Show the settings of the fleet."""
 
     async def read(found: Fleet) -> None:
         _print(await found.settings(), as_json)

@@ -1,28 +1,29 @@
-"""Tables of runs, devices and workflows, and the settings of a fleet, for people."""
+"""Tables of runs, devices, scores and workflows, and the settings of a fleet, for people."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.style import Style
 from rich.text import Text
 
 from asterism.base.durations import format_age, format_delay
-from asterism.base.text import clean
-from asterism.base.url_text import masked_url, masked_urls
-from asterism.cli.cli_context import short
+from asterism.base.text import clean, masked_url, masked_urls
+from asterism.cli.cli_context import format_size, short
 from asterism.cli.fleet_json import progress_of, state_of, took
-from asterism.cli.formats import format_size
-from asterism.cli.text_table import Cell, Column, fact_lines, table
+from asterism.cli.screen import Cell, Column, fact_lines, table
 from asterism.core.json_values import plain_json
 from asterism.core.plan.task import import_path
+from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
-from asterism.core.run.session import Session
+from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
+from asterism.fleet.fleet import Fleet
 from asterism.fleet.settings import Settings
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import ProgressReport
@@ -63,7 +64,7 @@ def since_of(run: Run) -> float:
 def note_on(run: Run, now: float) -> str:
     """The most important fact beside the status, in a few words."""
     if run.error is not None:
-        return _without_prefix(run.error)
+        return _error_note(run.error, run.cancelled)
     if run.paused is not None:
         return run.paused
     if run.stop_request is not None:
@@ -80,11 +81,13 @@ def note_on(run: Run, now: float) -> str:
     return f"attempt {attempts}" if attempts > 1 and not run.ended else ""
 
 
-def _without_prefix(error: str) -> str:
-    """The error without what the status says, and without the class names of our own errors."""
+def _error_note(error: str, cancelled: bool) -> str:
+    """The error without the words that the status shows, and without the class names of our own errors."""
+    if cancelled:
+        return error.removeprefix("cancelled ").removesuffix(" (cancel)")
     for name in OWN_ERRORS:
         error = error.removeprefix(f"{name}: ")
-    return error.removeprefix("cancelled ").removesuffix(" (cancel)")
+    return error
 
 
 RUN_COLUMNS = (
@@ -183,6 +186,87 @@ def _battery(battery: object, plugged: object) -> str:
     if not isinstance(battery, int | float) or isinstance(battery, bool):
         return ""
     return f"{battery:.0%}{' +' if plugged else ''}"
+
+
+PARTS = ("load", "connection", "rank", "capability")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceScore:
+    """A device in the selection for a run. ``parts`` is None if it is not a candidate; ``why`` says why, or that it has
+    no free slot."""
+
+    device: str
+    parts: dict[str, float] | None
+    why: str
+    chosen: bool
+
+    @property
+    def score(self) -> float | None:
+        return None if self.parts is None else round(sum(self.parts.values()), 2)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "score": self.score,
+            "parts": None if self.parts is None else {name: round(part, 2) for name, part in self.parts.items()},
+            "candidate": self.parts is not None,
+            "chosen": self.chosen,
+            "why": self.why or None,
+        }
+
+
+async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> list[DeviceScore]:
+    """The devices for a run, or for a new run of the workflow: candidates first, the best at the top."""
+    sample = run or transitions.create("sample", workflow, {}, by=fleet.by, now=fleet.store.clock())
+    placer = await fleet.placer(fresh=True)
+    choice = placer.choose(sample, workflow)
+    chosen = choice.owner.device if choice.owner is not None else None
+    found = []
+    for session in placer.sessions.values():
+        refusal = choice.refused.get(session.device)
+        parts = placer.score_parts(session, workflow) if refusal is None else None
+        why = refusal or ("no free slot" if session.device in choice.busy else "")
+        found.append(DeviceScore(session.device, parts, why, session.device == chosen))
+    for session in await fleet.store.sessions():
+        if session.state in REACHABLE_STATES and session.device not in placer.sessions:
+            quiet = f"no heartbeat for {format_age(placer.now - session.beat_at)}"
+            found.append(DeviceScore(session.device, None, quiet, False))
+    return sorted(found, key=lambda one: (one.score is None, -(one.score or 0.0), one.device))
+
+
+_SCORE_COLUMNS = (
+    Column(""),
+    Column("DEVICE", least=8),
+    Column("SCORE", right=True),
+    *(Column(part.upper(), right=True) for part in PARTS),
+    Column("WHY NOT", least=16, needed=False),
+)
+
+
+def scores_table(found: list[DeviceScore], width: int | None) -> list[Text]:
+    rows: list[list[Cell]] = []
+    for one in found:
+        figures = [f"{one.parts[part]:.1f}" for part in PARTS] if one.parts is not None else [""] * len(PARTS)
+        total = "" if one.score is None else f"{one.score:.2f}"
+        mark = Text("*" if one.chosen else "", BOLD)
+        name = Text(one.device, BOLD if one.chosen else DIM if one.parts is None else "")
+        rows.append([mark, name, total, *figures, Text(one.why, DIM)])
+    return table(_SCORE_COLUMNS, rows, width)
+
+
+def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], width: int | None) -> Iterator[Text]:
+    """The scores now, and for a run those at its assignment."""
+    about = f"{workflow.name}@{workflow.version}"
+    yield Text(f"{f'Run {run.id} of ' if run is not None else ''}{about}, strategy {workflow.strategy}", BOLD)
+    if found:
+        yield from scores_table(found, width)
+    else:
+        yield Text("No device is joined.")
+    if run is not None and run.scores:
+        listed = ", ".join(f"{name} {score:.2f}" for name, score in sorted(run.scores.items(), key=lambda one: -one[1]))
+        yield Text()
+        yield Text(f"At its assignment to {run.device}, epoch {run.epoch}: {listed}")
 
 
 _WORKFLOW_COLUMNS = (

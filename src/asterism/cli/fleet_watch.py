@@ -16,11 +16,10 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean, json_text, plural, shorten
-from asterism.cli.cli_context import note, short
+from asterism.cli.cli_context import format_clock, note, short
 from asterism.cli.fleet_json import state_of
-from asterism.cli.fleet_snapshot import CancelledCount, FleetSnapshot, take_snapshot
 from asterism.cli.fleet_tables import runs_table
-from asterism.cli.formats import format_clock
+from asterism.cli.run_queries import CancelledCount, FleetSnapshot, take_snapshot
 from asterism.cli.screen import Screen
 from asterism.core.history import Entry
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus

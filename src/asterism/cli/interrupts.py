@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM: the first signal asks the work to stop, the second does not wait for it.
 
-A plan that lives in this process is cancelled. A plan in a store is only stopped here: another process can resume it.
+A plan without a store is cancelled. A plan in a store is only stopped here: another process can resume it.
 """
 
 from __future__ import annotations

@@ -1,27 +1,38 @@
 """The live view of a running plan in a terminal, or a line for each event without one.
 
-The view never delays the plan: handling an event is quick, and a thread writes the output, so that a stalled terminal
-stops only the view.
+``Progress`` is the state of the view, updated by each event so that no frame searches the plan; ``frame`` draws it for
+a terminal of a given size. The view never delays the plan: handling an event is quick, and a thread writes the output,
+so that a stalled terminal stops only the view.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
 from typing import IO
 
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 
-from asterism.base.text import clean
-from asterism.cli.live_frame import frame
-from asterism.cli.plan_progress import Progress
+from asterism.base.durations import format_duration
+from asterism.base.text import clean, plural, shorten
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
-from asterism.orchestrator.commands import PlanCommands
-from asterism.orchestrator.events import Event
+from asterism.core.plan.explain import Holder
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
+from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
+from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.event_text import sentence
+from asterism.report.event_text import names, reason, sentence
+from asterism.report.result_summary import state_tone
+from asterism.report.status_style import BOLD, DIM, mark, tone
 
 FASTEST = 1 / 8
 """The shortest time between two frames, in seconds."""
@@ -137,3 +148,264 @@ async def _wait_at_most(event: asyncio.Event, seconds: float) -> None:
     """Wait for an event, at most this long."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
+
+
+# -- the state of the view ---------------------------------------------------------------------------------------------
+
+MOST_ENDED = 50
+"""How many ended tasks are remembered."""
+
+_DOING = {"constellation_paused": "paused", "constellation_cancelling": "cancelling"}
+MANY = 50
+"""The most parents or reviews that are named; more are counted, because naming them takes too long."""
+
+
+class Progress:
+    """The running and recently ended tasks, the activity of the plan, and the last action of an editor."""
+
+    def __init__(self, orchestrator: PlanCommands, plan: Constellation, secrets: PlanMask) -> None:
+        self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
+        self.running: dict[str, None] = {}
+        self.on_device: dict[str, dict[str, None]] = {}
+        for node in plan.nodes.values():  # a resumed plan may have running tasks
+            if node.status is RUNNING and node.device is not None and node.tentative is None:
+                self._begun(node.id, node.device)
+        self.ended: deque[str] = deque(maxlen=MOST_ENDED)
+        self.stranded: dict[str, None] = {}
+        self.latest = ""
+        self.doing = ""
+
+    @property
+    def executing(self) -> bool:
+        return self.plan.state is ConstellationState.EXECUTING and self.plan.owner is self.orchestrator
+
+    def observe(self, event: Event) -> None:
+        if event.constellation != self.plan.id:
+            return
+        if isinstance(event, TaskEvent):
+            self._observe_task(event)
+        elif isinstance(event, EditEvent):
+            if event.kind not in ("cycle_opened", "cycle_closed"):
+                self.latest = self.secrets.shown(sentence(event, self.plan))
+        elif isinstance(event, ConstellationEvent):
+            self.doing = _DOING.get(event.kind, "")
+        elif isinstance(event, DeviceEvent) and event.kind == "no_device":
+            self.stranded[event.task_id or ""] = None
+
+    def _observe_task(self, event: TaskEvent) -> None:
+        self._forget(event.task_id)
+        if event.kind in ("task_started", "task_retrying", "task_confirmed"):
+            self._begun(event.task_id, event.device)
+        elif event.kind in ("task_completed", "task_failed", "task_cancelled"):
+            self.ended.appendleft(event.task_id)
+
+    def _begun(self, task_id: str, device: str | None) -> None:
+        self.running[task_id] = None
+        if device is not None:
+            self.on_device.setdefault(device, {})[task_id] = None
+
+    def _forget(self, task_id: str) -> None:
+        self.running.pop(task_id, None)
+        self.stranded.pop(task_id, None)
+        for tasks in self.on_device.values():
+            tasks.pop(task_id, None)
+
+    # -- what is shown: each gives at most ``limit``, and looks at little more -----------------------------------------
+
+    def running_nodes(self, limit: int) -> list[Node]:
+        nodes = self.plan.nodes
+        found = (nodes.get(task_id) for task_id in self.running)
+        return list(islice((node for node in found if node is not None and node.status is RUNNING), limit))
+
+    def ended_nodes(self, limit: int) -> list[Node]:
+        nodes = self.plan.nodes
+        return [nodes[task_id] for task_id in islice(self.ended, limit) if task_id in nodes]
+
+    def pending_nodes(self, limit: int) -> list[Node]:
+        """The tasks that are next to start: held ones, ready ones, and those after running ones."""
+        if not self.executing:
+            return []
+        found: dict[str, Node] = {}
+        for node in islice(self._candidates(limit), 4 * limit):
+            if node.status is PENDING and len(found) < limit:
+                found[node.id] = node
+        return list(found.values())
+
+    def _candidates(self, limit: int) -> Iterator[Node]:
+        nodes = self.plan.nodes
+        for cycle in self.orchestrator.cycles(self.plan.id):
+            for task_id, _ in cycle.ends[:limit]:
+                yield from self._below(task_id, limit)
+        yield from (nodes[task_id] for task_id in islice(self.stranded, limit) if task_id in nodes)
+        for heap in islice(self.plan.queue.lanes.values(), limit):
+            yield from (entry[4] for entry in sorted(heap[: 4 * limit])[:limit])  # the top of a heap is nearly in order
+        for task_id in islice(self.running, limit):
+            yield from self._below(task_id, limit)
+
+    def _below(self, task_id: str, limit: int) -> Iterator[Node]:
+        node = self.plan.nodes.get(task_id)
+        return iter(()) if node is None else islice(node.children.values(), limit)
+
+    def holder(self, node: Node) -> tuple[str, str]:
+        """What holds a pending task: a word for its state, and the name of the holder."""
+        cycles = self.orchestrator.cycles(self.plan.id)
+        if len(node.parents) > MANY and node.open:
+            return "waiting", f"for {node.open:,} of {len(node.parents):,} tasks"
+        if node.held and not node.open and sum(len(cycle.ends) for cycle in cycles) > MANY:
+            return "held", f"by cycle {cycles[0].id}, the oldest of {len(cycles)}"
+        return _briefly(node, self.orchestrator.why(node.id, self.plan.id).holders)
+
+
+def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
+    """The holders in a few words for a table; ``why`` has the whole sentences."""
+    first, different = holders[0], dict.fromkeys(holder.name for holder in holders)
+    all_names = names(different, len(different))
+    if first.kind == "dependency":
+        return "waiting", f"for {all_names}"
+    if first.kind == "cycle":
+        return "held", f"by cycle {all_names}"
+    if first.kind in ("review", "provisional"):
+        return "held", first.text
+    if first.kind == "no_device":
+        named = [repr(node.task.device)] if node.task.device is not None else []
+        return "ready", f"no device {' '.join([*named, *(f'can {need}' for need in sorted(node.task.needs))])}"
+    return "ready", f"busy: {first.name}" if first.kind == "busy" else first.text
+
+
+# -- one frame ---------------------------------------------------------------------------------------------------------
+
+MOST_DEVICES = 6
+MOST_CYCLES = 3
+WIDEST_NAME = 28
+WIDEST_DEVICE = 16
+UNCOUNTED = 1000
+"""A place with this many slots stands for a whole fleet: its free slots are not shown."""
+
+_DONE = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.RUNNING)
+
+
+def frame(progress: Progress, now: float, width: int, height: int) -> RenderableType:
+    """At most ``height`` lines of at most ``width`` cells."""
+    above = [_heading(progress, now), _bar(progress, width)]
+    below = [*_devices(progress, width), *_cycles(progress, now, width), *_latest(progress, width)]
+    room = height - len(above) - len(below) - 2
+    middle: list[RenderableType] = [Text(), _tasks(progress, now, width, room)] if room > 0 else []
+    return Group(*[*above, *middle, *([Text()] if room > 0 and below else []), *below][:height])
+
+
+def _heading(progress: Progress, now: float) -> Text:
+    plan = progress.plan
+    line = Text(no_wrap=True, overflow="ellipsis").append(shorten(plan.id, WIDEST_NAME), BOLD)
+    line.append(f"  {progress.doing or plan.state.replace('_', ' ')}", state_tone(plan.state))
+    took = 0.0 if plan.started_at is None else (plan.ended_at or now) - plan.started_at
+    return line.append(f"  version {plan.version}  {_seconds(took)}", DIM)
+
+
+def _bar(progress: Progress, width: int) -> Text:
+    """A progress bar, and the counts in words."""
+    counts, total = progress.plan.counts, len(progress.plan)
+    words = ", ".join(f"{counts[status]:,} {status}" for status in (*_DONE, TaskStatus.PENDING) if counts[status])
+    length = max(0, min(32, width - len(words) - 2))
+    line, drawn, counted = Text(no_wrap=True, overflow="ellipsis"), 0, 0
+    for status in _DONE:
+        counted += counts[status]
+        end = round(length * counted / total) if total else 0
+        line.append("━" * (end - drawn), tone(status))
+        drawn = end
+    return line.append("─" * (length - drawn), DIM).append(f"  {words}")
+
+
+def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
+    """Running tasks first, then pending ones with their holders, then the latest ends."""
+    running, ended = progress.running_nodes(room), progress.ended_nodes(room)
+    pending = progress.pending_nodes(room)
+    share = max(1, room // 4)
+    some_running = running[: max(share, room - min(share, len(pending)) - min(share, len(ended)))]
+    some_pending = pending[: max(share, room - len(some_running) - min(share, len(ended)))]
+    some_ended = ended[: max(0, room - len(some_running) - len(some_pending))]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=1)
+    grid.add_column(no_wrap=True, max_width=WIDEST_NAME, overflow="ellipsis")
+    for _ in ("status", "device", "time"):
+        grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1, style=DIM)
+    for node in some_running:
+        _row(grid, node, "running", _run_word(node), _since(node, now), "")
+    for node in some_pending:
+        word, why = progress.holder(node)
+        _row(grid, node, "waiting" if word == "waiting" else "pending", word, "", why)
+    for node in some_ended:
+        why = progress.secrets.shown(reason(node.error))
+        _row(grid, node, str(node.status), str(node.status), _took(node), why)
+    grid.expand = True
+    return grid
+
+
+def _row(grid: Table, node: Node, look: str, word: str, time: str, why: str) -> None:
+    style: Style = tone(look)
+    grid.add_row(
+        Text(mark(look), style),
+        Text(clean(node.id)),
+        Text(word, style),
+        Text(clean(node.device or ""), DIM),
+        Text(time, justify="right"),
+        Text(clean(why)),
+    )
+
+
+def _run_word(node: Node) -> str:
+    if node.tentative is not None:
+        return "unconfirmed"
+    if node.device is None:
+        return "retrying"
+    return "provisional" if node.provisional else "running"
+
+
+def _since(node: Node, now: float) -> str:
+    return _seconds(now - (node.started_at or now))
+
+
+def _took(node: Node) -> str:
+    return "" if node.started_at is None or node.ended_at is None else _seconds(node.ended_at - node.started_at)
+
+
+def _seconds(seconds: float) -> str:
+    """A duration whose unit stays the same while it counts up."""
+    return f"{max(0.0, seconds):.1f} s" if seconds < 59.95 else format_duration(seconds)
+
+
+def _devices(progress: Progress, width: int) -> list[Text]:
+    """One line for each device: its slots, and its running tasks."""
+    places = list(progress.orchestrator.scheduler.roster)
+    wide = max((len(shorten(place.id, WIDEST_DEVICE)) for place in places[:MOST_DEVICES]), default=0)
+    most = max((place.slots or 0 for place in places[:MOST_DEVICES]), default=0)
+    lines = []
+    for place in places[:MOST_DEVICES]:
+        line = Text(f"{shorten(place.id, WIDEST_DEVICE):<{wide}}  ", no_wrap=True, overflow="ellipsis")
+        if most <= WIDEST_DEVICE:
+            taken = min(place.running, place.slots or 0)  # one without a limit has no boxes
+            line.append("■" * taken, tone("running")).append("□" * ((place.slots or 0) - taken), DIM)
+            line.append(" " * (most - (place.slots or 0) + 2 if most else 0))
+        counted = (place.slots or 0) < UNCOUNTED
+        line.append(f"{place.running}/{place.slots or '∞'}" if counted else f"{place.running} running", DIM)
+        tasks = progress.on_device.get(place.id, {})
+        lines.append(line.append(f"  {clean(names(tasks, len(tasks)))}" if tasks else ""))
+    more = len(places) - MOST_DEVICES
+    return [*lines, *([Text(f"and {plural(more, 'more device')}", DIM)] if more > 0 else [])]
+
+
+def _cycles(progress: Progress, now: float, width: int) -> list[Text]:
+    """The open edit cycles: the age of each, and the ends that it reviews."""
+    cycles = progress.orchestrator.cycles(progress.plan.id) if progress.executing else []
+    lines = []
+    for cycle in cycles[:MOST_CYCLES]:
+        line = Text(f"cycle {cycle.id}", tone("waiting"), no_wrap=True, overflow="ellipsis")
+        by = f" by {cycle.claimed_by}" if cycle.claimed_by else ""
+        about = names((task for task, _ in cycle.ends), len(cycle.ends)) or "no task can start"
+        lines.append(line.append(clean(f"  open for {_seconds(now - cycle.opened_at)}{by}: {about}"), ""))
+    more = len(cycles) - MOST_CYCLES
+    return [*lines, *([Text(f"and {plural(more, 'more cycle')}", DIM)] if more > 0 else [])]
+
+
+def _latest(progress: Progress, width: int) -> list[Text]:
+    return [Text(shorten(progress.latest, width), DIM, no_wrap=True)] if progress.latest else []

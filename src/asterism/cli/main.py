@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import click
 
 from asterism import __version__
-from asterism.base.clean_streams import clean_streams, clean_streams_for_good
-from asterism.base.text import clean, clean_error
+from asterism.base.text import clean, clean_error, clean_streams, clean_streams_for_good
 from asterism.cli.cli_context import CommandGroup
 from asterism.core.errors import AsterismError
 from asterism.store.store_errors import StoreError, StoreMissing, StoreUnavailable
@@ -54,7 +53,7 @@ COMMANDS = (
     CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
-    CommandEntry("monitor", "Watch over the devices of a fleet without doing work.", FLEETS, "device_commands"),
+    CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
     CommandEntry(
@@ -137,7 +136,7 @@ class CommandLine(CommandGroup):
 @click.group(cls=CommandLine, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="asterism", message="%(prog)s %(version)s")
 def commands() -> None:
-    """Run plans that change while they run, and work on fleets of devices."""
+    """Run plans that change while they run, and distribute work over fleets of devices."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Actions of ``asterism peer``: invite, accept, sync and serve, and print what came of them."""
+"""Actions of ``asterism peer``: invite, accept, sync, serve and list, with the tables and JSON of their outcome."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import os
 import platform
 import shlex
 import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from rich.text import Text
 
 from asterism.base.durations import format_age
-from asterism.cli.cli_context import note, print_json
-from asterism.cli.peer_tables import RefusalLog, sync_json, sync_lines
-from asterism.cli.screen import print_lines
+from asterism.base.text import clean, plural
+from asterism.cli.cli_context import format_size, note, print_json
+from asterism.cli.screen import Cell, Column, print_lines, table, wrapped
 from asterism.fleet.fleet import Fleet
 from asterism.peers import peer_client
-from asterism.peers.exchange import Exchange
-from asterism.peers.invitations import DEFAULT_PORT, Invitation, invite, peer_url
-from asterism.peers.service import serve_peers
-from asterism.peers.sync_progress import SyncResult
+from asterism.peers.exchange import Exchange, SyncResult
+from asterism.peers.invitations import DEFAULT_PORT, Invitation, expires_at, invite, peer_url
+from asterism.peers.registry import Peer, PeerRegistry
+from asterism.report.status_style import DIM, tone
+from asterism.store.protocol import Notice, Store, Usage, feed_of
 
 log = logging.getLogger("asterism.peers")
 
@@ -93,6 +98,8 @@ async def _print_result(name: str, result: SyncResult, refusals: RefusalLog, as_
 
 async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> int:
     """Answer peers until SIGINT or SIGTERM. Returns the exit code."""
+    from asterism.peers.peer_service import serve_peers
+
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     async with serve_peers(Exchange(fleet), address) as url:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -106,3 +113,156 @@ async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> in
     if as_json:
         print_json({"store": fleet.store.url, "url": url})
     return 0
+
+
+REPORTED_SKEW = 60.0
+"""The smallest difference of two clocks that is reported, in seconds."""
+
+REFUSAL_KINDS = frozenset({"refused", "impostor"})
+"""The kinds of notices about data of a peer that was refused."""
+
+NOTICES_PER_READ = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """A peer and its state. ``expires_at`` is when its invitation expires, None if it was used; ``usage`` is what the
+    peer stores here."""
+
+    peer: Peer
+    state: str
+    expires_at: float | None
+    usage: Usage = field(default_factory=Usage)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the hashes of secrets."""
+        public = {name: value for name, value in self.peer.to_json().items() if not name.endswith("_sha256")}
+        stored = {"stored": self.usage._asdict()}
+        state = {"name": self.peer.name, "state": self.state}
+        return {**state, **public, "invitation_expires_at": self.expires_at, **stored}
+
+
+async def peer_statuses(fleet: Fleet) -> list[PeerStatus]:
+    found, peer_timeout = [], (await fleet.settings()).peer_timeout
+    for peer in await PeerRegistry(fleet.store).all():
+        expiry = await expires_at(fleet.store, peer)
+        usage = await feed_of(fleet.store).usage(peer.store) if peer.store is not None else Usage()
+        state = _state(peer, expiry, fleet.store.clock(), peer_timeout)
+        found.append(PeerStatus(peer, state, expiry, usage))
+    return found
+
+
+def _state(peer: Peer, expiry: float | None, now: float, peer_timeout: float) -> str:
+    """The state in one word."""
+    if expiry is not None:
+        return "invited" if expiry >= now else "expired"
+    if peer.heard_at is None:
+        return "accepted"
+    return "silent" if now - peer.heard_at > peer_timeout else "met"
+
+
+_STYLES = {"met": "completed", "invited": "waiting", "accepted": "waiting", "silent": "failed", "expired": "failed"}
+_COLUMNS = (
+    Column("PEER", least=8),
+    Column("STATE"),
+    Column("HEARD", right=True),
+    Column("STORE"),
+    Column("STORED", needed=False),
+    Column("ADDRESS", least=16, needed=False),
+    Column("NOTE", least=12, needed=False),
+)
+
+
+def peers_table(statuses: Sequence[PeerStatus], now: float, width: int | None) -> list[Text]:
+    rows: list[list[Cell]] = [
+        [
+            clean(one.peer.name),
+            Text(one.state, tone(_STYLES[one.state])),
+            format_age(now - one.peer.heard_at) if one.peer.heard_at is not None else Text("never", DIM),
+            (one.peer.store or "")[:8],
+            _stored(one.usage),
+            clean(one.peer.url or ""),
+            Text(_note(one, now), DIM),
+        ]
+        for one in statuses
+    ]
+    return table(_COLUMNS, rows, width)
+
+
+def _stored(usage: Usage) -> str:
+    if not any(usage):
+        return ""
+    return f"{plural(usage.runs, 'run')}, {format_size(usage.bytes + usage.blobs)}"
+
+
+def _note(one: PeerStatus, now: float) -> str:
+    if one.expires_at is not None:
+        left = one.expires_at - now
+        return f"the invitation expires in {format_age(left)}" if left >= 0 else "invite it again"
+    return clock_note(one.peer.name, one.peer.skew or 0.0)
+
+
+def clock_note(name: str, skew: float) -> str:
+    """A warning that two clocks differ; empty if they differ by little."""
+    if abs(skew) <= REPORTED_SKEW:
+        return ""
+    return f"the clock of {clean(name)} is {format_age(abs(skew))} {'ahead' if skew > 0 else 'behind'}"
+
+
+# -- syncs -------------------------------------------------------------------------------------------------------------
+
+
+def sync_json(peer: str, result: SyncResult, refusals: Sequence[Notice]) -> dict[str, Any]:
+    return {
+        "peer": peer,
+        "sent": result.sent,
+        "taken": result.taken,
+        "refused": result.refused,
+        "refusals": [notice.message for notice in refusals],
+        "refused_there": list(result.refused_there),
+        "lost": list(result.lost),
+        "closed": list(result.closed),
+        "put_back": result.put_back,
+        "skew": result.skew,
+    }
+
+
+def sync_lines(peer: str, result: SyncResult, refusals: Sequence[Notice], width: int | None) -> Iterator[Text]:
+    counts = [f"{plural(result.sent, 'record')} sent", f"{plural(result.taken, 'record')} received"]
+    if result.refused:
+        counts.append(f"{plural(result.refused, 'record')} refused")
+    yield Text(f"Synced with {clean(peer)}: {', '.join(counts)}.")
+    for notice in refusals:
+        yield from wrapped(f"Refused: {notice.message}", width)
+    if result.refused and not refusals:
+        yield Text("These refusals were reported before: `asterism runs show RUN` shows the reason.")
+    for reason in result.refused_there:
+        yield from wrapped(f"Refused by {clean(peer)}: {clean(reason)}", width)
+    for lost in result.lost:
+        yield from wrapped(f"Lost: {lost}", width)
+    for closed in result.closed:
+        yield from wrapped(f"Closed: {closed}", width)
+    if result.put_back is not None:
+        which = "This store" if result.put_back == "here" else f"The store of {clean(peer)}"
+        yield from wrapped(f"{which} was restored from an older copy: all records were exchanged again.", width)
+    if warning := clock_note(peer, result.skew):
+        yield Text(f"{warning[0].upper()}{warning[1:]}.")
+
+
+class RefusalLog:
+    """The notices about refused data that are added from now on."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._after = store, 0
+
+    async def begin(self) -> RefusalLog:
+        await self.new()
+        return self
+
+    async def new(self) -> list[Notice]:
+        """Those since the last call."""
+        found = []
+        while some := await self._store.notices(after=self._after, limit=NOTICES_PER_READ):
+            found += [notice for _, notice in some if notice.kind in REFUSAL_KINDS]
+            self._after = some[-1][0]
+        return found

@@ -126,7 +126,7 @@ def list_(store: str | None, as_json: bool) -> None:
     store and cannot be called."""
 
     async def print_peers(fleet: Fleet) -> None:
-        from asterism.cli.peer_tables import peer_statuses, peers_table
+        from asterism.cli.peer_actions import peer_statuses, peers_table
         from asterism.cli.screen import print_lines
 
         found = await peer_statuses(fleet)
@@ -149,11 +149,11 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
 
     This store stops answering and calling it, and keeps the records that it sent. Unfinished runs that the peer manages
     or created are held and listed; --adopt runs them here, now or in a later call. Runs that a device here has started
-    go on, and are listed as still running."""
+    continue, and are listed as still running."""
 
     async def remove_and_report(fleet: Fleet) -> None:
         from asterism.peers.private_files import TokenFile
-        from asterism.peers.removal import remove_peer
+        from asterism.peers.takeover import remove_peer
 
         removed = await remove_peer(fleet, name, adopt=adopt)
         TokenFile(fleet.store).remove(name)
@@ -182,7 +182,7 @@ def remove(name: str, adopt: bool, store: str | None, as_json: bool) -> None:
 )
 @fleet_options
 def serve(listen: str, store: str | None, as_json: bool) -> int:
-    """Answer peers until Ctrl-C or SIGTERM, without running work.
+    """Answer peers until Ctrl-C or SIGTERM, without executing runs.
 
     The default address accepts connections from this machine only; 0.0.0.0:7420 accepts them from any. Requests without
     a valid token are refused. `device join --listen` answers peers while it works."""

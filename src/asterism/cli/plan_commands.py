@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,18 +13,20 @@ import click
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, note, options, print_json, with_fleet
 from asterism.cli.option_types import capabilities, json_object
-from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options
-from asterism.cli.plan_run_options import (
+from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
+    check_drawing_options,
     concurrency_option,
+    draw,
+    drawing_options,
     editor_option,
     local_options,
     local_work,
     plain_option,
+    quiet_log,
     report_option,
 )
-from asterism.cli.plan_run_output import quiet_log
 from asterism.cli.user_files import allow_imports, load_editor
 
 if TYPE_CHECKING:
@@ -50,7 +55,7 @@ _run_options = options(
         multiple=True,
         callback=capabilities,
         metavar="WORD",
-        help="A capability of this process, if it executes tasks; default: whatever the tasks need.",
+        help="A capability of this process, if it executes tasks; default: all that the tasks need.",
     ),
     report_option,
     plain_option,
@@ -100,7 +105,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
         if as_json:
             print_json(details_json(stored))
             return
-        draw(stored.kept.plan, svg_path, as_mermaid)
+        draw(stored.record.plan, svg_path, as_mermaid)
         if svg_path is None and not as_mermaid:
             screen = Screen()
             for line in ["", *status_lines(stored, fleet.store.clock())]:
@@ -123,7 +128,7 @@ def story(name: str, task: str | None, store: str | None, as_json: bool) -> None
         from asterism.core.errors import UnknownTask
         from asterism.orchestrator.plan_mask import PlanMask
 
-        found = (await read_plan(fleet, name)).kept.plan
+        found = (await read_plan(fleet, name)).record.plan
         entries = found.story(task)
         if task is not None and not entries and task not in found:
             raise UnknownTask(task)
@@ -150,7 +155,7 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.screen import print_lines
-        from asterism.cli.task_explanation import explain_task, explanation_json, explanation_lines
+        from asterism.cli.stored_plans import explain_task, explanation_json, explanation_lines
 
         found = await explain_task(fleet, name, task)
         if as_json:
@@ -189,19 +194,18 @@ def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
     asterism plan edit nightly --remove build --dependents bridge --dry-run
 
     Exits with 1 if the edit is rejected, and prints every reason."""
-    from asterism.cli.edit_batch import signed
-
     batch = _batch(**wanted)
 
     async def change(fleet: Fleet) -> int:
-        from asterism.cli.edit_batch import applied_json, applied_lines, rejected_json
+        from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
         from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import EditRejected
         from asterism.durable import admin
 
         await find_plan(fleet, name)
+        signed = replace(batch, author=batch.author or fleet.by, reason=reason if reason is not None else batch.reason)
         try:
-            applied = await admin.edit(fleet, name, signed(batch, fleet.by, reason), dry_run=dry_run)
+            applied = await admin.edit(fleet, name, signed, dry_run=dry_run)
         except EditRejected as rejected:
             note(str(rejected))
             if as_json:
@@ -219,15 +223,61 @@ def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_ru
 def _batch(
     added: tuple[dict[str, Any], ...], removed: tuple[str, ...], dependents: str | None, file: str | None
 ) -> EditBatch:
-    from asterism.cli.edit_batch import batch_of, read_batch
-
+    """The batch that the options of ``plan edit`` describe. Raises UsageError and BadParameter."""
     if file is not None and (added or removed):
         raise click.UsageError("--file excludes --add and --remove.")
     if file is None and not added and not removed:
         raise click.UsageError("No edit is given: use --add, --remove or --file.")
     if dependents is not None and not removed:
         raise click.UsageError("--dependents needs --remove.")
-    return read_batch(file) if file is not None else batch_of(added, removed, dependents)
+    return _read_batch(file) if file is not None else _batch_of(added, removed, dependents)
+
+
+def _read_batch(path: str) -> EditBatch:
+    """The batch in a file, or on standard input for ``-``. Raises BadParameter."""
+    import json
+
+    from asterism.core.errors import PlanError
+    from asterism.core.plan.edits import EditBatch
+
+    try:
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise click.BadParameter(f"{path} cannot be read: {error.strerror}.", param_hint="--file") from None
+    source = "standard input" if path == "-" else path
+    try:
+        return EditBatch.from_json(json.loads(content.decode("utf-8-sig")))
+    except json.JSONDecodeError as error:
+        words = f"{source} is not JSON: {error.msg}, line {error.lineno}, column {error.colno}."
+        raise click.BadParameter(words, param_hint="--file") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise click.BadParameter(f"{source} is not JSON in UTF-8.", param_hint="--file") from None
+    except PlanError as error:
+        raise click.BadParameter(f"{source} is not a batch of edits: {error}.", param_hint="--file") from None
+
+
+def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], dependents: str | None) -> EditBatch:
+    """The batch for ``--add`` and ``--remove``. Raises BadParameter.
+
+    Removals come first, so that a new task can reuse a name. Dependencies come last, so that new tasks can depend on
+    each other in any order."""
+    from asterism.core.errors import InvalidTask
+    from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, RemoveTask
+    from asterism.core.plan.task import Task, dependencies_of
+
+    edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
+    edges: list[Edit] = []
+    for one in added:
+        fields = dict(one)
+        after = fields.pop("after", None)
+        try:
+            task = Task.from_json(fields)
+            dependencies = dependencies_of(task.id, after)
+        except (InvalidTask, TypeError) as error:
+            raise click.BadParameter(f"{error}.", param_hint="--add") from None
+        edits.append(AddTask(task))
+        edges += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in dependencies]
+    return EditBatch((*edits, *edges))
 
 
 @plan.command()
@@ -235,9 +285,9 @@ def _batch(
 @click.option("--reason", default="", metavar="TEXT", help="The reason, shown with the plan.")
 @fleet_options
 def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
-    """Start no more tasks of a plan until it is resumed.
+    """Pause a plan: start no more tasks until it is resumed.
 
-    Running tasks continue. The process that runs the plan stays, and waits."""
+    Running tasks continue. The process that runs the plan waits."""
 
     async def ask(fleet: Fleet) -> None:
         from asterism.cli.stored_plans import find_plan
@@ -261,9 +311,9 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
 def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     """Resume a plan that was stopped or paused.
 
-    Completed tasks are not repeated; tasks that run on other devices are waited for. For a plan that has ended this
-    prints its result and returns its exit code. Ctrl-C stops it again. `asterism resume` is short for `asterism plan
-    resume`."""
+    Completed tasks are not repeated, and tasks that run on other devices continue. If the plan has ended, the command
+    prints its result and exits with its exit code. Ctrl-C stops the plan again. `asterism resume` is short for
+    `asterism plan resume`."""
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow
@@ -317,8 +367,8 @@ def cancel(name: str, reason: str, store: str | None, as_json: bool) -> int:
 def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
     """Wait until no process runs a plan, then take it over.
 
-    That is the case when its process has stopped, or has sent no heartbeat for its --takeover-after. Returns the exit
-    code of the plan when the plan has ended."""
+    The command takes over when the plan's process has stopped, or has sent no heartbeat for its --takeover-after. It
+    exits with the exit code of the plan."""
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow

@@ -17,13 +17,12 @@ from typing import Any
 
 import click
 
-from asterism.base.gc_tuning import tune_gc
+from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.live_view import watched
-from asterism.cli.plan_run_options import LocalWork, OutputOptions
-from asterism.cli.plan_run_output import print_result
+from asterism.cli.plan_context import LocalWork, OutputOptions, print_result
 from asterism.cli.screen import Screen
 from asterism.cli.stored_plans import find_plan
 from asterism.cli.user_files import find_device_policy
@@ -46,6 +45,7 @@ from asterism.durable.journal_store import (
 from asterism.durable.ownership import FleetMembership
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
+from asterism.orchestrator.options import Options
 from asterism.orchestrator.result import Result
 from asterism.report.result_report import Recording
 from asterism.store.store_errors import StoreUnavailable
@@ -111,13 +111,16 @@ class WatchedOrchestrator(DurableOrchestrator):
         if self.local_work.slots is None and self.local:
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
         self._warn_of_absent_devices(kept)
-        estimated = any(node.task.estimate is not None for node in kept.plan.nodes.values())
-        self.options = dataclasses.replace(self.options, rank=estimated)
         self.recording = Recording(kept.plan, self.events)
         try:
             return await super().own(kept, member)
         finally:
             self.recording.close()
+
+    def plan_options(self, plan: Constellation) -> Options:
+        """Tasks are ranked by their estimates if at least one of them has one."""
+        estimated = any(node.task.estimate is not None for node in plan.nodes.values())
+        return dataclasses.replace(self.options, rank=estimated)
 
     def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
         return watched(self, kept.plan, self.screen, plain=self.output.plain)

@@ -15,11 +15,13 @@ from click.core import ParameterSource
 from asterism.base.text import clean
 from asterism.cli.cli_context import json_option, print_json, with_fleet
 from asterism.cli.option_types import duration
-from asterism.cli.plan_diagram import check_drawing_options, draw, drawing_options
-from asterism.cli.plan_run_options import (
+from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
+    check_drawing_options,
     concurrency_option,
+    draw,
+    drawing_options,
     editor_option,
     local_options,
     local_work,
@@ -108,7 +110,7 @@ def _check_store_options(context: click.Context, store: str | None) -> None:
     for name in STORE_OPTIONS if store is None else ():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = next(one.opts[-1] for one in context.command.params if one.name == name and one.opts)
-            raise click.UsageError(f"{option} needs --store: without it, the plan lives and ends with this process.")
+            raise click.UsageError(f"{option} needs --store: without it, the plan ends with this process.")
 
 
 def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
@@ -116,7 +118,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
 
     from asterism.cli.interrupts import run_until_interrupted
     from asterism.cli.live_view import watched
-    from asterism.cli.plan_run_output import print_result, quiet_log
+    from asterism.cli.plan_context import print_result, quiet_log
     from asterism.cli.screen import Screen
     from asterism.orchestrator.devices import LocalDevice
     from asterism.orchestrator.orchestrator import Orchestrator
@@ -139,8 +141,8 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
 
 
 def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
+    from asterism.cli.plan_context import quiet_log
     from asterism.cli.plan_execution import WatchedOrchestrator, begin, follow
-    from asterism.cli.plan_run_output import quiet_log
 
     plan = found.constellation
     plan.id = terms.pop("name") or plan.id

@@ -1,4 +1,4 @@
-"""Plans in a store as tables and lines for people, and as JSON for programs.
+"""Plans in a store, and their edits, as tables and lines for people, and as JSON for programs.
 
 Times in JSON are seconds since 1970 by the clock of the store. Secrets are masked.
 """
@@ -12,12 +12,13 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.text import clean
-from asterism.cli.formats import format_time
+from asterism.cli.cli_context import format_time
+from asterism.cli.screen import Cell, Column, table
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
-from asterism.cli.text_table import Cell, Column, table
-from asterism.core.errors import error_text
+from asterism.core.errors import EditRejected, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
+from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
@@ -50,9 +51,9 @@ def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
         return [one.name, Text("unreadable", tone("failed")), "", "", "", Text(clean(one.why), DIM)]
     owner = one.owner
     return [
-        one.kept.head.name,
+        one.record.head.name,
         Text(one.state, tone(_LOOKS.get(one.state, one.state))),
-        f"{one.done}/{len(one.kept.plan)}",
+        f"{one.done}/{len(one.record.plan)}",
         owner.device if owner is not None else "",
         format_age(now - owner.beat_at) if owner is not None else "",
         Text(clean(one.paused or ""), DIM),
@@ -61,10 +62,9 @@ def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
 
 def status_lines(stored: StoredPlan, now: float) -> list[str]:
     """The state of a plan, which its drawing does not show."""
-    kept, owner = stored.kept, stored.owner
-    lines = [
-        f"{kept.head.name} is {stored.state}, version {kept.plan.version}: {stored.done} of {len(kept.plan)} tasks done"
-    ]
+    record, owner = stored.record, stored.owner
+    tasks = f"{stored.done} of {len(record.plan)} tasks done"
+    lines = [f"{record.head.name} is {stored.state}, version {record.plan.version}: {tasks}"]
     if owner is not None:
         lines.append(f"run by {owner.device}, last heartbeat {format_age(now - owner.beat_at)} ago")
     if stored.cancel_request is not None and (stored.cancelling or stored.state == "cancelled"):
@@ -87,6 +87,17 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
+def applied_lines(name: str, applied: Applied, dry_run: bool) -> list[str]:
+    edits = applied.batch.edits
+    changes = [clean(str(edit)) for edit in edits]
+    stopped = [f"stop task {task!r}" for task in dict.fromkeys(task for task, _ in applied.stopped)]
+    if not edits:
+        return [f"Plan {name!r} stays at version {applied.version}: the batch changes nothing."]
+    version = f"version {applied.version - 1} -> {applied.version}"
+    outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
+    return [*changes, *stopped, outcome]
+
+
 # -- for programs ------------------------------------------------------------------------------------------------------
 
 
@@ -94,20 +105,20 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     """One plan of ``plan list``."""
     if isinstance(one, UnreadablePlan):
         return {"name": one.name, "state": "unreadable", "error": one.why}
-    kept, owner = one.kept, one.owner
+    record, owner = one.record, one.owner
     return {
-        "name": kept.head.name,
-        "state": str(kept.plan.state),
-        "version": kept.plan.version,
-        "created_at": kept.head.created_at,
-        "started_at": kept.plan.started_at,
-        "ended_at": kept.plan.ended_at,
+        "name": record.head.name,
+        "state": str(record.plan.state),
+        "version": record.plan.version,
+        "created_at": record.head.created_at,
+        "started_at": record.plan.started_at,
+        "ended_at": record.plan.ended_at,
         "done": one.done,
-        "tasks": len(kept.plan),
-        "counts": {str(status): count for status, count in kept.plan.counts.items() if count},
+        "tasks": len(record.plan),
+        "counts": {str(status): count for status, count in record.plan.counts.items() if count},
         "owner": owner.device if owner is not None else None,
         "heard_at": owner.beat_at if owner is not None else None,
-        "epoch": kept.head.epoch,
+        "epoch": record.head.epoch,
         "paused": one.paused,
         "cancelling": one.cancelling,
     }
@@ -127,7 +138,7 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
 
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
-    return {**summary_json(stored), **plan_json(stored.kept.plan)}
+    return {**summary_json(stored), **plan_json(stored.record.plan)}
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
@@ -147,3 +158,20 @@ def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str,
 
 def story_json(entries: Sequence[Entry], secrets: PlanMask) -> list[dict[str, Any]]:
     return [{**entry._asdict(), "why": secrets.shown(entry.why)} for entry in entries]
+
+
+def applied_json(name: str, applied: Applied, dry_run: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "accepted": True,
+        "dry_run": dry_run,
+        "version_before": applied.version - bool(applied.batch.edits),
+        "version": applied.version,
+        "edits": [edit.to_json() for edit in applied.batch.edits],
+        "inverse": None if applied.inverse is None else applied.inverse.to_json(),
+    }
+
+
+def rejected_json(name: str, rejected: EditRejected, dry_run: bool) -> dict[str, Any]:
+    violations = [{"edit": one.edit, "rule": one.rule, "message": one.message} for one in rejected.violations]
+    return {"name": name, "accepted": False, "dry_run": dry_run, "violations": violations}

@@ -1,4 +1,4 @@
-"""Actions of ``asterism runs``: create a run, wait for ends, describe the outcome of requests.
+"""Actions of ``asterism runs``: create a run, wait for ends, describe the outcome of requests, explain a wait.
 
 The input of a run is checked before anything is written, with ``--file`` even before a store is created.
 """
@@ -6,48 +6,58 @@ The input of a run is checked before anything is written, with ``--file`` even b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from rich.text import Text
 
 from asterism.base import task_inputs
 from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
-from asterism.cli.cli_context import find_workflow, note, short
-from asterism.cli.fleet_json import took
-from asterism.cli.run_hints import hints
+from asterism.cli.cli_context import find_workflow, note, print_json, short
+from asterism.cli.fleet_json import run_in, took
+from asterism.cli.screen import wrapped
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.host import devices_here
+from asterism.fleet.device.membership import devices_here
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import explain_run
+from asterism.fleet.run_explanation import RunExplanation, explain_run
+from asterism.peers.registry import PeerRegistry
+
+FAILED = 1
+"""The exit code if a run failed."""
 
 
 async def create_run(
     fleet: Fleet,
+    *,
     wanted: str | Workflow,
     given: Mapping[str, Any],
     terms: Mapping[str, Any],
-    *,
-    quiet: bool,
-    waiting: bool,
-) -> Run:
-    """Create a run of a workflow, or of the workflow with this name in the store.
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Create a run of a workflow, or of the workflow with this name in the store. Returns the exit code.
 
-    Unless ``quiet``, prints its id, and its status to standard error. ``waiting`` is whether the caller waits for its
-    end and reports it."""
+    Prints its id, and its status to standard error; with ``as_json`` only the run as JSON. With ``wait`` waits for its
+    end."""
     flow = wanted if isinstance(wanted, Workflow) else await find_workflow(fleet, wanted)
     _check_input(flow, given)
     options = {name: value for name, value in terms.items() if value is not None}
     near = await _own_devices(fleet) if options.pop("prefer_local", False) else frozenset()
     run = await fleet.create(flow, given, near=near, **options)
-    if not quiet:
+    if not as_json:
         click.echo(run.id)
         await _print_status(fleet, run, near)
-        if not run.ended and not waiting:
+        if not run.ended and not wait:
             note(f"Follow it with: asterism runs watch, or: asterism runs why {short(run.id)}")
-    return run
+    if wait:
+        [run] = await wait_for_ends(fleet, [run], quiet=as_json)
+    if as_json:
+        print_json(await run_in(fleet, run))
+    return exit_code([run]) if wait else 0
 
 
 async def _own_devices(fleet: Fleet) -> frozenset[str]:
@@ -131,16 +141,24 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
             note(hint)
 
 
-async def wait_for_ends(fleet: Fleet, runs: Sequence[Run]) -> AsyncIterator[tuple[Run, str]]:
-    """Yield each run when it ends, with a sentence about its end."""
+async def wait_for_ends(fleet: Fleet, runs: Sequence[Run], *, quiet: bool) -> list[Run]:
+    """Wait until all runs have ended, and return them in their order. Unless ``quiet``, prints a sentence about each
+    end when it happens."""
     waiting = [asyncio.create_task(fleet.wait(run.id)) for run in runs]
     try:
         for one in asyncio.as_completed(waiting):
             run = await one
-            yield run, describe_end(run)
+            if not quiet:
+                click.echo(describe_end(run))
+        return [task.result() for task in waiting]
     finally:
         for task in waiting:
             task.cancel()
+
+
+def exit_code(ended: Sequence[Run]) -> int:
+    """1 if one of the runs failed or was cancelled."""
+    return FAILED if any(run.error is not None for run in ended) else 0
 
 
 def describe_end(run: Run) -> str:
@@ -150,9 +168,10 @@ def describe_end(run: Run) -> str:
     on = f" on {run.device}" if run.device is not None else ""
     if run.status is COMPLETED:
         return clean(f"{short(run.id)} completed{on}{after}")
-    cancelled = (run.error or "").partition(":")[0].removesuffix(" (cancel)")
-    word = cancelled if run.cancelled else f"failed{on}{after}: {run.error}"
-    return clean(f"{short(run.id)} {word}")
+    if run.cancelled:
+        error = (run.error or "").removesuffix(" (cancel)")  # a remark of the device that stopped it
+        return clean(f"{short(run.id)} {error}")
+    return clean(f"{short(run.id)} failed{on}{after}: {run.error}")
 
 
 def describe_outcome(before: Run, after: Run) -> str:
@@ -183,3 +202,40 @@ def _resumed(run: Run) -> str:
     delay = run.not_before - run.story[-1].at
     soon = f" {format_delay(delay)}" if delay > 0 else ""
     return f" is resumed and offered{soon} to {run.pinned if run.pinned is not None else 'any capable device'}"
+
+
+async def hints(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
+    """A sentence with a command for each reason that has one."""
+    kinds = {reason.kind for reason in why.reasons}
+    lines = []
+    if "pause" in kinds:
+        lines.append(f"Resume it with: asterism runs resume {short(run.id)}")
+    for name in [reason.name for reason in why.reasons if reason.kind == "suspended"]:
+        lines.append(f"Look for the fault on {name}: it tries a run from time to time, and recovers when one succeeds.")
+    lines += [
+        f"Run it here, with the other runs of the peer: asterism peer remove {shlex.quote(one.name)} --adopt"
+        for one in why.reasons
+        if one.kind == "removed"
+    ]
+    there = run.pinned is not None and kinds & {"objection", "suspended"}  # the only device that may run it
+    if "no_device" in kinds and not there:
+        flow = await fleet.workflows.get(run.workflow, run.version)
+        name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
+        can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
+        lines.append(f"On any machine that reaches the store, start a capable device: asterism device join {name}{can}")
+        called = [peer.name for peer in await PeerRegistry(fleet.store).all() if peer.url is not None]
+        if called:
+            peer = shlex.quote(called[0]) if len(called) == 1 else "NAME"
+            lines.append(f"Or offer it to the devices of a peer: asterism peer sync {peer}")
+    if "unwatched" in kinds:
+        lines.append("Start a coordinator: asterism monitor, or any device: asterism device join NAME")
+    return lines
+
+
+def explanation_lines(why: RunExplanation, hints: Sequence[str], width: int | None) -> Iterator[Text]:
+    """Why a run does not run, and the hints."""
+    yield Text(f"Run {why.run_id} is {why.status}:")
+    for reason in why.reasons:
+        yield from wrapped(reason.text, width, "  ")
+    for hint in hints:
+        yield from wrapped(hint, width)

@@ -12,6 +12,7 @@ from rich.text import Text
 from asterism.base.durations import format_age
 from asterism.base.secret_mask import Mask
 from asterism.base.text import clean, shorten
+from asterism.cli.cli_context import format_clock, format_size, format_time
 from asterism.cli.fleet_json import (
     masks_of,
     notice_json,
@@ -23,14 +24,12 @@ from asterism.cli.fleet_json import (
     why_json,
 )
 from asterism.cli.fleet_tables import look_of, since_of
-from asterism.cli.formats import format_clock, format_size, format_time
-from asterism.cli.screen import wrapped
-from asterism.cli.text_table import Cell, Column, table
+from asterism.cli.screen import Cell, Column, table, wrapped
 from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_blobs import blob_of
+from asterism.fleet.ledger import blob_of
 from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Notice, ProgressReport
@@ -129,10 +128,10 @@ def _facts(found: Details) -> Iterator[tuple[str, str]]:
 def _attempts(run: Run) -> str:
     attempts = attempts_of(run)
     counts = {"failed": run.failures, "lost": run.losses, "declined by all": run.rounds}
-    told = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    if run.epoch <= 1 or (attempts <= 1 and not told):
+    counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    if run.epoch <= 1 or (attempts <= 1 and not counted):
         return ""
-    return f"{attempts} ({told})" if told else str(attempts)
+    return f"{attempts} ({counted})" if counted else str(attempts)
 
 
 def _device(found: Details) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.clean_streams import echo_data
+from asterism.base.text import echo_data
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,
@@ -87,17 +88,7 @@ def create(
     if workflow is None and file is None:
         raise click.UsageError("Give the name of a WORKFLOW, or --file.")
     wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
-
-    async def make(fleet: Fleet) -> int:
-        run = await create_run(fleet, wanted, given or {}, terms, quiet=as_json, waiting=wait)
-        if wait:
-            return await _waited(fleet, [run], as_json, one=True)
-        if as_json:
-            from asterism.cli.fleet_json import run_in
-
-            print_json(await run_in(fleet, run))
-        return 0
-
+    make = partial(create_run, wanted=wanted, given=given or {}, terms=terms, wait=wait, as_json=as_json)
     return with_fleet(store, make, create=file is not None)
 
 
@@ -123,7 +114,7 @@ def create(
 @click.option("--newest", is_flag=True, help="List the newest first instead of last.")
 @fleet_options
 def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
-    """List the runs that were created last.
+    """List the latest runs.
 
     FOR is how long a run has had its status; for a run that has ended it is how long the work took. BEAT is the age of
     the last heartbeat of its device."""
@@ -131,14 +122,17 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import masks_of, run_json
         from asterism.cli.fleet_tables import runs_table
-        from asterism.cli.run_list import list_runs
+        from asterism.cli.run_queries import list_runs
         from asterism.cli.screen import print_lines
 
         found = await list_runs(fleet, **wanted)
         if as_json:
             masks = await masks_of(fleet, found.runs)
-            told = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
-            print_json([one | ({"held_for": found.held[one["id"]]} if one["id"] in found.held else {}) for one in told])
+            documents = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
+            for document in documents:
+                if document["id"] in found.held:
+                    document["held_for"] = found.held[document["id"]]
+            print_json(documents)
         elif found.runs:
             print_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
             for peer in sorted(set(found.held.values())):
@@ -179,12 +173,12 @@ def show(run: str, store: str | None, as_json: bool) -> None:
 def why(run: str, store: str | None, as_json: bool) -> None:
     """Explain why a run is not running.
 
-    The answer names what holds the run: another run of its series, a person who paused it, the delay before its next
-    try, no device that can do it, or devices that are busy, resting, silent or about to answer."""
+    The answer names what holds the run: another run of its series, a pause, the delay before its next attempt, or the
+    devices: none is capable, or they are busy, resting, silent or about to answer."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.fleet_json import why_json
-        from asterism.cli.run_hints import explanation_lines, hints
+        from asterism.cli.run_actions import explanation_lines, hints
         from asterism.cli.screen import print_lines
         from asterism.fleet.run_explanation import explain_run
 
@@ -223,24 +217,15 @@ def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     """Wait until runs have ended. Exits with 1 if one of them failed."""
 
     async def wait_for_all(fleet: Fleet) -> int:
-        return await _waited(fleet, await find_runs(fleet, names), as_json)
+        from asterism.cli.fleet_json import run_in
+        from asterism.cli.run_actions import exit_code, wait_for_ends
+
+        ended = await wait_for_ends(fleet, await find_runs(fleet, names), quiet=as_json)
+        if as_json:
+            print_json([await run_in(fleet, run) for run in ended])
+        return exit_code(ended)
 
     return with_fleet(store, wait_for_all)
-
-
-async def _waited(fleet: Fleet, wanted: list[Run], as_json: bool, *, one: bool = False) -> int:
-    from asterism.cli.fleet_json import run_in
-    from asterism.cli.run_actions import wait_for_ends
-
-    ended = []
-    async for run, sentence in wait_for_ends(fleet, wanted):
-        ended.append(run)
-        if not as_json:
-            click.echo(sentence)
-    if as_json:
-        told = {run.id: await run_in(fleet, run) for run in ended}
-        print_json(told[wanted[0].id] if one else [told[run.id] for run in wanted])
-    return FAILED if any(run.error is not None for run in ended) else 0
 
 
 @runs.command(short_help="Print the output of a completed run.")

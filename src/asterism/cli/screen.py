@@ -1,6 +1,7 @@
-"""The terminal: a rich console that cleans all text and survives a closed pipe.
+"""The terminal: a rich console that cleans all text and survives a closed pipe, and tables that fit its width.
 
-A reader that has gone away (``| head``) ends neither a run nor its exit code.
+A reader that has gone away (``| head``) ends neither a run nor its exit code. A table cuts columns, or leaves them out,
+by priority.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ import contextlib
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from asterism.base.clean_streams import clean_streams
-from asterism.base.text import clean, clean_lines
+from asterism.base.text import clean, clean_lines, clean_streams
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -35,8 +37,8 @@ class Screen(Console):
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Live]:
-        """A live view. Meanwhile rich replaces the streams, to show printed text above the view, and would obey escape
-        sequences in it; so the streams are cleaned, too."""
+        """A live view. Meanwhile rich replaces the streams, to show printed text above the view, and would act on
+        escape sequences in it; so the streams are cleaned, too."""
         with Live(console=self, auto_refresh=False, vertical_overflow="crop") as picture, clean_streams():
             yield picture
 
@@ -82,3 +84,86 @@ def wrapped(sentence: str, width: int | None, indent: str = "") -> Iterator[Text
         return
     lines = textwrap.wrap(clean(sentence), max(20, width - len(indent)), break_on_hyphens=False)
     yield from (Text(indent + line) for line in lines)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+GAP = 2
+
+Cell = str | Text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``least`` is the narrowest width that the column may be cut to; 0 for never. A column that is not ``needed`` is
+    left out if it is empty or there is no room; the last such column goes first."""
+
+    title: str
+    right: bool = False
+    least: int = 0
+    needed: bool = True
+
+
+def _one_line(cell: Cell) -> Text:
+    if isinstance(cell, str):
+        return Text(clean(cell))
+    cell.plain = clean(cell.plain)
+    return cell
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None = None) -> list[Text]:
+    """A line with the titles and one for each row; no line is longer than ``width``."""
+    cells = [[_one_line(cell) for cell in row] for row in rows]
+    widths = [
+        max([cell_len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)
+    ]
+    shown = [
+        place for place, column in enumerate(columns) if column.needed or any(row[place].cell_len for row in cells)
+    ]
+    if width is not None:
+        shown = _fit(columns, widths, shown, width)
+    titles = [Text(column.title, "dim") for column in columns]
+    return [_line(row, columns, widths, shown, width) for row in [titles, *cells]]
+
+
+def _fit(columns: Sequence[Column], widths: list[int], shown: list[int], width: int) -> list[int]:
+    """Leave out columns that are not needed until the rest can fit, then cut the widest ones. Returns the rest."""
+    while True:
+        least = sum(min(widths[place], columns[place].least or widths[place]) + GAP for place in shown) - GAP
+        spare = next((place for place in reversed(shown) if not columns[place].needed), None)
+        if least <= width or spare is None:
+            break
+        shown = [place for place in shown if place != spare]
+    excess = sum(widths[place] + GAP for place in shown) - GAP - width
+    while excess > 0:
+        wide = [place for place in shown if columns[place].least and widths[place] > columns[place].least]
+        if not wide:
+            break
+        widest = max(wide, key=lambda place: widths[place])
+        widths[widest] -= 1
+        excess -= 1
+    return shown
+
+
+def _line(
+    row: Sequence[Text], columns: Sequence[Column], widths: Sequence[int], shown: Sequence[int], width: int | None
+) -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for place in shown:
+        cell = row[place].copy()
+        cell.truncate(widths[place], overflow="ellipsis")
+        blank = " " * (widths[place] - cell.cell_len)
+        line.append(blank if columns[place].right else "").append_text(cell)
+        line.append("" if columns[place].right else blank)
+        line.append(" " * GAP)
+    line.rstrip()
+    if width is not None:
+        line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def fact_lines(facts: Mapping[str, str]) -> list[Text]:
+    """A line for each name and value, with the values aligned."""
+    wide = max(map(len, facts))
+    return [Text(f"{name:<{wide}}  ", "dim").append(clean(text), "") for name, text in facts.items()]

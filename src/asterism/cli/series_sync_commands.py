@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 from asterism.base.text import clean
 from asterism.cli.cli_context import current_user, json_option, options, print_json, run_interruptible
 from asterism.cli.option_types import positive_duration
@@ -244,7 +244,7 @@ async def _series_of_issue(service: SyncService, issue: int | None) -> frozenset
 def _place_of_issue(report: SyncReport, issue: int, only: frozenset[str] | None, observed: bool) -> dict[str, Any]:
     """The place of an issue: claimed, queued, left (it is closed), or none (it belongs to no selected series).
 
-    A sync that only observes claims nothing, so its status is none of these."""
+    A sync that only observes claims nothing, so its status is ``observed``."""
     series = report.series[0] if report.series else None
     position = series.state.position(issue) if series else None
     status = "left" if position is None else "claimed" if position == 0 else "queued"

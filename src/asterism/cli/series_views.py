@@ -78,7 +78,7 @@ def status_lines(view: SeriesView, now: float) -> list[Text]:
 
     from asterism.base.durations import format_age
     from asterism.base.text import clean
-    from asterism.cli.formats import format_time
+    from asterism.cli.cli_context import format_time
     from asterism.cli.series_context import UNREADABLE_HINT
     from asterism.report.status_style import BOLD, DIM, tone
 
@@ -108,7 +108,7 @@ def status_table(views: Sequence[SeriesView], now: float, width: int | None) -> 
 
     from asterism.base.durations import format_age
     from asterism.base.text import clean
-    from asterism.cli.text_table import Cell, Column, table
+    from asterism.cli.screen import Cell, Column, table
     from asterism.report.status_style import DIM, tone
 
     columns = (
@@ -162,8 +162,8 @@ def history_json(name: str, changes: Sequence[Change]) -> dict[str, Any]:
 def history_table(name: str, changes: Sequence[Change], width: int | None) -> list[Text]:
     from rich.text import Text
 
-    from asterism.cli.formats import format_time
-    from asterism.cli.text_table import Cell, Column, table
+    from asterism.cli.cli_context import format_time
+    from asterism.cli.screen import Cell, Column, table
     from asterism.report.status_style import DIM
 
     columns = (

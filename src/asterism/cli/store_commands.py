@@ -1,20 +1,40 @@
-"""``asterism store``: inspect, check, back up and restore a store."""
+"""``asterism store``: inspect, check, back up and restore a store.
+
+A backup file has JSON lines, compressed if its name ends in ``.gz``. It is complete or absent: it is written under
+another name and renamed at the end. Its last line counts the lines before it, so that a truncated file is recognised
+before anything is restored from it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 import click
 
-from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, print_json, with_fleet
+from asterism.base.text import clean, plural
+from asterism.cli.cli_context import CommandGroup, fleet_options, format_size, format_time, print_json, with_fleet
 from asterism.cli.option_types import writable_file
+from asterism.store.store_errors import StoreCorrupt
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
+    from asterism.core.run.run import RunStatus
     from asterism.fleet.fleet import Fleet
+    from asterism.store.protocol import Store
 
 DAMAGED = 64
+END = "end"
 
 
 @click.group(cls=CommandGroup)
@@ -29,7 +49,6 @@ def info(store: str | None, as_json: bool) -> None:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.screen import print_lines
-        from asterism.cli.store_contents import contents, contents_lines
 
         found = await contents(fleet)
         if as_json:
@@ -46,7 +65,6 @@ def check(store: str | None, as_json: bool) -> int:
     """Check the whole store for damage.
 
     Exits with 0 if the store is intact, with 64 if not."""
-    from asterism.store.store_errors import StoreCorrupt
 
     async def look(fleet: Fleet) -> tuple[str, list[str], int]:
         problems = await fleet.store.check() or await _unreadable(fleet)
@@ -61,9 +79,9 @@ def check(store: str | None, as_json: bool) -> int:
     elif problems:
         for problem in problems:
             click.echo(clean(problem))
-        click.echo(f"{_count(len(problems), 'problem')} in {url}.", err=True)
+        click.echo(f"{plural(len(problems), 'problem')} in {url}.", err=True)
     else:
-        click.echo(f"{url} is intact: {_count(runs, 'run')}.")
+        click.echo(f"{url} is intact: {plural(runs, 'run')}.")
     return DAMAGED if problems else 0
 
 
@@ -73,12 +91,6 @@ async def _unreadable(fleet: Fleet) -> list[str]:
 
     found = [one for one in await list_plans(fleet) if isinstance(one, UnreadablePlan)]
     return [f"plan {one.name} cannot be read: {one.why}" for one in found]
-
-
-def _count(number: int, what: str) -> str:
-    from asterism.base.text import plural
-
-    return plural(number, what)
 
 
 @store.command()
@@ -91,8 +103,6 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
     appears when it is complete, and only you can read it. It can be restored into a store of any kind."""
 
     async def write(fleet: Fleet) -> int:
-        from asterism.cli.backup_file import write_backup
-
         return await write_backup(fleet.store, file)
 
     try:
@@ -103,9 +113,7 @@ def backup(file: Path, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "runs": runs, "size": written})
         return
-    from asterism.cli.formats import format_size
-
-    click.echo(f"{clean(str(file))}: {_count(runs, 'run')}, {format_size(written)}.")
+    click.echo(f"{clean(str(file))}: {plural(runs, 'run')}, {format_size(written)}.")
 
 
 @store.command()
@@ -117,17 +125,158 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
     A store that is not empty is refused. Restored runs have no owner: runs that were in progress are assigned again."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.backup_file import restore_backup
-
-        runs = await restore_backup(fleet.store, file)
+        runs = await fleet.store.load(_lines(file))
         if as_json:
             print_json({"file": str(file), "runs": runs, "store": fleet.store.url})
         else:
-            click.echo(f"{fleet.store.url}: {_count(runs, 'run')} restored.")
+            click.echo(f"{fleet.store.url}: {plural(runs, 'run')} restored.")
 
     if not file.exists():
         raise click.UsageError(f"there is no file {clean(str(file))}")
-    from asterism.cli.backup_file import check_backup
-
     check_backup(file)  # before a store is created for it
     with_fleet(store, read, create=True)
+
+
+# -- the contents of a store -------------------------------------------------------------------------------------------
+
+
+async def contents(fleet: Fleet) -> dict[str, Any]:
+    from asterism.cli.fleet_json import state_of
+    from asterism.cli.run_queries import CancelledCount
+    from asterism.core.run.run import FAILED
+
+    store = fleet.store
+    counts = await store.counts()
+    cancelled = await CancelledCount().count(fleet, counts.get(FAILED, 0), ())
+    now = store.clock()
+    devices = Counter(state_of(one, now) for one in await fleet.devices())
+    series = await store.registers("series/")
+    return {
+        "store": store.url,
+        "clock": now,
+        "clock_ahead": round(now - time.time(), 3),
+        "runs": _runs(counts, cancelled),
+        "devices": dict(sorted(devices.items())),
+        "coordinator": await fleet.coordinator(),
+        "workflows": len(await fleet.workflows.all()),
+        "series": len(series),
+        "series_active": sum(isinstance(one.value, dict) and one.value.get("active") is not None for one in series),
+    }
+
+
+def _runs(counts: Mapping[RunStatus, int], cancelled: int | None) -> dict[str, int]:
+    """How many runs have each status. The store counts cancelled runs as failed; if there are too many to tell them
+    apart, both are one number."""
+    from asterism.core.run.run import FAILED, RunStatus
+
+    runs = {str(status): counts.get(status, 0) for status in RunStatus}
+    failed = runs.pop(str(FAILED))
+    if cancelled is None:
+        return {**runs, "failed or cancelled": failed}
+    return {**runs, str(FAILED): failed - cancelled, "cancelled": cancelled}
+
+
+def contents_lines(found: Mapping[str, Any]) -> list[Text]:
+    from asterism.base.durations import format_age
+    from asterism.cli.screen import fact_lines
+
+    runs = {name: number for name, number in found["runs"].items() if number}
+    off = abs(found["clock_ahead"])
+    way = "ahead of" if found["clock_ahead"] > 0 else "behind"
+    facts = {
+        "store": found["store"],
+        "clock": format_time(found["clock"]) + (f", {format_age(off)} {way} this machine's" if off >= 1 else ""),
+        "runs": _counted(runs),
+        "devices": _counted(found["devices"]),
+        "coordinator": found["coordinator"] or "none",
+        "workflows": f"{found['workflows']:,}",
+        "series": f"{found['series']:,}, {found['series_active']:,} with an active run",
+    }
+    return fact_lines(facts)
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in numbers.items()) or "none"
+
+
+# -- backup files ------------------------------------------------------------------------------------------------------
+
+
+async def write_backup(store: Store, path: Path) -> int:
+    """Write a consistent snapshot of the store. Returns the number of runs. Raises OSError."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by this user only
+    os.close(handle)
+    try:
+        lines = runs = 0
+        with _open(Path(name), "wt", gzip_it=path.suffix == ".gz") as file:
+            async for line in store.dump():
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+                lines += 1
+                runs += "run" in line
+            file.write(json.dumps({END: lines}) + "\n")
+        _publish(Path(name), path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    return runs
+
+
+def check_backup(path: Path) -> None:
+    """Raise StoreCorrupt if a file is not a complete backup. To be called before a store is created for it. Raises
+    OSError."""
+    for _ in read_backup(path):
+        pass
+
+
+def read_backup(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The lines of a backup, without the last. Raises StoreCorrupt at the first damage."""
+    count = 0
+    ended = False
+    try:
+        with _open(path, "rt", gzip_it=_is_gzip(path)) as file:
+            for text in file:
+                line = json.loads(text)
+                if ended or not isinstance(line, dict):
+                    raise ValueError("it is not a backup")
+                if set(line) == {END}:
+                    ended = True
+                    if line[END] != count:
+                        raise ValueError(f"it should have {line[END]} lines")
+                    continue
+                count += 1
+                yield line
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if not count:
+            raise StoreCorrupt(f"{path} is not a backup, or is damaged from the start: {error}") from None
+        raise StoreCorrupt(f"{path} is damaged after line {count}: {error}") from None
+    if not ended:
+        raise StoreCorrupt(f"{path} is not a complete backup: it is truncated after line {count}")
+
+
+async def _lines(path: Path) -> AsyncIterator[Mapping[str, Any]]:
+    for line in read_backup(path):
+        yield line
+
+
+def _open(path: Path, mode: Literal["rt", "wt"], *, gzip_it: bool) -> TextIO:
+    if gzip_it:
+        return cast(TextIO, gzip.open(path, mode, compresslevel=6, encoding="utf-8"))
+    return open(path, mode, encoding="utf-8")
+
+
+def _is_gzip(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _publish(written: Path, place: Path) -> None:
+    """Flush a file to the disk and rename it to its place."""
+    with open(written, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(written, place)
+    folder = os.open(place.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,17 +1,25 @@
-"""Find and read stored plans, with owner, progress and requests.
+"""Find and read stored plans, with owner, progress and requests, and explain why a task is not running.
 
 A plan that cannot be read is listed with the reason, and does not hide the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import click
+from rich.text import Text
 
+from asterism.base.durations import format_age
 from asterism.base.text import join_names
-from asterism.core.errors import AsterismError
+from asterism.cli.screen import wrapped
+from asterism.core.errors import AsterismError, UnknownTask, error_text
+from asterism.core.plan.explain import Holder, why
+from asterism.core.plan.node import Node
 from asterism.core.plan.status import TERMINAL
+from asterism.core.run.run import Run
 from asterism.core.run.session import Session
 from asterism.durable.admin import cancel_reason, live_owner, pause_reason
 from asterism.durable.journal_store import (
@@ -24,21 +32,23 @@ from asterism.durable.journal_store import (
     load,
     read_head,
 )
+from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import Register
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.store.protocol import Query, Register
 from asterism.store.store_errors import StoreUnavailable
 
 MOST_NAMES = 10
 """How many plans a message names."""
 
-PREFIX = head_key("")
+HEADS = head_key("")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
     """``owner`` is the live session that runs the plan. ``paused`` and ``cancel_request`` say who asked and why."""
 
-    kept: StoredConstellation
+    record: StoredConstellation
     owner: Session | None
     paused: str | None = None
     cancel_request: str | None = None
@@ -48,18 +58,18 @@ class StoredPlan:
         """The state of the plan, or ``at rest`` if it has started and no process runs it, or ``cancelling``."""
         if self.cancelling:
             return "cancelling"
-        at_rest = self.owner is None and str(self.kept.plan.state) == "executing"
-        return "at rest" if at_rest else str(self.kept.plan.state).replace("_", " ")
+        at_rest = self.owner is None and str(self.record.plan.state) == "executing"
+        return "at rest" if at_rest else str(self.record.plan.state).replace("_", " ")
 
     @property
     def cancelling(self) -> bool:
         """Whether the plan has not ended and its owner, or its next owner, cancels it."""
-        return self.kept.plan.state not in ENDED and (self.kept.head.cancelling or self.cancel_request is not None)
+        return self.record.plan.state not in ENDED and (self.record.head.cancelling or self.cancel_request is not None)
 
     @property
     def done(self) -> int:
         """How many tasks have ended."""
-        return sum(self.kept.plan.counts[status] for status in TERMINAL)
+        return sum(self.record.plan.counts[status] for status in TERMINAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ async def find_plan(fleet: Fleet, name: str) -> Head:
     try:
         return (await read_head(fleet.store, name))[0]
     except UnknownConstellation as error:
-        names = [_name(register) for register in await fleet.store.registers(PREFIX)]
+        names = [_name(register) for register in await fleet.store.registers(HEADS)]
         if not names:
             raise click.ClickException(
                 f"{error}. The store has no plans; start one with: asterism run PLAN.YAML --store URL"
@@ -91,7 +101,7 @@ async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
     """All plans in the order of their creation, unreadable ones last. Raises StoreUnavailable."""
     found: list[StoredPlan] = []
     unreadable: list[UnreadablePlan] = []
-    for register in await fleet.store.registers(PREFIX):
+    for register in await fleet.store.registers(HEADS):
         name = _name(register)
         try:
             decode_head(register)
@@ -102,17 +112,92 @@ async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
             raise
         except AsterismError as error:
             unreadable.append(UnreadablePlan(name, str(error)))
-    return [*sorted(found, key=lambda plan: (plan.kept.head.created_at, plan.kept.head.name)), *unreadable]
+    return [*sorted(found, key=lambda plan: (plan.record.head.created_at, plan.record.head.name)), *unreadable]
 
 
 async def _read(fleet: Fleet, name: str) -> StoredPlan:
-    kept = await load(fleet.store, name)
+    record = await load(fleet.store, name)
     cancel_request = await cancel_reason(fleet.store, name)
-    if kept.head.ended:
-        return StoredPlan(kept, None, cancel_request=cancel_request)
-    owner = await live_owner(fleet.store, kept.head)
-    return StoredPlan(kept, owner, await pause_reason(fleet.store, name), cancel_request)
+    if record.head.ended:
+        return StoredPlan(record, None, cancel_request=cancel_request)
+    owner = await live_owner(fleet.store, record.head)
+    return StoredPlan(record, owner, await pause_reason(fleet.store, name), cancel_request)
 
 
 def _name(register: Register) -> str:
-    return register.key.removeprefix(PREFIX)
+    return register.key.removeprefix(HEADS)
+
+
+# -- why a task is not running -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExplanation:
+    """``reasons`` are those of the task's run, if it has one; otherwise those of the plan. ``hints`` are commands that
+    a person may type."""
+
+    plan: str
+    task: str
+    status: str
+    reasons: Sequence[Holder | run_explanation.Reason]
+    run: str | None = None
+    hints: Sequence[str] = ()
+
+
+async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
+    """Raises UnknownTask."""
+    from asterism.cli.run_actions import hints
+
+    stored = await read_plan(fleet, name)
+    plan, now = stored.record.plan, fleet.store.clock()
+    node = plan.nodes.get(task)
+    if node is None:
+        raise UnknownTask(task)
+    if node.status in TERMINAL:
+        return TaskExplanation(name, task, str(node.status), [_ended(node, PlanMask(plan), now)])
+    run = await _run_of(fleet, name, node)
+    if run is not None:
+        answer = await run_explanation.explain_run(fleet, run.id)
+        return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
+    held = why(plan, stored.record.lock, node, _plan_holder(stored), now)
+    mask = PlanMask(plan)
+    reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in held.holders]
+    return TaskExplanation(name, task, held.status, reasons)
+
+
+def _ended(node: Node, mask: PlanMask, now: float) -> Holder:
+    reason = error_text(node.error) or node.reason
+    text = f"it ended {format_age(now - (node.ended_at or now))} ago" + (f": {mask.shown(reason)}" if reason else "")
+    return Holder("ended", str(node.status), text)
+
+
+async def _run_of(fleet: Fleet, plan: str, node: Node) -> Run | None:
+    """The run of the fleet that executes a task now."""
+    found = await fleet.store.find(Query(key=f"{retention.PREFIX}{plan}/{node.id}/{node.epoch}"))
+    return found[0] if found and not found[0].ended else None
+
+
+def _plan_holder(stored: StoredPlan) -> Holder | None:
+    """What keeps the plan from starting a task that is ready."""
+    name = stored.record.head.name
+    if stored.cancelling:
+        return Holder("cancel", name, "the plan is being cancelled")
+    if stored.paused is not None:
+        return Holder("pause", name, f"the plan is paused {stored.paused}")
+    if stored.owner is None:
+        return Holder("at_rest", name, f"no process runs the plan; resume it with: asterism resume {name}")
+    return None
+
+
+def explanation_json(found: TaskExplanation) -> dict[str, Any]:
+    reasons = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found.reasons]
+    return {"name": found.plan, "task": found.task, "status": found.status, "run": found.run, "reasons": reasons}
+
+
+def explanation_lines(found: TaskExplanation, width: int | None) -> Iterator[Text]:
+    run = f", as run {found.run}" if found.run is not None else ""
+    yield Text(f"Task {found.task!r} of plan {found.plan!r} is {found.status}{run}:")
+    for reason in found.reasons:
+        yield from wrapped(reason.text, width, "  ")
+    for hint in found.hints:
+        yield from wrapped(hint, width)

@@ -135,8 +135,8 @@ def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bo
         if as_json:
             from asterism.cli.fleet_json import workflow_json
 
-            told = [{**workflow_json(flow), "added": before.get(flow.name) != flow.version} for flow in added]
-            print_json(told if files else told[0])
+            documents = [{**workflow_json(flow), "added": before.get(flow.name) != flow.version} for flow in added]
+            print_json(documents if files else documents[0])
             return
         for flow in added:
             new = before.get(flow.name) != flow.version
@@ -156,7 +156,7 @@ def _from_files(paths: tuple[str, ...]) -> list[Workflow]:
 
 def _made(name: str, given: dict[str, Any]) -> Workflow:
     from asterism.base import expressions
-    from asterism.base.url_text import request_url_problem
+    from asterism.base.text import request_url_problem
     from asterism.core.run.workflow import Workflow
 
     for option in ("requires", "prefers"):

@@ -3,14 +3,15 @@
 ``asterism.compat.galaxy`` and ``asterism.compat.orion`` export the same classes under their two sets of names; every
 other module is shared and internal. A program written against the published documents runs after changing its imports.
 
-- The plan: ``living_plan`` (the plan itself), ``task_star`` and ``task_star_fields`` (tasks), ``task_star_line``
-  (dependencies), ``plan_records`` and ``record_models`` (JSON), ``plan_analysis`` (read-only figures).
-- Editing: ``plan_editor`` with ``command_history`` (undo and redo), ``checked_changes`` (refusals), ``copy_merge``
-  (copies of agents).
+- Types and names: ``vocabulary`` (enumerations, events, refusals), ``documented_names`` (Galaxy, Orion, private names).
+- The plan: ``documented_plan`` (the plan itself), ``task_star`` and ``task_star_fields`` (tasks), ``task_star_line``
+  (dependencies), ``plan_records`` (JSON), ``plan_analysis`` (read-only figures).
+- Editing: ``plan_editor`` with ``command_history`` (undo and redo).
 - Running: ``plan_orchestrator`` starts a ``plan_run`` on an Orchestrator with the lock policy ``global``;
-  ``managed_devices`` adapts a device manager; ``synchronizer`` and ``pending_ends`` wait for agents.
-- Events: ``documented_events``, ``event_bus``, ``event_outlet``, ``session_observers``.
-- ``manual_progress`` and ``manual_steps`` drive a plan by hand while no orchestrator runs it.
+  ``managed_devices`` adapts a device manager and assigns devices; ``synchronizer`` merges the answers of agents and
+  ``pending_ends`` waits for them.
+- Events: ``event_bus``, ``session_observers``.
+- ``manual_progress`` starts and ends tasks by hand while no orchestrator runs the plan.
 
 Invariants: every change goes through the checks of the core; progress comes only from devices while an orchestrator
 runs the plan; ``event_bus`` holds the only process-wide state of Asterism.

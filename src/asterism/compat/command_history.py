@@ -1,7 +1,7 @@
 """The commands of the documented editor, by name, with undo and redo.
 
-A command is a batch of edits of the core. Undoing it applies the inverse that the core gave for it. Between the two
-others may have edited the plan: the core then refuses what would overwrite their change, and says so.
+A command is a batch of edits of the core. Undoing it applies the inverse that the core returned. If others have edited
+the plan since, the core refuses an undo that would overwrite their change.
 """
 
 from __future__ import annotations
@@ -10,41 +10,44 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from asterism.compat import manual_steps
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import Naming
+from asterism.compat import manual_progress
+from asterism.compat.documented_names import Naming
+from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.core.plan.edits import AddDependency, Edit, RemoveDependency, RemoveTask, UpdateDependency
+
+if TYPE_CHECKING:
+    from asterism.compat.plan_editor import PlanEditor
 
 _EDGES = (AddDependency, UpdateDependency, RemoveDependency)
 
 
 class Command(ABC):
-    """``name`` is what it is called by, ``description`` what it did to what."""
+    """``name`` identifies the command, ``description`` says what it changes."""
 
     def __init__(self, name: str, description: str) -> None:
         self.name, self.description = name, description
 
     @abstractmethod
     def do(self, base: int | None) -> int | None:
-        """For the first time (``base`` is None), or again after ``undo``.
+        """Execute it for the first time (``base`` is None), or again after ``undo``.
 
-        ``base`` is the version of the plan that the editor left behind: what others have changed since is not
-        overwritten. Returns the version now; None if that is of no interest."""
+        ``base`` is the plan's version after the editor's last command: later changes of others are not overwritten.
+        Returns the new version, or None if it does not matter."""
 
     @abstractmethod
     def undo(self, base: int | None) -> int | None: ...
 
 
 class EditCommand(Command):
-    """Edits of one plan. ``lines`` are those that it adds, or the updated looks of those that it changes."""
+    """Edits of one plan. ``lines`` are the lines that it adds, or the new state of those that it changes."""
 
     def __init__(
         self,
         name: str,
         description: str,
-        plan: LivingPlan,
+        plan: DocumentedPlan,
         edits: Iterable[Edit],
         lines: Iterable[TaskStarLine] = (),
         stars: Iterable[TaskStar] = (),
@@ -58,7 +61,7 @@ class EditCommand(Command):
         self._about_after = about or {}
         pairs = {(edit.source, edit.target) for edit in self._edits if isinstance(edit, _EDGES)} | set(self._after)
         self._before = {pair: line for line in plan.lines if (pair := (line.from_task_id, line.to_task_id)) in pairs}
-        self._looks = {pair: line.twin() for pair, line in self._before.items()}
+        self._looks = {pair: line.detached_copy() for pair, line in self._before.items()}
         removed = [edit.task_id for edit in self._edits if isinstance(edit, RemoveTask)]
         self._removed = [star for task_id in removed if (star := plan.get_task(task_id)) is not None]
         self._about_before = {key: getattr(plan, key) for key in self._about_after}
@@ -72,7 +75,7 @@ class EditCommand(Command):
         self._describe(self._about_after)
         if base is None and self._plan.plan.owner is None:
             for node in self._sources:
-                manual_steps.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
+                manual_progress.carry(node, self._plan.plan, self._plan.plan.nodes[node.id])
         return applied.version
 
     def undo(self, base: int | None) -> int | None:
@@ -85,7 +88,7 @@ class EditCommand(Command):
         for pair, look in looks.items():
             line = self._plan.lines.find(*pair)
             if line is not None and line is not look:
-                line.imitate(look)
+                line.copy_from(look)
 
     def _describe(self, about: dict[str, Any]) -> None:
         for key, value in about.items():
@@ -93,10 +96,15 @@ class EditCommand(Command):
 
 
 class SwapCommand(Command):
-    """Another plan takes the place of the one that is edited."""
+    """Replace the edited plan by another."""
 
     def __init__(
-        self, name: str, description: str, put: Callable[[LivingPlan], None], before: LivingPlan, after: LivingPlan
+        self,
+        name: str,
+        description: str,
+        put: Callable[[DocumentedPlan], None],
+        before: DocumentedPlan,
+        after: DocumentedPlan,
     ) -> None:
         super().__init__(name, description)
         self._put, self._before, self._after = put, before, after
@@ -111,8 +119,7 @@ class SwapCommand(Command):
 
 
 class CommandInvoker:
-    """Carries commands out, and remembers what can be undone, the last first, and what can be done again. A new command
-    forgets the latter."""
+    """Executes commands, and stores those that can be undone and redone. A new command clears the redo list."""
 
     def __init__(self, enable_history: bool, max_history_size: int) -> None:
         self.enabled, self.limit = enable_history, max_history_size
@@ -138,7 +145,7 @@ class CommandInvoker:
     def _move(
         self, source: list[Command], target: list[Command], step: Callable[[Command], int | None]
     ) -> Command | None:
-        """Take the last command of one list over to the other; one that is refused stays where it is."""
+        """Move the last command of one list to the other; a refused command stays."""
         if not source:
             return None
         self._version = step(source[-1])
@@ -149,9 +156,6 @@ class CommandInvoker:
         self.done.clear()
         self.undone.clear()
 
-
-if TYPE_CHECKING:
-    from asterism.compat.plan_editor import PlanEditor
 
 _COMMANDS: dict[str, tuple[str, str, Callable[[PlanEditor], Callable[..., Any]]]] = {
     "add_task": ("task", "Add a task", lambda editor: lambda task_data: editor.add_task(task_data)),
@@ -169,7 +173,7 @@ _COMMANDS: dict[str, tuple[str, str, Callable[[PlanEditor], Callable[..., Any]]]
     "load_{noun}": ("file", "Read a plan from a JSON file", lambda editor: editor.load),
     "save_{noun}": ("file", "Write the plan to a JSON file", lambda editor: editor.save),
 }
-"""Name -> category, description, and what it calls."""
+"""Name -> category, description, and the method."""
 
 
 def described_commands(naming: Naming) -> dict[str, dict[str, str]]:
@@ -180,7 +184,7 @@ def described_commands(naming: Naming) -> dict[str, dict[str, str]]:
 
 
 def find_command(editor: PlanEditor, name: str) -> Callable[..., Any]:
-    """What a command calls. Raises ValueError for a name that is not known."""
+    """The method of a command. Raises ValueError for an unknown name."""
     for known, (_, _, call) in _COMMANDS.items():
         if known.format(noun=editor.naming.noun) == name:
             return call(editor)

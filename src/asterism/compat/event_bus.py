@@ -1,14 +1,18 @@
-"""The documented event bus: one queue per observer, process-wide.
+"""The documented event bus, process-wide, and the outlet through which a run publishes its events.
 
-Publishing hands the event to the queue of every observer that wants it and does not wait for any. The exception is a
-*prompt* observer (the synchronizer): it takes notice within the call, so that a task's end is registered before
+Publishing puts the event into the queue of every observer that subscribed to its type, and waits for none of them. The
+exception is a *prompt* observer (the synchronizer): it is called directly, so that a task's end is registered before
 anything can be dispatched because of it.
 
-An observer gets one event after the other. A handler that is still busy ``PATIENCE`` seconds after it began does not
-keep the next event from its observer: that is delivered beside it, so a handler may wait for a later event.
+An observer gets one event at a time. If a handler is still busy ``HANDLER_TIMEOUT`` seconds after it began, the next
+event is delivered in parallel, so a handler may wait for a later event.
 
-This is the only room of Asterism with a bus for the whole process, since the documented API has one. It may outlive
-event loops: what was queued for a loop that is gone is dropped.
+Only ``compat`` has a process-wide bus, since the documented API has one. The bus may outlive event loops: events queued
+for a closed loop are dropped.
+
+``Outlet`` calls the documented bus directly, within the step that makes the event. It calls a bus of the user's own, or
+a subclass that overrides ``publish_event``, in a task of its own, so that no observer delays the plan. The end of a
+task must be delivered before the plan continues: the run waits for that while the plan is held.
 """
 
 from __future__ import annotations
@@ -16,32 +20,60 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from asterism.compat.documented_events import (
+from asterism.compat.documented_names import ReadOnly
+from asterism.compat.vocabulary import (
     TASK_ENDS,
     Event,
     EventType,
     IEventObserver,
     IEventPublisher,
-    PromptObserver,
 )
-from asterism.compat.private_names import ReadOnly
+
+if TYPE_CHECKING:
+    from asterism.compat.plan_run import Run
 
 logger = logging.getLogger("asterism.compat.events")
 
-LIMIT = 10_000
-"""How many events wait for one observer. Beyond that the oldest is dropped, unless it tells the end of a task: the plan
-waits for what an agent says of that, and there are no more ends than tasks."""
+QUEUE_LIMIT = 10_000
+"""The most events queued for one observer. Beyond that the oldest is dropped, unless it reports the end of a task: the
+plan waits for the agent's answer to that, and there are no more ends than tasks."""
 
-PATIENCE = 5.0
+HANDLER_TIMEOUT = 5.0
 """How long a busy handler keeps the next event waiting, in seconds. After that, handlers of one observer overlap."""
 
 
+class PromptObserver(IEventObserver):
+    """An observer that is called while the event is being published. It must be quick and must not raise."""
+
+    @property
+    def prompt(self) -> bool:
+        """Whether to call ``notice``. A subclass that overrides ``on_event`` is called through ``on_event``."""
+        return untouched(self, "on_event")
+
+    @abstractmethod
+    def notice(self, event: Event) -> None: ...
+
+    async def on_event(self, event: Event) -> None:
+        self.notice(event)
+
+
+def untouched(thing: object, *names: str) -> bool:
+    """Whether these methods are those of Asterism, not overridden by a subclass or replaced on the object."""
+    kind = type(thing)
+    ours = next((base for base in kind.__mro__ if base.__module__.startswith("asterism.compat.")), None)
+    return ours is not None and all(
+        name not in getattr(thing, "__dict__", {}) and getattr(kind, name) is getattr(ours, name) for name in names
+    )
+
+
 class _Inbox:
-    """One observer with what it wants and what it has not been given yet."""
+    """One observer, the event types it subscribed to, and the events not delivered yet."""
 
     def __init__(self, observer: IEventObserver) -> None:
         self.observer = observer
@@ -49,8 +81,8 @@ class _Inbox:
         self.queue: deque[Event] = deque()
         self.dropped = 0
         self.handlers: set[asyncio.Task[None]] = set()  # more than one only if the first took too long
-        self.delivery: asyncio.Task[None] | None = None  # the one that takes the next event
-        self._since = 0.0  # when it took the one it is busy with
+        self.delivery: asyncio.Task[None] | None = None  # the task that takes the next event
+        self._since = 0.0  # when the current delivery took its event
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -59,7 +91,7 @@ class _Inbox:
 
     def put(self, event: Event) -> None:
         self._follow_loop()
-        if len(self.queue) >= LIMIT and self.queue[0].event_type not in TASK_ENDS:
+        if len(self.queue) >= QUEUE_LIMIT and self.queue[0].event_type not in TASK_ENDS:
             self.queue.popleft()
             self.dropped += 1
         self.queue.append(event)
@@ -76,7 +108,7 @@ class _Inbox:
             self.handlers.clear()
 
     def _begin(self) -> None:
-        """Let a new task take what is queued, also beside one that is still busy."""
+        """Start a task that delivers the queue, also in parallel with one that is still busy."""
         assert self._loop is not None
         self._timer = None
         self.delivery = self._loop.create_task(self._deliver())
@@ -105,16 +137,16 @@ class _Inbox:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # it is this task that was cancelled, not something that the observer waited for
+                raise  # this task was cancelled, not something that the observer awaited
             logger.exception("%r failed on %s; it receives the next event", self.observer, event.event_type)
 
     def _set_timer(self) -> None:
-        """If something waits behind a busy handler, it waits until its patience is over."""
+        """If an event waits behind a busy handler, deliver it after ``HANDLER_TIMEOUT`` seconds."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self.queue and self.delivery is not None and self._loop is not None:
-            self._timer = self._loop.call_at(self._since + PATIENCE, self._begin)
+            self._timer = self._loop.call_at(self._since + HANDLER_TIMEOUT, self._begin)
 
     def close(self) -> None:
         """Drop the queue. The observer may finish its current call, which may be the caller."""
@@ -127,7 +159,7 @@ class EventBus(IEventPublisher):
         self._inboxes: dict[int, _Inbox] = {}
 
     def subscribe(self, observer: IEventObserver, event_types: Iterable[EventType] | None = None) -> None:
-        """Tell ``observer`` of events of these types, or of all. Called again, it adds to what was asked for before."""
+        """Deliver events of these types, or all, to ``observer``. A second call adds types."""
         inbox = self._inboxes.setdefault(id(observer), _Inbox(observer))
         inbox.want(event_types)
 
@@ -137,12 +169,12 @@ class EventBus(IEventPublisher):
             inbox.close()
 
     async def publish_event(self, event: Event) -> None:
-        """Hand the event out, then give the loop one turn, so that an observer that waits for nothing has seen it."""
-        self.hand_out(event)
+        """Deliver the event, then yield to the loop once, so that an observer that does not wait has seen it."""
+        self.deliver(event)
         await asyncio.sleep(0)
 
-    def hand_out(self, event: Event) -> None:
-        """Prompt observers take notice now; for the others the event is queued."""
+    def deliver(self, event: Event) -> None:
+        """Call prompt observers now; queue the event for the others."""
         wanting = [i for i in self._inboxes.values() if i.types is None or event.event_type in i.types]
         later = []
         for inbox in wanting:
@@ -188,7 +220,7 @@ class EventBus(IEventPublisher):
 
 
 async def _wait(handlers: Iterable[asyncio.Task[None]], timeout: float) -> None:
-    """Wait for those that belong to this loop, and not for the caller itself."""
+    """Wait for the handlers of this loop, except the caller itself."""
     loop, own = asyncio.get_running_loop(), asyncio.current_task()
     busy = [task for task in handlers if not task.done() and task.get_loop() is loop and task is not own]
     if busy:
@@ -199,5 +231,66 @@ _process_wide = EventBus()
 
 
 def get_event_bus() -> EventBus:
-    """The one bus of this process."""
+    """The bus of this process."""
     return _process_wide
+
+
+_runs: dict[int, dict[str, Run]] = {}
+"""The runs on each bus, by the bus's identity and the plan's id: an event names its plan only by id."""
+
+
+def runs_on(bus: object) -> dict[str, Run]:
+    return dict(_runs.get(id(bus), {}))
+
+
+def add_run(bus: object, plan_id: str, run: Run) -> None:
+    _runs.setdefault(id(bus), {})[plan_id] = run
+
+
+def drop_run(bus: object, plan_id: str) -> None:
+    runs = _runs.get(id(bus), {})
+    runs.pop(plan_id, None)
+    if not runs:
+        _runs.pop(id(bus), None)
+
+
+class Outlet:
+    """``publish`` never waits. A bus of the user's own has ``HANDLER_TIMEOUT`` seconds to deliver the end of a task."""
+
+    def __init__(self, bus: Any) -> None:
+        self._bus = bus
+        self._documented = bus if issubclass(type(bus), EventBus) else None
+        self._at_once = self._documented is not None and untouched(bus, "publish_event")
+        self._publishing: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
+
+    def publish(self, event: Event) -> None:
+        if self._at_once:
+            self._bus.deliver(event)
+            return
+        task = asyncio.get_running_loop().create_task(self._send(event))
+        for group in (self._publishing, self._ends) if event.event_type in TASK_ENDS else (self._publishing,):
+            group.add(task)
+            task.add_done_callback(group.discard)
+
+    async def _send(self, event: Event) -> None:
+        try:
+            answer = self._bus.publish_event(event)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception:
+            logger.exception("%r failed to publish %s", self._bus, event.event_type)
+
+    async def delivered(self, observer: object, timeout: float) -> None:
+        """Wait until an observer has received the published ends, at most ``timeout`` seconds."""
+        if self._ends:
+            await asyncio.wait(self._ends, timeout=min(timeout, HANDLER_TIMEOUT))
+        if self._documented is not None:
+            await self._documented.caught_up(observer, timeout)
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until everything is published and the observers have caught up, at most ``timeout`` seconds."""
+        if self._publishing:
+            await asyncio.wait(self._publishing, timeout=timeout)
+        if self._documented is not None:
+            await self._documented.drain(timeout)

@@ -5,41 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asterism.compat.checked_changes import ModificationRejected
-from asterism.compat.device_assignments import PlanRegistry
-from asterism.compat.documented_events import (
-    AgentEvent,
-    ConstellationEvent,
-    DeviceEvent,
-    Event,
-    EventType,
-    IEventObserver,
-    IEventPublisher,
-    TaskEvent,
-)
+from asterism.compat.documented_names import GALAXY, Alias, ReadOnly
+from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.event_bus import EventBus, get_event_bus
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import GALAXY
+from asterism.compat.managed_devices import PlanRegistry
 from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
-from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.record_models import TaskConstellationSchema, TaskStarLineSchema, TaskStarSchema
+from asterism.compat.plan_records import TaskConstellationSchema, TaskStarLineSchema, TaskStarSchema
 from asterism.compat.session_observers import PlanProgressObserver, SessionMetricsObserver
 from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
+    AgentEvent,
+    ConstellationEvent,
     ConstellationState,
     DependencyType,
+    DeviceEvent,
     DeviceType,
+    Event,
+    EventType,
     ExecutionResult,
+    IEventObserver,
+    IEventPublisher,
+    ModificationRejected,
     TaskConfiguration,
+    TaskEvent,
     TaskPriority,
     TaskStatus,
 )
 
 
-class TaskConstellation(LivingPlan):
+class TaskConstellation(DocumentedPlan):
     naming = GALAXY
 
     def __init__(
@@ -59,30 +56,30 @@ class ConstellationEditor(PlanEditor):
     plan_class = TaskConstellation
 
     def __init__(
-        self, constellation: LivingPlan | None = None, enable_history: bool = True, max_history_size: int = 100
+        self, constellation: DocumentedPlan | None = None, enable_history: bool = True, max_history_size: int = 100
     ) -> None:
         super().__init__(constellation, enable_history, max_history_size)
 
     @property
-    def constellation(self) -> LivingPlan:
+    def constellation(self) -> DocumentedPlan:
         return self.plan
 
-    def build_constellation(self, config: Any, clear_existing: bool = True) -> LivingPlan:
+    def build_constellation(self, config: Any, clear_existing: bool = True) -> DocumentedPlan:
         """Add all tasks and dependencies of a configuration, in one edit."""
         return self.build(config, clear_existing)
 
-    def clear_constellation(self) -> LivingPlan:
+    def clear_constellation(self) -> DocumentedPlan:
         """Remove all tasks and dependencies. Refused when a task has started or ended."""
         return self.clear()
 
-    def merge_constellation(self, other_editor: PlanEditor, prefix: str = "") -> LivingPlan:
-        """Add copies of all that another editor has, with ``prefix`` before the ids of tasks."""
+    def merge_constellation(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
+        """Add copies of all tasks and dependencies of another editor, with ``prefix`` before the task ids."""
         return self.merge(other_editor, prefix)
 
     def save_constellation(self, file_path: str) -> str:
         return self.save(file_path)
 
-    def load_constellation(self, file_path: str) -> LivingPlan:
+    def load_constellation(self, file_path: str) -> DocumentedPlan:
         return self.load(file_path)
 
     def validate_constellation(self) -> tuple[bool, list[str]]:
@@ -95,23 +92,23 @@ class ConstellationEditor(PlanEditor):
 class ConstellationManager(PlanRegistry):
     naming = GALAXY
 
-    def register_constellation(self, constellation: LivingPlan, metadata: Mapping[str, Any] | None = None) -> str:
+    def register_constellation(self, constellation: DocumentedPlan, metadata: Mapping[str, Any] | None = None) -> str:
         return self.register(constellation, metadata)
 
     def unregister_constellation(self, constellation_id: str) -> bool:
         return self.unregister(constellation_id)
 
-    def get_constellation(self, constellation_id: str) -> LivingPlan | None:
+    def get_constellation(self, constellation_id: str) -> DocumentedPlan | None:
         return self.get(constellation_id)
 
     def list_constellations(self) -> list[dict[str, Any]]:
         return self.listed()
 
     async def get_constellation_status(self, constellation_id: str) -> dict[str, Any] | None:
-        """How far a registered constellation is; None for any other."""
+        """Progress of a registered constellation; None if it is not registered."""
         return await self.status(constellation_id)
 
-    def validate_constellation_assignments(self, constellation: LivingPlan) -> tuple[bool, list[str]]:
+    def validate_constellation_assignments(self, constellation: DocumentedPlan) -> tuple[bool, list[str]]:
         """Whether every task has a device."""
         return self.validate(constellation)
 
@@ -128,19 +125,19 @@ class TaskConstellationOrchestrator(PlanOrchestrator):
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a constellation to its end. Raises ValueError for one that cannot run."""
+        """Run a constellation to its end. Raises ValueError if it cannot run."""
         return await self.orchestrate(constellation, device_assignments, assignment_strategy, metadata)
 
     async def execute_constellation(self, constellation: TaskConstellation) -> dict[str, Any]:
-        """The same as ``orchestrate_constellation``, as the pages on observers call it."""
+        """The same as ``orchestrate_constellation``; the pages on observers use this name."""
         return await self.orchestrate(constellation)
 
-    async def get_constellation_status(self, constellation: LivingPlan) -> dict[str, Any] | None:
-        """How far a constellation is that is being run here; None for any other."""
+    async def get_constellation_status(self, constellation: DocumentedPlan) -> dict[str, Any] | None:
+        """Progress of a constellation that runs here; None if it does not."""
         return await self.status_of(constellation)
 
     async def cancel_execution(self, constellation_id: str) -> bool:
-        """Stop a run and wait for its end. False when no such constellation is running here."""
+        """Stop a run and wait for its end. False if the constellation does not run here."""
         return await self.cancel(constellation_id)
 
 
@@ -152,11 +149,11 @@ class ConstellationModificationSynchronizer(PlanSynchronizer):
     async def _handle_constellation_event(self, event: ConstellationEvent) -> None:
         self.notice(event)
 
-    def merge_and_sync_constellation_states(self, orchestrator_constellation: LivingPlan) -> LivingPlan:
-        """The orchestrator's constellation with the agent's changes merged in; its progress stands."""
+    def merge_and_sync_constellation_states(self, orchestrator_constellation: DocumentedPlan) -> DocumentedPlan:
+        """Merge the agent's changes into the orchestrator's constellation; its progress does not change."""
         return self.merge_and_sync(orchestrator_constellation)
 
-    def get_current_constellation(self) -> LivingPlan | None:
+    def get_current_constellation(self) -> DocumentedPlan | None:
         return self.current()
 
 

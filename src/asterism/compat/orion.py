@@ -6,35 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from asterism.compat import session_observers
-from asterism.compat.checked_changes import ModificationRejected
-from asterism.compat.device_assignments import PlanRegistry
-from asterism.compat.documented_events import (
-    AgentEvent,
-    DeviceEvent,
-    Event,
-    EventType,
-    IEventObserver,
-    IEventPublisher,
-    OrionEvent,
-    TaskEvent,
-)
+from asterism.compat.documented_names import ORION, Alias, ReadOnly
+from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.event_bus import EventBus, get_event_bus
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import ORION
+from asterism.compat.managed_devices import PlanRegistry
 from asterism.compat.plan_editor import CommandExecutionError, PlanEditor
 from asterism.compat.plan_orchestrator import PlanOrchestrator
-from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.record_models import TaskOrionSchema, TaskStarLineSchema, TaskStarSchema
+from asterism.compat.plan_records import TaskOrionSchema, TaskStarLineSchema, TaskStarSchema
 from asterism.compat.session_observers import PlanProgressObserver
 from asterism.compat.synchronizer import PlanSynchronizer
 from asterism.compat.task_star import TaskStar
 from asterism.compat.task_star_line import TaskStarLine
 from asterism.compat.vocabulary import (
+    AgentEvent,
     ConstellationState,
     DependencyType,
+    DeviceEvent,
     DeviceType,
+    Event,
+    EventType,
     ExecutionResult,
+    IEventObserver,
+    IEventPublisher,
+    ModificationRejected,
+    OrionEvent,
     TaskConfiguration,
+    TaskEvent,
     TaskPriority,
     TaskStatus,
 )
@@ -42,7 +39,7 @@ from asterism.compat.vocabulary import (
 OrionState = ConstellationState
 
 
-class TaskOrion(LivingPlan):
+class TaskOrion(DocumentedPlan):
     naming = ORION
 
     def __init__(
@@ -62,30 +59,30 @@ class OrionEditor(PlanEditor):
     plan_class = TaskOrion
 
     def __init__(
-        self, orion: LivingPlan | None = None, enable_history: bool = True, max_history_size: int = 100
+        self, orion: DocumentedPlan | None = None, enable_history: bool = True, max_history_size: int = 100
     ) -> None:
         super().__init__(orion, enable_history, max_history_size)
 
     @property
-    def orion(self) -> LivingPlan:
+    def orion(self) -> DocumentedPlan:
         return self.plan
 
-    def build_orion(self, config: Any, clear_existing: bool = True) -> LivingPlan:
+    def build_orion(self, config: Any, clear_existing: bool = True) -> DocumentedPlan:
         """Add all tasks and dependencies of a configuration, in one edit."""
         return self.build(config, clear_existing)
 
-    def clear_orion(self) -> LivingPlan:
+    def clear_orion(self) -> DocumentedPlan:
         """Remove all tasks and dependencies. Refused when a task has started or ended."""
         return self.clear()
 
-    def merge_orion(self, other_editor: PlanEditor, prefix: str = "") -> LivingPlan:
-        """Add copies of all that another editor has, with ``prefix`` before the ids of tasks."""
+    def merge_orion(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
+        """Add copies of all tasks and dependencies of another editor, with ``prefix`` before the task ids."""
         return self.merge(other_editor, prefix)
 
     def save_orion(self, file_path: str) -> str:
         return self.save(file_path)
 
-    def load_orion(self, file_path: str) -> LivingPlan:
+    def load_orion(self, file_path: str) -> DocumentedPlan:
         return self.load(file_path)
 
     def validate_orion(self) -> tuple[bool, list[str]]:
@@ -98,23 +95,23 @@ class OrionEditor(PlanEditor):
 class OrionManager(PlanRegistry):
     naming = ORION
 
-    def register_orion(self, orion: LivingPlan, metadata: Mapping[str, Any] | None = None) -> str:
+    def register_orion(self, orion: DocumentedPlan, metadata: Mapping[str, Any] | None = None) -> str:
         return self.register(orion, metadata)
 
     def unregister_orion(self, orion_id: str) -> bool:
         return self.unregister(orion_id)
 
-    def get_orion(self, orion_id: str) -> LivingPlan | None:
+    def get_orion(self, orion_id: str) -> DocumentedPlan | None:
         return self.get(orion_id)
 
     def list_orions(self) -> list[dict[str, Any]]:
         return self.listed()
 
     async def get_orion_status(self, orion_id: str) -> dict[str, Any] | None:
-        """How far a registered orion is; None for any other."""
+        """Progress of a registered orion; None if it is not registered."""
         return await self.status(orion_id)
 
-    def validate_orion_assignments(self, orion: LivingPlan) -> tuple[bool, list[str]]:
+    def validate_orion_assignments(self, orion: DocumentedPlan) -> tuple[bool, list[str]]:
         """Whether every task has a device."""
         return self.validate(orion)
 
@@ -131,19 +128,19 @@ class TaskOrionOrchestrator(PlanOrchestrator):
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run an orion to its end. Raises ValueError for one that cannot run."""
+        """Run an orion to its end. Raises ValueError if it cannot run."""
         return await self.orchestrate(orion, device_assignments, assignment_strategy, metadata)
 
     async def execute_orion(self, orion: TaskOrion) -> dict[str, Any]:
-        """The same as ``orchestrate_orion``, as the pages on observers call it."""
+        """The same as ``orchestrate_orion``; the pages on observers use this name."""
         return await self.orchestrate(orion)
 
-    async def get_orion_status(self, orion: LivingPlan) -> dict[str, Any] | None:
-        """How far an orion is that is being run here; None for any other."""
+    async def get_orion_status(self, orion: DocumentedPlan) -> dict[str, Any] | None:
+        """Progress of an orion that runs here; None if it does not."""
         return await self.status_of(orion)
 
     async def cancel_execution(self, orion_id: str) -> bool:
-        """Stop a run and wait for its end. False when no such orion is running here."""
+        """Stop a run and wait for its end. False if the orion does not run here."""
         return await self.cancel(orion_id)
 
 
@@ -155,11 +152,11 @@ class OrionModificationSynchronizer(PlanSynchronizer):
     async def _handle_orion_event(self, event: OrionEvent) -> None:
         self.notice(event)
 
-    def merge_and_sync_orion_states(self, orchestrator_orion: LivingPlan) -> LivingPlan:
-        """The orchestrator's orion with the agent's changes merged in; its progress stands."""
+    def merge_and_sync_orion_states(self, orchestrator_orion: DocumentedPlan) -> DocumentedPlan:
+        """Merge the agent's changes into the orchestrator's orion; its progress does not change."""
         return self.merge_and_sync(orchestrator_orion)
 
-    def get_current_orion(self) -> LivingPlan | None:
+    def get_current_orion(self) -> DocumentedPlan | None:
         return self.current()
 
 

@@ -1,7 +1,7 @@
 """Ends of tasks that wait for the answer of an agent, each with a deadline.
 
-One timer serves all that is pending, and none is left when nothing is. ``by_task`` shows them as the documented
-``_pending_modifications`` does, as futures by the ids of the tasks; what is written there takes effect.
+One timer serves all pending ends; without pending ends there is no timer. ``by_task`` shows them like the documented
+``_pending_modifications``, as futures by task id; writing to it takes effect.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from asterism.core.plan.diff import Outline
 
 Key = tuple[str, str]
-"""A task's end: the id of its plan and its own."""
+"""A task's end: the ids of its plan and of the task."""
 
 
 @dataclass(slots=True, eq=False)
 class End:
-    """An end that waits for its answer. ``seen`` is the plan as its agent was shown it."""
+    """An end that waits for its answer. ``seen`` is the plan as the agent saw it."""
 
     seen: Outline | None
     deadline: float
@@ -33,14 +33,14 @@ class Pending:
         self.timeout = 600.0
         self.stats = {"total_modifications": 0, "completed_modifications": 0, "timeout_modifications": 0}
         self.ends: dict[Key, End] = {}
-        self.late: dict[Key, End] = {}  # timed out, and may be answered yet
+        self.late: dict[Key, End] = {}  # timed out, but an answer is still accepted
         self.by_task = _ByTask(self)
         self._expired = expired
         self._alarm: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def follow_loop(self) -> bool:
-        """What was pending on an event loop that is gone can no longer be waited for. True if that was so."""
+        """Drop the ends of a previous event loop, since nothing can wait for them. True if the loop has changed."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return False
@@ -63,13 +63,13 @@ class Pending:
             self._set_alarm(deadline)
 
     def _resolved(self, key: Key, future: asyncio.Future[bool]) -> None:
-        """Its future is done. If it was set from outside, the end is answered."""
+        """Resolve an end whose future was set from outside."""
         end = self.ends.get(key)
         if end is not None and end.future is future:
             self.resolve(key, _succeeded(future))
 
     def resolve(self, key: Key, answered: bool) -> None:
-        """An end is no longer pending: it was answered, or it timed out."""
+        """Remove an end that was answered or timed out."""
         end = self.ends.pop(key, None)
         if answered:
             self.late.pop(key, None)
@@ -89,7 +89,7 @@ class Pending:
             self.resolve(key, False)
 
     def forget(self, plan_id: str) -> None:
-        """The run is over: drop its pending ends."""
+        """Drop the pending ends of a run that has ended."""
         for ends in (self.ends, self.late):
             for key in [key for key in ends if key[0] == plan_id]:
                 ends.pop(key).future.cancel()
@@ -102,7 +102,7 @@ class Pending:
         return [key for key in keys if key in self.ends or key in self.late]
 
     def anywhere(self, task: str) -> list[Key]:
-        """The ends of a task in whatever plan: those that are pending, or, if there is none, those that are late."""
+        """The pending ends of a task in any plan or, without any, the late ones."""
         return [key for key in self.ends if key[1] == task] or [key for key in self.late if key[1] == task]
 
     def seen(self, keys: Iterable[Key]) -> Outline | None:
@@ -110,21 +110,21 @@ class Pending:
         return next((end.seen for end in ends if end is not None), None)
 
     async def answered(self, plan_id: str, tasks: Iterable[str]) -> None:
-        """Wait until none of these ends is pending, nor anything that was written by hand."""
+        """Wait until these ends, and all ends added by hand, are no longer pending."""
         wanted = {(plan_id, task) for task in tasks}
         futures = [end.future for key, end in self.ends.items() if key in wanted or end.by_hand]
         if futures:
             await asyncio.wait(futures)
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait until nothing is pending. False when something timed out; it is then no longer pending."""
+        """Wait until nothing is pending. False if an end timed out, which removes it."""
         self.follow_loop()
         loop, everything = asyncio.get_running_loop(), True
         deadline = loop.time() + (self.timeout if timeout is None else timeout)
         while self.ends:
             futures = [end.future for end in self.ends.values()]
             done, late = await asyncio.wait(futures, timeout=max(0.0, deadline - loop.time()))
-            await asyncio.sleep(0)  # what was resolved from outside is taken out by its callback
+            await asyncio.sleep(0)  # the callback removes ends that were resolved from outside
             everything = everything and all(map(_succeeded, done))
             if late:
                 self.expire(self.ends)
@@ -152,8 +152,8 @@ def _succeeded(future: asyncio.Future[bool]) -> bool:
 
 
 class _ByTask(MutableMapping[str, "asyncio.Future[bool]"]):
-    """Task -> future. To add one holds the plan after the next end until its future is done; to delete one answers
-    it."""
+    """Task -> future. Adding an entry holds the plan after the next end until its future is done; deleting an entry
+    answers the end."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending = pending
@@ -182,7 +182,7 @@ class _ByTask(MutableMapping[str, "asyncio.Future[bool]"]):
         return len(dict.fromkeys(task for _, task in self._pending.ends))
 
     def clear(self) -> None:
-        """Wait for none of them any more."""
+        """Stop waiting for all of them."""
         self._pending.expire(self._pending.ends)
 
     def __repr__(self) -> str:

@@ -6,26 +6,27 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from asterism.compat.vocabulary import TaskStatus
-from asterism.core.plan.parallelism import Parallelism, parallelism
+from asterism.core.plan.topological_order import Parallelism, parallelism
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
+    from asterism.compat.task_star import TaskStar
     from asterism.compat.task_star_line import Conditions
     from asterism.core.plan.constellation import Constellation
 
 
 class Analysis:
-    """The reading half of a LivingPlan."""
+    """The read-only methods of a DocumentedPlan."""
 
     plan: Constellation
     conditions: Conditions
 
     @property
-    def _living(self) -> LivingPlan:
-        return cast("LivingPlan", self)
+    def _documented(self) -> DocumentedPlan:
+        return cast("DocumentedPlan", self)
 
     def validate_dag(self) -> tuple[bool, list[str]]:
-        """Whether it can run, and what stands in the way. A cycle or a loose end cannot: they are refused at once."""
+        """Whether it can run, and the problems. Cycles and unknown tasks need no check: adding them is refused."""
         errors = [
             f"the condition {d.when!r} on {d.source!r} -> {d.target!r}: {problem}"
             for d in self.plan.dependencies
@@ -40,71 +41,121 @@ class Analysis:
     def get_topological_order(self) -> list[str]:
         return self.plan.topological()
 
+    # -- paths and parallelism -----------------------------------------------------------------------------------------
+
     def get_longest_path(self) -> tuple[int, list[str]]:
         """The number of tasks on the longest chain, and the chain."""
-        return longest_path(self._living)
+        path = list(_in_tasks(self.plan).path)
+        return len(path), path
 
     def get_critical_path_length_with_time(self) -> tuple[float, list[str]]:
         """The seconds of the longest chain, and the chain; 0 seconds before every task has ended."""
-        return critical_path(self._living)
+        if not self._documented.is_complete():
+            return 0.0, []
+        shape = parallelism(self.plan.nodes)
+        return shape.critical_path, list(shape.path)
 
     def get_max_width(self) -> int:
-        """How many tasks could run at once, at most."""
-        return max_width(self._living)
+        """The most tasks that could run at once."""
+        return _in_tasks(self.plan).width
 
     def get_total_work(self) -> float:
-        """The seconds that the tasks took together."""
-        return total_work(self._living)
+        """The sum of the tasks' durations in seconds."""
+        return sum(node.worked for node in self.plan.nodes.values() if node.ended_at is not None)
 
     def get_parallelism_metrics(self) -> dict[str, Any]:
-        return parallelism_metrics(self._living)
+        """L, W and W/L: in seconds when every task has ended, in tasks before that."""
+        timed = self._documented.is_complete() and len(self.plan) > 0
+        shape = parallelism(self.plan.nodes) if timed else _in_tasks(self.plan)
+        number = float if timed else int
+        return {
+            "critical_path_length": number(shape.critical_path),
+            "total_work": number(shape.work),
+            "parallelism_ratio": shape.ratio,
+            "calculation_mode": "actual_time" if timed else "node_count" if len(self.plan) else "empty",
+            "critical_path_tasks": list(shape.path),
+            "max_width": shape.width,
+        }
 
     def get_statistics(self) -> dict[str, Any]:
-        return statistics(self._living)
+        documented, plan = self._documented, self.plan
+        shape = _in_tasks(plan)
+        metrics = self.get_parallelism_metrics()
+        return {
+            documented.naming.id_key: plan.id,
+            "name": documented.name,
+            "state": documented.state.value,
+            "total_tasks": len(plan),
+            "total_dependencies": sum(len(node.parents) for node in plan.nodes.values()),
+            "task_status_counts": {TaskStatus(status).value: count for status, count in plan.counts.items() if count},
+            "longest_path_length": len(shape.path),
+            "longest_path_tasks": list(shape.path),
+            "max_width": shape.width,
+            "critical_path_length": metrics["critical_path_length"],
+            "total_work": metrics["total_work"],
+            "parallelism_ratio": metrics["parallelism_ratio"],
+            "parallelism_calculation_mode": metrics["calculation_mode"],
+            "critical_path_tasks": metrics["critical_path_tasks"],
+            "execution_duration": documented.execution_duration,
+            "created_at": documented.created_at.isoformat(),
+            "updated_at": documented.updated_at.isoformat(),
+        }
+
+    # -- plain text ----------------------------------------------------------------------------------------------------
 
     def display_dag(self, mode: str = "overview") -> None:
-        """Print it: ``overview``, ``topology``, ``details`` or ``execution``."""
-        print(display_text(self._living, mode))
+        """Print it: ``overview``, ``topology``, ``details`` or ``execution``. Raises ValueError for another mode."""
+        if mode not in _MODES:
+            raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
+        print("\n".join([_headline(self._documented), *_MODES[mode](self._documented)]))
+
+    # -- private names that the documents show -------------------------------------------------------------------------
 
     def _are_dependencies_satisfied(self, task_id: str) -> bool:
         node = self.plan.nodes.get(task_id)
         return node is not None and not node.open
 
     def _would_create_cycle(self, from_task_id: str, to_task_id: str) -> bool:
-        return reaches(self._living, to_task_id, from_task_id)
+        return _reaches(self.plan, to_task_id, from_task_id)
 
 
-if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
-    from asterism.compat.task_star import TaskStar
+def _in_tasks(plan: Constellation) -> Parallelism:
+    """The parallelism, with every task counted as one."""
+    return parallelism(plan.nodes, dict.fromkeys(plan.nodes, 1.0))
 
 
-def display_text(living: LivingPlan, mode: str) -> str:
-    """Raises ValueError for a mode that is not documented."""
-    if mode not in _MODES:
-        raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
-    return "\n".join([_headline(living), *_MODES[mode](living)])
+def _reaches(plan: Constellation, start: str, goal: str) -> bool:
+    """Whether ``goal`` depends on ``start``, directly or indirectly, or is the same task."""
+    seen, stack = set[str](), [start]
+    while stack:
+        task_id = stack.pop()
+        if task_id == goal:
+            return True
+        if task_id not in seen and task_id in plan.nodes:
+            seen.add(task_id)
+            stack.extend(plan.nodes[task_id].children)
+    return False
 
 
-def _headline(living: LivingPlan) -> str:
-    return f"{living.name} ({living.state.value}): {living.task_count} tasks, {living.dependency_count} dependencies"
+def _headline(documented: DocumentedPlan) -> str:
+    counts = f"{documented.task_count} tasks, {documented.dependency_count} dependencies"
+    return f"{documented.name} ({documented.state.value}): {counts}"
 
 
-def _overview(living: LivingPlan) -> Iterator[str]:
-    counts = living.get_statistics()["task_status_counts"]
+def _overview(documented: DocumentedPlan) -> Iterator[str]:
+    counts = documented.get_statistics()["task_status_counts"]
     yield "  " + (", ".join(f"{count} {status}" for status, count in counts.items()) or "no task")
 
 
-def _topology(living: LivingPlan) -> Iterator[str]:
-    for task_id in living.get_topological_order():
-        after = [
-            f"{line.from_task_id} ({line.dependency_type.value})" for line in living.get_task_dependencies(task_id)
-        ]
+def _topology(documented: DocumentedPlan) -> Iterator[str]:
+    for task_id in documented.get_topological_order():
+        lines = documented.get_task_dependencies(task_id)
+        after = [f"{line.from_task_id} ({line.dependency_type.value})" for line in lines]
         yield f"  {task_id}" + (f" <- {', '.join(after)}" if after else "")
 
 
-def _details(living: LivingPlan) -> Iterator[str]:
-    for task in _in_order(living):
+def _details(documented: DocumentedPlan) -> Iterator[str]:
+    for task in _in_order(documented):
         device = task.target_device_id or "any device"
         yield f"  {task.task_id}: {task.name}, {task.status.value}, priority {task.priority.name}, {device}"
         if task.description:
@@ -113,103 +164,20 @@ def _details(living: LivingPlan) -> Iterator[str]:
             yield f"    error: {task.error}"
 
 
-def _execution(living: LivingPlan) -> Iterator[str]:
-    for task in _in_order(living):
+def _execution(documented: DocumentedPlan) -> Iterator[str]:
+    for task in _in_order(documented):
         took = task.execution_duration
         yield f"  {task.task_id}: {task.status.value}" + ("" if took is None else f" after {took:.2f} s")
 
 
-def _in_order(living: LivingPlan) -> Iterator[TaskStar]:
-    tasks = living.tasks
-    return (tasks[task_id] for task_id in living.get_topological_order())
+def _in_order(documented: DocumentedPlan) -> Iterator[TaskStar]:
+    tasks = documented.tasks
+    return (tasks[task_id] for task_id in documented.get_topological_order())
 
 
-_MODES: dict[str, Callable[[LivingPlan], Iterator[str]]] = {
+_MODES: dict[str, Callable[[DocumentedPlan], Iterator[str]]] = {
     "overview": _overview,
     "topology": _topology,
     "details": _details,
     "execution": _execution,
 }
-
-
-if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
-
-
-def _in_tasks(living: LivingPlan) -> Parallelism:
-    """The shape, where every task counts as one."""
-    return parallelism(living.plan, dict.fromkeys(living.plan.nodes, 1.0))
-
-
-def longest_path(living: LivingPlan) -> tuple[int, list[str]]:
-    path = list(_in_tasks(living).path)
-    return len(path), path
-
-
-def critical_path(living: LivingPlan) -> tuple[float, list[str]]:
-    if not living.is_complete():
-        return 0.0, []
-    shape = parallelism(living.plan)
-    return shape.critical_path, list(shape.path)
-
-
-def max_width(living: LivingPlan) -> int:
-    return _in_tasks(living).width
-
-
-def total_work(living: LivingPlan) -> float:
-    return sum(node.worked for node in living.plan.nodes.values() if node.ended_at is not None)
-
-
-def reaches(living: LivingPlan, start: str, goal: str) -> bool:
-    """Whether a chain of dependencies leads from one task to another, or they are the same."""
-    seen, stack = set[str](), [start]
-    while stack:
-        task_id = stack.pop()
-        if task_id == goal:
-            return True
-        if task_id not in seen and task_id in living.plan.nodes:
-            seen.add(task_id)
-            stack.extend(living.plan.nodes[task_id].children)
-    return False
-
-
-def parallelism_metrics(living: LivingPlan) -> dict[str, Any]:
-    """L, W and W/L: in seconds when every task has ended, in tasks before that."""
-    plan = living.plan
-    timed = living.is_complete() and len(plan) > 0
-    shape = parallelism(plan) if timed else _in_tasks(living)
-    number = float if timed else int
-    return {
-        "critical_path_length": number(shape.critical_path),
-        "total_work": number(shape.work),
-        "parallelism_ratio": shape.ratio,
-        "calculation_mode": "actual_time" if timed else "node_count" if len(plan) else "empty",
-        "critical_path_tasks": list(shape.path),
-        "max_width": shape.width,
-    }
-
-
-def statistics(living: LivingPlan) -> dict[str, Any]:
-    plan = living.plan
-    shape = _in_tasks(living)
-    metrics = parallelism_metrics(living)
-    return {
-        living.naming.id_key: plan.id,
-        "name": living.name,
-        "state": living.state.value,
-        "total_tasks": len(plan),
-        "total_dependencies": sum(len(node.parents) for node in plan.nodes.values()),
-        "task_status_counts": {TaskStatus(status).value: count for status, count in plan.counts.items() if count},
-        "longest_path_length": len(shape.path),
-        "longest_path_tasks": list(shape.path),
-        "max_width": shape.width,
-        "critical_path_length": metrics["critical_path_length"],
-        "total_work": metrics["total_work"],
-        "parallelism_ratio": metrics["parallelism_ratio"],
-        "parallelism_calculation_mode": metrics["calculation_mode"],
-        "critical_path_tasks": metrics["critical_path_tasks"],
-        "execution_duration": living.execution_duration,
-        "created_at": living.created_at.isoformat(),
-        "updated_at": living.updated_at.isoformat(),
-    }

@@ -15,14 +15,13 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel
 
 from asterism.compat import command_history, plan_records
-from asterism.compat.checked_changes import ModificationRejected, refusing
 from asterism.compat.command_history import Command, CommandInvoker, EditCommand, SwapCommand
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import GALAXY, Naming
-from asterism.compat.task_fields import changes_of
+from asterism.compat.documented_names import GALAXY, Naming
+from asterism.compat.documented_plan import DocumentedPlan
 from asterism.compat.task_star import TaskStar
+from asterism.compat.task_star_fields import changes_of
 from asterism.compat.task_star_line import TaskStarLine
-from asterism.compat.vocabulary import DependencyType, member
+from asterism.compat.vocabulary import DependencyType, ModificationRejected, member, refusing
 from asterism.core.errors import Violation
 from asterism.core.plan.edits import (
     AddDependency,
@@ -41,7 +40,7 @@ Observer = Callable[[Any, str, Any], Any]
 
 
 class CommandExecutionError(ModificationRejected):
-    """A command that was refused: nothing of it happened."""
+    """A refused command; it changed nothing."""
 
 
 @contextlib.contextmanager
@@ -58,13 +57,13 @@ def _executing() -> Iterator[None]:
 
 
 class PlanEditor:
-    """What ConstellationEditor and OrionEditor are, but for their names."""
+    """The common part of ConstellationEditor and OrionEditor."""
 
     naming: ClassVar[Naming] = GALAXY
-    plan_class: ClassVar[type[LivingPlan]] = LivingPlan
+    plan_class: ClassVar[type[DocumentedPlan]] = DocumentedPlan
 
     def __init__(
-        self, plan: LivingPlan | None = None, enable_history: bool = True, max_history_size: int = 100
+        self, plan: DocumentedPlan | None = None, enable_history: bool = True, max_history_size: int = 100
     ) -> None:
         self.plan = self.plan_class() if plan is None else plan
         self.invoker = CommandInvoker(enable_history, max_history_size)
@@ -73,14 +72,14 @@ class PlanEditor:
     def _execute(self, command: Command, result: Callable[[], Any]) -> Any:
         with _executing():
             self.invoker.execute(command)
-        return self._told(command.name, result())
+        return self._notify(command.name, result())
 
     def _edit(self, name: str, description: str, edits: Iterable[Edit], result: Callable[[], Any], **about: Any) -> Any:
         with _executing():
             command = EditCommand(name, description, self.plan, edits, **about)
         return self._execute(command, result)
 
-    def _told(self, name: str, result: Any) -> Any:
+    def _notify(self, name: str, result: Any) -> Any:
         for observer in tuple(self._observers):
             try:
                 observer(self, name, result)
@@ -105,7 +104,7 @@ class PlanEditor:
         return self.add_task(star)
 
     def update_task(self, task_id: str, **updates: Any) -> TaskStar:
-        """Change documented fields of a task that has not started. ``task_data`` is taken as it is, not merged."""
+        """Change documented fields of a task that has not started. ``task_data`` is replaced, not merged."""
         with _executing():
             edit = UpdateTask(task_id, **changes_of(self.plan.plan.node(task_id).task, updates))
         updated: TaskStar = self._edit("update_task", f"Update task: {task_id}", [edit], lambda: self.get_task(task_id))
@@ -129,7 +128,7 @@ class PlanEditor:
         """Add a line, or one made from its fields."""
         with _executing():
             line = dependency if isinstance(dependency, TaskStarLine) else TaskStarLine.from_dict(dependency)
-            line = line if line.home is None else line.twin()
+            line = line if line.home is None else line.detached_copy()
             edge = line.dependency
             if self.plan.get_dependency(line.line_id) is not None:
                 raise ValueError(f"there is a line {line.line_id!r} already")
@@ -153,7 +152,7 @@ class PlanEditor:
         """Change ``dependency_type``, ``condition_description``, ``condition_evaluator`` or ``metadata`` of a line."""
         with _executing():
             line = self._line(dependency_id)
-            look = _updated(line.twin(), updates)
+            look = _updated(line.detached_copy(), updates)
             edge, before = look.dependency, line.dependency
         edits = [] if edge == before else [UpdateDependency(edge.source, edge.target, edge.on, edge.when)]
         what = f"Update dependency: {edge.source} → {edge.target}"
@@ -185,7 +184,7 @@ class PlanEditor:
 
     # -- many at once --------------------------------------------------------------------------------------------------
 
-    def build(self, config: BaseModel | Mapping[str, Any], clear_existing: bool = True) -> LivingPlan:
+    def build(self, config: BaseModel | Mapping[str, Any], clear_existing: bool = True) -> DocumentedPlan:
         """Add all tasks and dependencies of a configuration, in one edit. With ``clear_existing``, remove all others in
         the same edit."""
         with _executing():
@@ -201,7 +200,7 @@ class PlanEditor:
         about = {key: data[key] for key in ("name", "metadata") if data.get(key)}
         name = f"build_{self.naming.noun}"
         what = f"Build {self.naming.noun}: {len(stars)} tasks, {len(lines)} dependencies"
-        built: LivingPlan = self._edit(name, what, edits, lambda: self.plan, lines=lines, stars=stars, about=about)
+        built: DocumentedPlan = self._edit(name, what, edits, lambda: self.plan, lines=lines, stars=stars, about=about)
         return built
 
     def build_from_tasks_and_dependencies(
@@ -210,14 +209,14 @@ class PlanEditor:
         dependencies: Sequence[Mapping[str, Any]],
         clear_existing: bool = True,
         metadata: Mapping[str, Any] | None = None,
-    ) -> LivingPlan:
+    ) -> DocumentedPlan:
         config = {"tasks": tasks, "dependencies": dependencies, "metadata": dict(metadata or {})}
         return self.build(config, clear_existing)
 
-    def clear(self) -> LivingPlan:
+    def clear(self) -> DocumentedPlan:
         """Remove all tasks and dependencies. Refused when a task has started or ended."""
         noun = self.naming.noun
-        cleared: LivingPlan = self._edit(f"clear_{noun}", f"Clear {noun}", self._clearing(), lambda: self.plan)
+        cleared: DocumentedPlan = self._edit(f"clear_{noun}", f"Clear {noun}", self._clearing(), lambda: self.plan)
         return cleared
 
     def _clearing(self) -> list[Edit]:
@@ -225,8 +224,8 @@ class PlanEditor:
         return [*lines, *(RemoveTask(task_id) for task_id in self.plan.plan.nodes)]
 
     def batch_operations(self, operations: Iterable[Callable[[Self], Any]]) -> list[Any]:
-        """Call each with the editor, one after the other. One that raises has its exception for a result, and the
-        others are called all the same."""
+        """Call each operation with the editor, in order, and return the results. If an operation raises, its result is
+        the exception, and the next one is called."""
         results: list[Any] = []
         for operation in operations:
             try:
@@ -247,10 +246,10 @@ class PlanEditor:
                 part.add_task(copy.deepcopy(star))  # type: ignore[arg-type]
             for line in self.plan.lines:
                 if line.from_task_id in chosen and line.to_task_id in chosen:
-                    part.add_dependency(line.twin())
+                    part.add_dependency(line.detached_copy())
         return type(self)(part)
 
-    def merge(self, other_editor: PlanEditor, prefix: str = "") -> LivingPlan:
+    def merge(self, other_editor: PlanEditor, prefix: str = "") -> DocumentedPlan:
         """Add copies of all tasks and dependencies of another editor, with ``prefix`` before their ids, in one edit."""
         with _executing():
             stars = [_renamed(star, prefix + star.task_id) for star in other_editor.list_tasks()]
@@ -260,7 +259,7 @@ class PlanEditor:
         edits += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in edges]
         noun = self.naming.noun
         what = f"Merge {noun}: {len(stars)} tasks, {len(lines)} dependencies"
-        merged: LivingPlan = self._edit(f"merge_{noun}", what, edits, lambda: self.plan, lines=lines, stars=stars)
+        merged: DocumentedPlan = self._edit(f"merge_{noun}", what, edits, lambda: self.plan, lines=lines, stars=stars)
         return merged
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -270,49 +269,49 @@ class PlanEditor:
         with _executing():
             self.plan.to_json(save_path=file_path)
         self.invoker.execution_count += 1
-        saved: str = self._told(f"save_{self.naming.noun}", file_path)
+        saved: str = self._notify(f"save_{self.naming.noun}", file_path)
         return saved
 
-    def load(self, file_path: str) -> LivingPlan:
-        """Edit the plan of a JSON file from now on. ``undo`` returns to the one before."""
+    def load(self, file_path: str) -> DocumentedPlan:
+        """Replace the edited plan by that of a JSON file. ``undo`` returns to the previous plan."""
         with _executing():
             loaded = self.plan_class.from_json(file_path=file_path)
         return self._swap(loaded, f"Load {self.naming.noun}: {Path(file_path).name}")
 
-    def load_from_dict(self, data: Mapping[str, Any]) -> LivingPlan:
+    def load_from_dict(self, data: Mapping[str, Any]) -> DocumentedPlan:
         with _executing():
             loaded = self.plan_class.from_dict(data)
         return self._swap(loaded, f"Load {self.naming.noun}: {loaded.name}")
 
-    def load_from_json_string(self, json_string: str) -> LivingPlan:
+    def load_from_json_string(self, json_string: str) -> DocumentedPlan:
         with _executing():
             loaded = self.plan_class.from_json(json_string)
         return self._swap(loaded, f"Load {self.naming.noun}: {loaded.name}")
 
-    def _swap(self, loaded: LivingPlan, description: str) -> LivingPlan:
+    def _swap(self, loaded: DocumentedPlan, description: str) -> DocumentedPlan:
         command = SwapCommand(f"load_{self.naming.noun}", description, self._put, self.plan, loaded)
-        result: LivingPlan = self._execute(command, lambda: self.plan)
+        result: DocumentedPlan = self._execute(command, lambda: self.plan)
         return result
 
-    def _put(self, plan: LivingPlan) -> None:
+    def _put(self, plan: DocumentedPlan) -> None:
         self.plan = plan
 
     # -- history -------------------------------------------------------------------------------------------------------
 
     def undo(self) -> bool:
-        """Take the last command back. False if there is none; CommandExecutionError if the plan has moved on."""
+        """Undo the last command. False if there is none; CommandExecutionError if the plan has changed since."""
         with _executing():
             command = self.invoker.undo()
         if command is not None:
-            self._told("undo", command.description)
+            self._notify("undo", command.description)
         return command is not None
 
     def redo(self) -> bool:
-        """Do again what was undone last. False if there is nothing."""
+        """Redo the last undone command. False if there is none."""
         with _executing():
             command = self.invoker.redo()
         if command is not None:
-            self._told("redo", command.description)
+            self._notify("redo", command.description)
         return command is not None
 
     def can_undo(self) -> bool:
@@ -333,7 +332,7 @@ class PlanEditor:
     def clear_history(self) -> None:
         self.invoker.clear()
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def validate(self) -> tuple[bool, list[str]]:
         return self.plan.validate_dag()
@@ -348,7 +347,7 @@ class PlanEditor:
         return self.plan.get_ready_tasks()
 
     def get_statistics(self) -> dict[str, Any]:
-        """The figures of the plan, and of the editor."""
+        """The statistics of the plan and of the editor."""
         return {
             **self.plan.get_statistics(),
             "editor_execution_count": self.invoker.execution_count,
@@ -381,8 +380,7 @@ class PlanEditor:
         return command_history.described_commands(self.naming).get(name)
 
     def execute_command_by_name(self, name: str, **arguments: Any) -> Any:
-        """The same as calling the command, with its arguments by name. Raises ValueError for a name that is not
-        known."""
+        """Call the command of that name, with its arguments by name. Raises ValueError for an unknown name."""
         with _executing():
             call = command_history.find_command(self, name)
         try:
@@ -407,12 +405,12 @@ def _updated(line: TaskStarLine, updates: Mapping[str, Any]) -> TaskStarLine:
 
 
 def _renamed(star: TaskStar, task_id: str) -> TaskStar:
-    """A copy of what a task is to do, under another id."""
+    """A copy of a task under another id, not started."""
     return TaskStar.from_dict({**star.to_dict(), "task_id": task_id, "status": None, "task_data": star.task_data})
 
 
 def _redrawn(line: TaskStarLine, prefix: str) -> TaskStarLine:
-    """A copy of a line between renamed tasks."""
+    """A copy of a line, between the renamed tasks."""
     twin = TaskStarLine(
         prefix + line.from_task_id,
         prefix + line.to_task_id,

@@ -8,19 +8,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from asterism.compat import event_outlet as outlets
-from asterism.compat import manual_steps
-from asterism.compat.checked_changes import refusing
-from asterism.compat.device_assignments import PlanRegistry
-from asterism.compat.event_bus import get_event_bus
-from asterism.compat.event_outlet import Outlet
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.managed_devices import Fleet
-from asterism.compat.name_sets import GALAXY, Naming
-from asterism.compat.plan_run import Run, Terms
-from asterism.compat.private_names import ReadOnly
+from asterism.compat import manual_progress
+from asterism.compat.documented_names import GALAXY, Naming, ReadOnly
+from asterism.compat.documented_plan import DocumentedPlan
+from asterism.compat.event_bus import Outlet, add_run, drop_run, get_event_bus, runs_on
+from asterism.compat.managed_devices import Fleet, PlanRegistry
+from asterism.compat.plan_run import Run, RunOptions
 from asterism.compat.task_star import TaskStar
-from asterism.compat.vocabulary import DeviceManager, ExecutionResult
+from asterism.compat.vocabulary import DeviceManager, ExecutionResult, refusing
 from asterism.core.plan.node import Node
 from asterism.orchestrator.events import DRAIN_TIMEOUT
 from asterism.orchestrator.orchestrator import Orchestrator
@@ -29,7 +24,7 @@ logger = logging.getLogger("asterism.compat.orchestrator")
 
 
 class PlanOrchestrator:
-    """What TaskConstellationOrchestrator and TaskOrionOrchestrator are, but for their names."""
+    """The common part of TaskConstellationOrchestrator and TaskOrionOrchestrator."""
 
     naming: ClassVar[Naming] = GALAXY
     registry_class: ClassVar[type[PlanRegistry]] = PlanRegistry
@@ -60,35 +55,34 @@ class PlanOrchestrator:
         self._device_manager = device_manager
 
     def set_modification_synchronizer(self, synchronizer: Any) -> None:
-        """From the next run on, nothing new is dispatched while an answer is due that the synchronizer knows of. It
-        may be one of your own, with the documented methods."""
+        """From the next run on, dispatch nothing while the synchronizer waits for an answer. Any object with the
+        documented methods will do."""
         self._modification_synchronizer = synchronizer
 
     def set_device_timeout(self, timeout: float) -> None:
-        """How long a task waits for a device that is not connected before it fails, in seconds; from the next run
-        on."""
+        """Set how many seconds a task waits for a disconnected device before it fails, from the next run on."""
         if timeout <= 0:
             raise ValueError(f"a timeout is above 0, not {timeout}")
         self._device_timeout = timeout
 
     async def orchestrate(
         self,
-        live: LivingPlan,
+        live: DocumentedPlan,
         device_assignments: Mapping[str, str] | None = None,
         assignment_strategy: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Run a plan to its end. Raises ValueError for one that cannot run; a task that fails is no error. A plan that
-        has run before may be run again: what has ended stays, the rest is done.
+        """Run a plan to its end. Raises ValueError if it cannot run; a failed task is not an error. A plan that has run
+        before may be run again: ended tasks stay, the others run.
 
-        Cancelling the caller stops the running tasks, cleans up, and is passed on."""
+        Cancelling the caller stops the running tasks, cleans up, and raises CancelledError."""
         manager = self._manager()
         self._admit(live)
-        terms = Terms.of(device_assignments, assignment_strategy, metadata, self._device_timeout)
+        terms = RunOptions.of(device_assignments, assignment_strategy, metadata, self._device_timeout)
         synchronizer, source = self._modification_synchronizer, f"orchestrator_{id(self)}"
         run = Run(self.naming, live, manager, Outlet(self._event_bus), source, synchronizer, terms)
         plan_id = live.plan_id
-        outlets.enter(self._event_bus, plan_id, run)
+        add_run(self._event_bus, plan_id, run)
         self.registry.register(live, terms.metadata)
         self._runs[plan_id] = run
         if run.review is not None:
@@ -110,7 +104,7 @@ class PlanOrchestrator:
         run.live.runner = None
         del self._runs[plan_id]
         self.registry.unregister(plan_id)
-        outlets.leave(self._event_bus, plan_id)
+        drop_run(self._event_bus, plan_id)
         if run.review is not None:
             run.review.end()
 
@@ -119,12 +113,12 @@ class PlanOrchestrator:
             raise ValueError("there is no device manager: use set_device_manager first")
         return self._device_manager
 
-    def _admit(self, live: LivingPlan) -> None:
-        if not isinstance(live, LivingPlan):
+    def _admit(self, live: DocumentedPlan) -> None:
+        if not isinstance(live, DocumentedPlan):
             raise TypeError(f"this takes a {self.naming.noun}, not {live!r}")
         if live.runner is not None:
             raise ValueError(f"{live.plan_id!r} is being run already; one orchestrator owns it at a time")
-        if live.plan_id in outlets.live_on(self._event_bus):
+        if live.plan_id in runs_on(self._event_bus):
             raise ValueError(
                 f"another {self.naming.noun} with the id {live.plan_id!r} is running on this event bus, "
                 "and events tell them apart by their ids: give this one its own"
@@ -134,7 +128,7 @@ class PlanOrchestrator:
             raise ValueError(f"{live.plan_id!r} cannot be run: {'; '.join(errors)}")
 
     async def cancel(self, plan_id: str) -> bool:
-        """Stop a run and wait for its end. False when no such plan is running here."""
+        """Stop a run and wait for its end. False if the plan does not run here."""
         run = self._runs.get(plan_id)
         if run is None or run.live.plan.owner is None:
             return False
@@ -142,8 +136,8 @@ class PlanOrchestrator:
         return True
 
     async def execute_single_task(self, task: TaskStar, target_device_id: str | None = None) -> Any:
-        """Carry out one task that is in no constellation, with its timeout and its retries, and return what the device
-        answered. A task of a constellation is left as it is, and a copy of it is carried out. No event is published.
+        """Execute one task that is in no constellation, with its timeout and retries, and return the device's answer.
+        For a task of a constellation, a copy of it is executed. No event is published.
 
         Raises ValueError when no device is connected, and the error of a task that fails."""
         manager = self._manager()
@@ -157,16 +151,16 @@ class PlanOrchestrator:
             raise ValueError(f"the device manager does not know the device {star.target_device_id!r}")
         core = Orchestrator(fleet.here.values(), strategy="round_robin", no_device_timeout=self._device_timeout)
         with refusing():
-            manual_steps.reopen(star.plan)
+            manual_progress.reopen(star.plan)
             await core.run(star.plan)
         return _answer_of(star.node)
 
-    async def status_of(self, live: LivingPlan) -> dict[str, Any] | None:
-        """How far a plan is that is being run here; None for any other."""
+    async def status_of(self, live: DocumentedPlan) -> dict[str, Any] | None:
+        """Progress of a plan that runs here; None if it does not."""
         return await self.registry.status(live.plan_id)
 
     async def get_available_devices(self) -> list[dict[str, Any]]:
-        """What the device manager says of each connected device."""
+        """The description of each connected device."""
         return await self.registry.get_available_devices()
 
     def _log(self, message: str, *about: object) -> None:
@@ -177,7 +171,7 @@ class PlanOrchestrator:
 
     @property
     def running_tasks(self) -> Mapping[str, TaskStar]:
-        """What is being executed here now."""
+        """The tasks that are being executed here now."""
         runs = self._runs.values()
         return MappingProxyType({task.task_id: task for run in runs for task in run.live.get_running_tasks()})
 
@@ -185,7 +179,7 @@ class PlanOrchestrator:
 
 
 def _answer_of(node: Node) -> Any:
-    """What the device answered, or the error that it reported."""
+    """Return the device's answer, or raise the error that it reported."""
     if node.error is not None:
         raise node.error
     return node.value.result if isinstance(node.value, ExecutionResult) else node.value

@@ -1,7 +1,7 @@
-"""Plans as JSON data in the documented form: tasks and lines by id, with their state.
+"""Plans as JSON data in the documented form, and the documented Pydantic models of it.
 
-Two keys are our own: ``version`` and ``lineage`` say what a copy was made from, so that it can be merged when it comes
-back. A file that lacks them is read all the same.
+Tasks and lines are stored by id, with their state. Two keys are our own: ``version`` and ``lineage`` say what a copy
+was made from, so that it can be merged when it comes back. Both are optional in a file.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asterism.compat import manual_steps
+from pydantic import BaseModel, ConfigDict
+
+from asterism.compat import manual_progress
 from asterism.compat.vocabulary import DependencyType, ExecutionResult, TaskPriority, TaskStatus, member
 from asterism.core.plan import status as core
 
 if TYPE_CHECKING:
-    from asterism.compat.living_plan import LivingPlan
+    from asterism.compat.documented_plan import DocumentedPlan
     from asterism.compat.task_star import TaskStar
     from asterism.compat.task_star_line import TaskStarLine
 
@@ -25,8 +27,65 @@ Star = TypeVar("Star", bound="TaskStar")
 Line = TypeVar("Line", bound="TaskStarLine")
 
 
+class _Model(BaseModel):
+    """Unknown fields are kept unchanged."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class TaskStarSchema(_Model):
+    task_id: str | None = None
+    name: str = ""
+    description: str = ""
+    tips: list[str] | None = None
+    target_device_id: str | None = None
+    device_type: str | None = None
+    priority: int | str | None = None
+    timeout: float | None = None
+    retry_count: int = 0
+    task_data: dict[str, Any] = {}
+    expected_output_type: str | None = None
+    status: str | None = None
+    result: Any = None
+    error: str | None = None
+
+
+class TaskStarLineSchema(_Model):
+    line_id: str | None = None
+    from_task_id: str
+    to_task_id: str
+    dependency_type: str = "unconditional"
+    condition_description: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class _PlanSchema(_Model):
+    """Tasks and lines are lists, or mappings by id."""
+
+    name: str | None = None
+    state: str | None = None
+    tasks: dict[str, TaskStarSchema] | list[TaskStarSchema] = []
+    dependencies: dict[str, TaskStarLineSchema] | list[TaskStarLineSchema] = []
+    metadata: dict[str, Any] = {}
+
+
+class TaskConstellationSchema(_PlanSchema):
+    constellation_id: str | None = None
+
+
+class TaskOrionSchema(_PlanSchema):
+    orion_id: str | None = None
+
+
+def checked(schema: object, kind: type[BaseModel]) -> Mapping[str, Any]:
+    """The data of a model. Raises ValueError for any other object."""
+    if not isinstance(schema, kind):
+        raise ValueError(f"this takes a {kind.__name__}, not {schema!r:.80}")
+    return schema.model_dump()
+
+
 def write(data: dict[str, Any], path: str | None) -> str:
-    """As text, and into a file if one is named."""
+    """Return the data as JSON text, and write it to a file if ``path`` is given."""
     text = json.dumps(data, indent=2, ensure_ascii=False)
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
@@ -34,7 +93,7 @@ def write(data: dict[str, Any], path: str | None) -> str:
 
 
 def read(text: str | None, path: str | None) -> dict[str, Any]:
-    """From a text or from a file. Raises ValueError if it is not a JSON object."""
+    """Read a JSON object from a text or a file. Raises ValueError if it is not one."""
     if (text is None) == (path is None):
         raise ValueError("give either json_data or file_path")
     data = json.loads(Path(path).read_text(encoding="utf-8") if path is not None else text or "")
@@ -43,22 +102,22 @@ def read(text: str | None, path: str | None) -> dict[str, Any]:
     return data
 
 
-def plan_to_dict(living: LivingPlan) -> dict[str, Any]:
-    plan = living.plan
+def plan_to_dict(documented: DocumentedPlan) -> dict[str, Any]:
+    plan = documented.plan
     return {
-        living.naming.id_key: plan.id,
-        "name": living.name,
-        "state": living.state.value,
+        documented.naming.id_key: plan.id,
+        "name": documented.name,
+        "state": documented.state.value,
         "version": plan.version,
-        "lineage": living.lineage,
-        "tasks": {task_id: star_to_dict(star) for task_id, star in living.tasks.items()},
-        "dependencies": {line_id: line.to_dict() for line_id, line in living.dependencies.items()},
-        "metadata": plain(living.metadata),
-        "created_at": living.created_at.isoformat(),
-        "updated_at": living.updated_at.isoformat(),
-        "execution_start_time": _iso(living.execution_start_time),
-        "execution_end_time": _iso(living.execution_end_time),
-        "execution_duration": living.execution_duration,
+        "lineage": documented.lineage,
+        "tasks": {task_id: star_to_dict(star) for task_id, star in documented.tasks.items()},
+        "dependencies": {line_id: line.to_dict() for line_id, line in documented.dependencies.items()},
+        "metadata": plain(documented.metadata),
+        "created_at": documented.created_at.isoformat(),
+        "updated_at": documented.updated_at.isoformat(),
+        "execution_start_time": _iso(documented.execution_start_time),
+        "execution_end_time": _iso(documented.execution_end_time),
+        "execution_duration": documented.execution_duration,
     }
 
 
@@ -117,7 +176,7 @@ def line_to_dict(line: TaskStarLine) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """JSON data as it is; what JSON cannot hold as text, entry by entry."""
+    """JSON data unchanged; each entry that JSON cannot hold as text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     return _plain(value)
@@ -134,29 +193,29 @@ def _iso(when: datetime | None) -> str | None:
     return None if when is None else when.isoformat()
 
 
-def fill_plan(living: LivingPlan, data: Mapping[str, Any]) -> None:
-    """Put tasks and lines into an empty plan. The lines are linked when every task has its progress, for an edit could
-    not lead into a task that has started."""
-    living.metadata = dict(data.get("metadata") or {})
-    living.lineage, living.stamp = data.get("lineage") or living.lineage, data.get("version")
+def fill_plan(documented: DocumentedPlan, data: Mapping[str, Any]) -> None:
+    """Put tasks and lines into an empty plan. The lines are linked directly, not by an edit: an edit could not add a
+    dependency to a task that has started."""
+    documented.metadata = dict(data.get("metadata") or {})
+    documented.lineage, documented.stamp = data.get("lineage") or documented.lineage, data.get("version")
     if data.get("created_at"):
-        living.created_at = _moment(data["created_at"])
+        documented.created_at = _moment(data["created_at"])
     for item in items_of(data.get("tasks")):
-        living.take_in(living.make_star(item))
+        documented.add_with_progress(documented.make_star(item))
     for item in items_of(data.get("dependencies")):
-        line = living.make_line(item)
+        line = documented.make_line(item)
         edge = line.dependency
-        over = living.plan.node(edge.source).status in core.TERMINAL
-        living.plan.link(edge, bool(item.get("is_satisfied")) if edge.when is not None and over else None)
-        living.lines.add(line, living)
+        over = documented.plan.node(edge.source).status in core.TERMINAL
+        documented.plan.link(edge, bool(item.get("is_satisfied")) if edge.when is not None and over else None)
+        documented.lines.add(line, documented)
 
 
 def items_of(part: Any) -> Iterable[Mapping[str, Any]]:
     """The parts, from a list or a mapping by id. Raises ValueError for an invalid part."""
     parts = list(part.values() if isinstance(part, Mapping) else part or ())
-    for one in parts:
-        if not isinstance(one, Mapping):
-            raise ValueError(f"a task or a dependency is an object, not {one!r:.80}")
+    for item in parts:
+        if not isinstance(item, Mapping):
+            raise ValueError(f"a task or a dependency must be an object, not {item!r:.80}")
     return parts
 
 
@@ -175,8 +234,8 @@ def line_from_dict(cls: type[Line], data: Mapping[str, Any]) -> Line:
         condition=data.get("condition"),
     )
     when = data.get("last_evaluation_time")
-    said = data.get("last_evaluation_result")
-    evaluated = None if said is None else (bool(said), _moment(when) if when else datetime.now(UTC))
+    verdict = data.get("last_evaluation_result")
+    evaluated = None if verdict is None else (bool(verdict), _moment(when) if when else datetime.now(UTC))
     created = _moment(data["created_at"]) if data.get("created_at") else line.created_at
     line.restore(created, _moment(data["updated_at"]) if data.get("updated_at") else created, evaluated)
     return line
@@ -205,13 +264,13 @@ def star_from_dict(cls: type[Star], data: Mapping[str, Any]) -> Star:
     if not pending:
         facts |= {
             "status": core.TaskStatus(status),
-            "device": manual_steps.BY_HAND,
+            "device": manual_progress.BY_HAND,
             "value": data.get("result"),
             "error": RuntimeError(data["error"]) if data.get("error") else None,
             "started_at": _seconds(data.get("execution_start_time")),
             "ended_at": _seconds(data.get("execution_end_time")),
         }
-    manual_steps.write(star.plan, star.node, facts)
+    manual_progress.write(star.plan, star.node, facts)
     return star
 
 

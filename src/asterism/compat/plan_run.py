@@ -1,7 +1,7 @@
 """One run of a documented plan on an Orchestrator, with its events under the documented names.
 
-The translation happens within the step that publishes: when the runtime records a task's end and holds what lies below
-it, the synchronizer hears of that end in the same call, before anything else can happen.
+Events are translated within the step that publishes them: when the orchestrator records a task's end and holds the
+tasks below it, the synchronizer is called in the same step, before anything else can happen.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asterism.compat import manual_steps
-from asterism.compat.checked_changes import ModificationRejected
-from asterism.compat.copy_merge import merge_copy
-from asterism.compat.documented_events import DeviceEvent, EventType, TaskEvent, untouched
-from asterism.compat.event_outlet import Outlet
-from asterism.compat.living_plan import LivingPlan
+from asterism.compat import manual_progress
+from asterism.compat.documented_names import Naming
+from asterism.compat.documented_plan import DocumentedPlan
+from asterism.compat.event_bus import Outlet, untouched
 from asterism.compat.managed_devices import CONNECTED, Fleet, profiles_of
 from asterism.compat.manual_progress import newly_ready
-from asterism.compat.name_sets import Naming
-from asterism.compat.synchronizer import PlanSynchronizer
+from asterism.compat.synchronizer import PlanSynchronizer, merge_copy
 from asterism.compat.task_star import TaskStar, moment
-from asterism.compat.vocabulary import DeviceManager, ExecutionResult, TaskFailed, TaskStatus
+from asterism.compat.vocabulary import (
+    DeviceEvent,
+    DeviceManager,
+    EventType,
+    ExecutionResult,
+    ModificationRejected,
+    TaskEvent,
+    TaskFailed,
+    TaskStatus,
+)
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING
@@ -36,24 +42,24 @@ _edit_logger = logging.getLogger("asterism.compat.synchronizer")
 
 DEFAULT_STRATEGY = "round_robin"
 
-LOOK = 1.0
-"""How often the device manager is asked for new devices while a task waits for one, in seconds."""
+POLL_INTERVAL = 1.0
+"""Interval in seconds for polling the device manager while a task waits for a device."""
 
 
 class _Prompt(runtime.Subscription):
-    """A subscription without a queue: it hears within the step that publishes."""
+    """A subscription without a queue: it is called within the step that publishes."""
 
-    def __init__(self, bus: runtime.EventBus, hear: Callable[[runtime.Event], None]) -> None:
+    def __init__(self, bus: runtime.EventBus, handle: Callable[[runtime.Event], None]) -> None:
         super().__init__(bus, (), None, 1)
-        self._hear = hear
+        self._handle = handle
 
     def offer(self, event: runtime.Event) -> None:
-        self._hear(event)
+        self._handle(event)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How a run was asked for."""
+class RunOptions:
+    """The arguments of a run."""
 
     assignments: dict[str, str]
     strategy: str
@@ -67,27 +73,27 @@ class Terms:
         strategy: str | None,
         metadata: Mapping[str, Any] | None,
         device_timeout: float,
-    ) -> Terms:
+    ) -> RunOptions:
         return cls(dict(assignments or {}), strategy or DEFAULT_STRATEGY, dict(metadata or {}), device_timeout)
 
 
 class Run:
-    """``synchronizer`` is the documented one, one of the user's own, or None: then nothing is reviewed."""
+    """``synchronizer`` is the documented one or the user's own; with None nothing is reviewed."""
 
     def __init__(
         self,
         naming: Naming,
-        live: LivingPlan,
+        live: DocumentedPlan,
         manager: DeviceManager,
         outlet: Outlet,
         source_id: str,
         synchronizer: Any,
-        terms: Terms,
+        terms: RunOptions,
     ) -> None:
         self.naming, self.live, self.outlet, self.source_id = naming, live, outlet, source_id
         self.terms, self.synchronizer = terms, synchronizer
         self.review = None if synchronizer is None else Review(synchronizer, live, outlet)
-        self.fleet = Fleet(manager, self._star, self._tell_device)
+        self.fleet = Fleet(manager, self._star, self._publish_device)
         self._check_devices()
         self.core = Orchestrator(
             self.fleet.here.values(),
@@ -98,9 +104,9 @@ class Run:
             conditions=live.conditions,
             no_device_timeout=terms.device_timeout,
         )
-        self._look: asyncio.TimerHandle | None = None
-        self._begun: set[str] = set()  # the tasks that were told to have started
-        self.core.events.subscriptions.append(_Prompt(self.core.events, self._hear))
+        self._poll: asyncio.TimerHandle | None = None
+        self._begun: set[str] = set()  # tasks whose start was published
+        self.core.events.subscriptions.append(_Prompt(self.core.events, self._on_event))
 
     def _star(self, task_id: str) -> TaskStar:
         star = self.live.get_task(task_id)
@@ -129,16 +135,16 @@ class Run:
 
     async def to_the_end(self) -> dict[str, Any]:
         plan = self.live.plan
-        manual_steps.reopen(plan)
+        manual_progress.reopen(plan)
         plan.ended_at = None
         for node in [node for node in plan.nodes.values() if node.status is RUNNING]:
             plan.note(plan.clock(), "put back", node.id, "it was marked as running, but no orchestrator was running it")
-            manual_steps.state(plan, node, PENDING)
+            manual_progress.state(plan, node, PENDING)
         try:
             await self.core.run(plan, assignments=self.terms.assignments)
         finally:
-            if self._look is not None:
-                self._look.cancel()
+            if self._poll is not None:
+                self._poll.cancel()
         why = {entry.task: entry.why for entry in plan.story() if entry.what == "cancelled"}
         return {
             "results": {node.id: execution_of(node, why.get(node.id)) for node in plan.nodes.values()},
@@ -148,45 +154,45 @@ class Run:
         }
 
     async def _review(self, view: ConstellationView, events: Sequence[runtime.Event]) -> None:
-        """The editor: it returns when every end is answered. Answers are applied as they arrive."""
+        """The editor: it returns when every end has its answer. Answers are applied as they arrive."""
         assert self.review is not None
         await self.review.over(tuple(event.task_id for event in events if isinstance(event, runtime.TaskEvent)))
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def _hear(self, event: runtime.Event) -> None:
+    def _on_event(self, event: runtime.Event) -> None:
         if isinstance(event, runtime.ConstellationEvent):
-            self._tell_plan(event)
+            self._publish_plan(event)
         elif isinstance(event, runtime.TaskEvent):
             if event.kind == "task_started" and event.task_id not in self._begun:
                 self._begun.add(event.task_id)
-                self._tell_task(EventType.TASK_STARTED, event)
+                self._publish_task(EventType.TASK_STARTED, event)
             elif event.kind in _ENDS:
-                self._tell_task(_ENDS[event.kind], event)
+                self._publish_task(_ENDS[event.kind], event)
                 self.fleet.refresh(self.core)
             elif event.kind == "task_released":
                 asyncio.get_running_loop().call_soon(self.fleet.refresh, self.core)
-        elif event.kind == "no_device" and self._look is None:
-            self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices)
+        elif event.kind == "no_device" and self._poll is None:
+            self._poll = asyncio.get_running_loop().call_later(POLL_INTERVAL, self._poll_devices)
 
-    def _look_for_devices(self) -> None:
-        """Ask for new devices while a task waits for one: the device manager has no way to tell of them."""
+    def _poll_devices(self) -> None:
+        """Poll for new devices while a task waits for one: the device manager does not report them."""
         self.fleet.refresh(self.core)
         waiting = self.core.has_unplaceable_tasks
-        self._look = asyncio.get_running_loop().call_later(LOOK, self._look_for_devices) if waiting else None
+        self._poll = asyncio.get_running_loop().call_later(POLL_INTERVAL, self._poll_devices) if waiting else None
 
-    def _tell_task(self, kind: EventType, event: runtime.TaskEvent) -> None:
+    def _publish_task(self, kind: EventType, event: runtime.TaskEvent) -> None:
         node = self.live.plan.nodes[event.task_id]
         data: dict[str, Any] = {self.naming.id_key: self.live.plan_id, self.naming.noun: self.live}
-        told = TaskEvent(kind, self.source_id, event.at, data, node.id, event.status.value)
+        published = TaskEvent(kind, self.source_id, event.at, data, node.id, event.status.value)
         if kind is not EventType.TASK_STARTED:
-            told.result, told.error = execution_of(node), node.error
+            published.result, published.error = execution_of(node), node.error
             data["newly_ready_tasks"] = newly_ready(node)
-            data["result"], data["execution_time"] = told.result, node.worked
-        self.outlet.publish(told)
+            data["result"], data["execution_time"] = published.result, node.worked
+        self.outlet.publish(published)
 
-    def _tell_plan(self, event: runtime.ConstellationEvent) -> None:
-        naming, what = self.naming, _TOLD.get(event.kind)
+    def _publish_plan(self, event: runtime.ConstellationEvent) -> None:
+        naming, what = self.naming, _PLAN_EVENTS.get(event.kind)
         if what is None:
             return
         data = {
@@ -203,12 +209,14 @@ class Run:
         kind, state = naming.event_type(what), self.live.state.value
         self.outlet.publish(naming.event(kind, self.source_id, event.at, data, self.live.plan_id, state))
 
-    def _tell_device(self, device: str, status: str) -> None:
-        """A device came or went. Work that asks for it waits ``device_timeout`` seconds before it fails."""
-        came = status == CONNECTED
-        logger.log(logging.INFO if came else logging.WARNING, "%s: device %r has %s", self.live.plan_id, device, status)
+    def _publish_device(self, device: str, status: str) -> None:
+        """A device connected or disconnected. Tasks that need it wait ``device_timeout`` seconds before they fail."""
+        connected = status == CONNECTED
+        logger.log(
+            logging.INFO if connected else logging.WARNING, "%s: device %r has %s", self.live.plan_id, device, status
+        )
         devices = profiles_of(self.fleet.manager)
-        kind = EventType.DEVICE_CONNECTED if came else EventType.DEVICE_DISCONNECTED
+        kind = EventType.DEVICE_CONNECTED if connected else EventType.DEVICE_DISCONNECTED
         data = {self.naming.id_key: self.live.plan_id}
         at = self.live.plan.clock()
         self.outlet.publish(DeviceEvent(kind, self.source_id, at, data, device, status, devices.get(device), devices))
@@ -216,17 +224,17 @@ class Run:
 
 _ENDS = {"task_completed": EventType.TASK_COMPLETED, "task_failed": EventType.TASK_FAILED}
 
-_TOLD = {
+_PLAN_EVENTS = {
     "constellation_started": "started",
     "constellation_completed": "completed",
-    "constellation_partially_failed": "completed",  # it came to its end; the state says how
+    "constellation_partially_failed": "completed",  # the state tells the difference
     "constellation_failed": "failed",
     "constellation_cancelled": "failed",
 }
 
 
 def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
-    """How a task ended, as the device manager told it or, where it told nothing, as the plan knows it."""
+    """The result of a task as the device manager reported it or, without a report, from the plan."""
     if isinstance(node.value, ExecutionResult):
         return node.value
     if isinstance(node.error, TaskFailed):
@@ -242,9 +250,9 @@ def execution_of(node: Node, why: str | None = None) -> ExecutionResult:
 
 
 class Review:
-    """One synchronizer in one run. The plan is held from an end until ``over`` returns."""
+    """One synchronizer in one run. The plan is held from a task's end until ``over`` returns."""
 
-    def __init__(self, synchronizer: Any, live: LivingPlan, outlet: Outlet) -> None:
+    def __init__(self, synchronizer: Any, live: DocumentedPlan, outlet: Outlet) -> None:
         self._synchronizer, self._live, self._outlet = synchronizer, live, outlet
         self._ours = synchronizer if issubclass(type(synchronizer), PlanSynchronizer) else None
         self._documented = self._ours is not None and untouched(synchronizer, "wait_for_pending_modifications")
@@ -258,7 +266,7 @@ class Review:
             self._ours.forget(self._live.plan_id)
 
     async def over(self, tasks: tuple[str, ...]) -> None:
-        """Wait until these ends are answered, then bring the answers into the plan."""
+        """Wait until these ends are answered, then merge the answers into the plan."""
         timeout = 600.0 if self._ours is None else self._ours.pending.timeout
         await self._outlet.delivered(self._synchronizer, timeout)
         if self._documented:
@@ -271,13 +279,13 @@ class Review:
         self._merge(tasks)
 
     def _merge(self, tasks: tuple[str, ...]) -> None:
-        """The answers were merged as they came, or are handed over now as another plan."""
+        """Merge the plan that the synchronizer returns, unless it merged the answers itself."""
         noun = self._live.naming.noun
         merge = getattr(self._synchronizer, f"merge_and_sync_{noun}_states", None)
         merged = self._live if merge is None else merge(**{f"orchestrator_{noun}": self._live})
         if merged is None or merged is self._live:
             return
-        if not isinstance(merged, LivingPlan):
+        if not isinstance(merged, DocumentedPlan):
             _edit_logger.warning("merge_and_sync_%s_states must return a %s, not %r", noun, noun, merged)
             return
         try:

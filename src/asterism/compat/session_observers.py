@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from asterism.compat.documented_events import TASK_ENDS, Event, EventType, IEventObserver, TaskEvent
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat.documented_names import GALAXY, Naming
+from asterism.compat.documented_plan import DocumentedPlan
+from asterism.compat.vocabulary import TASK_ENDS, Event, EventType, IEventObserver, TaskEvent
 from asterism.core.plan.diff import Outline, diff
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveDependency, RemoveTask, UpdateDependency, UpdateTask
 
@@ -17,7 +17,7 @@ _PROCESSING = ("processing_start_time", "processing_end_time", "processing_durat
 
 
 class SessionMetricsObserver(IEventObserver):
-    """Subscribe it to the bus; ``get_metrics`` returns what it has counted and what follows from that."""
+    """Counts events of the bus it is subscribed to; ``get_metrics`` returns the counters and statistics."""
 
     naming: ClassVar[Naming] = GALAXY
 
@@ -104,10 +104,10 @@ class SessionMetricsObserver(IEventObserver):
         }
         self.metrics[f"{self.naming.noun}_modifications"].setdefault(plan_id, []).append(record)
 
-    # -- what follows from it ------------------------------------------------------------------------------------------
+    # -- statistics ----------------------------------------------------------------------------------------------------
 
     def get_metrics(self) -> dict[str, Any]:
-        """Everything that was counted, and the statistics of tasks, plans and modifications."""
+        """The counters, and the statistics of tasks, plans and modifications."""
         noun = self.naming.noun
         return {
             **self.metrics,
@@ -168,8 +168,8 @@ class SessionMetricsObserver(IEventObserver):
 
 
 def changes_between(old: Any, new: Any) -> dict[str, Any] | None:
-    """What was changed from one plan to another; None if one of them is not given."""
-    if not isinstance(old, LivingPlan) or not isinstance(new, LivingPlan):
+    """The changes from one plan to another; None if one of them is missing."""
+    if not isinstance(old, DocumentedPlan) or not isinstance(new, DocumentedPlan):
         return None
     edits = diff(Outline.of(old.plan), Outline.of(new.plan)).edits
     found: dict[str, list[Any]] = {
@@ -195,7 +195,7 @@ def _kind_of(found: dict[str, list[Any]], noun: str) -> str:
 
 
 def _statistics(plan: Any) -> dict[str, Any]:
-    return plan.get_statistics() if isinstance(plan, LivingPlan) else {}
+    return plan.get_statistics() if isinstance(plan, DocumentedPlan) else {}
 
 
 def _durations(timings: Iterable[dict[str, Any]]) -> list[float]:
@@ -207,7 +207,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 class PlanProgressObserver(IEventObserver):
-    """What ConstellationProgressObserver and OrionProgressObserver are, but for their names.
+    """The common part of ConstellationProgressObserver and OrionProgressObserver.
 
     The agent has the documented ``add_task_completion_event`` and ``add_constellation_completion_event``."""
 

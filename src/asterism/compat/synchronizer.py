@@ -1,14 +1,20 @@
-"""The documented synchronizer: tracks pending ends of tasks and merges the answers of agents.
+"""The documented synchronizer: tracks unanswered ends of tasks and merges the answers of agents.
 
-An end is registered within the step that records it. An answer (MODIFIED) is merged into the live plan on the spot,
-while everything is held; only then is the end no longer pending. An answer that comes after its timeout is merged like
-any other edit.
+An end is registered within the step that records it. An answer (MODIFIED) is merged into the live plan at once, while
+everything is held; only then does the end stop being pending. An answer after its timeout is merged like any other
+edit.
 
-An answer belongs to the plan that it names. If no plan of that name has the task, the task decides, as the documents
-have it: the answer goes to the one live run that waits for it. If there is none, or more than one, it is ignored with a
-warning.
+An answer belongs to the plan that it names. If that plan does not have the task, the answer goes to the only live run
+in which the task is pending, as the documents have it. With no such run, or several, it is ignored with a warning.
 
-Without an orchestrator it can be driven by hand: events in, ``merge_and_sync…`` when the merge is wanted.
+``merge_copy`` is a three-way merge of an agent's edited copy. The structure comes from the copy; progress always comes
+from the live plan, whatever state the copy claims for a task. The copy is compared with its base to find the changes:
+
+* a copy made in this process holds its base;
+* a copy read from JSON names the version it was written at, and the live plan remembers that version;
+* a newly built constellation is compared with the plan as it was when the answered task ended.
+
+Without an orchestrator a program can drive it by hand: pass events in, then call ``merge_and_sync…``.
 """
 
 from __future__ import annotations
@@ -17,29 +23,46 @@ import logging
 from collections.abc import Iterable, MutableMapping
 from typing import Any, ClassVar
 
-from asterism.compat.checked_changes import ModificationRejected
-from asterism.compat.copy_merge import merge_copy
-from asterism.compat.documented_events import TASK_ENDS, Event, PromptObserver, TaskEvent, untouched
-from asterism.compat.event_outlet import live_on
-from asterism.compat.living_plan import LivingPlan
-from asterism.compat.name_sets import GALAXY, Naming
+from asterism.compat.documented_names import GALAXY, Naming
+from asterism.compat.documented_plan import DocumentedPlan
+from asterism.compat.event_bus import PromptObserver, runs_on, untouched
 from asterism.compat.pending_ends import Key, Pending
-from asterism.compat.vocabulary import TaskStatus, is_more_advanced
-from asterism.core.plan.diff import Outline
+from asterism.compat.vocabulary import (
+    TASK_ENDS,
+    Event,
+    ModificationRejected,
+    TaskEvent,
+    TaskStatus,
+    is_more_advanced,
+    refusing,
+)
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.diff import Outline, merge
+from asterism.core.plan.edits import (
+    AddDependency,
+    AddTask,
+    Edit,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
+from asterism.core.plan.task import Dependency
 
 
 class PlanSynchronizer(PromptObserver):
-    """What ConstellationModificationSynchronizer and OrionModificationSynchronizer are, but for their names."""
+    """The common part of ConstellationModificationSynchronizer and OrionModificationSynchronizer."""
 
     naming: ClassVar[Naming] = GALAXY
 
     def __init__(self, orchestrator: Any, logger: logging.Logger | None = None) -> None:
         self.orchestrator = orchestrator
         self.logger = logger or logging.getLogger("asterism.compat.synchronizer")
-        self.pending = Pending(self._warn_of_silence)
-        self._live: dict[str, LivingPlan] = {}
-        self._current: LivingPlan | None = None
-        self._unmerged: tuple[LivingPlan, Outline | None] | None = None  # a copy that is not merged yet
+        self.pending = Pending(self._warn_of_timeout)
+        self._live: dict[str, DocumentedPlan] = {}
+        self._current: DocumentedPlan | None = None
+        self._unmerged: tuple[DocumentedPlan, Outline | None] | None = None  # a copy that is not merged yet
 
     # -- events -------------------------------------------------------------------------------------------------
 
@@ -72,20 +95,20 @@ class PlanSynchronizer(PromptObserver):
             self._live.clear()
 
     def _elsewhere(self, plan_id: str | None) -> bool:
-        """Whether another orchestrator on the same bus runs the plan. Its events are not for us."""
-        return plan_id not in self._live and plan_id in live_on(getattr(self.orchestrator, "event_bus", None))
+        """Whether another orchestrator on the same bus runs the plan; its events are ignored."""
+        return plan_id not in self._live and plan_id in runs_on(getattr(self.orchestrator, "event_bus", None))
 
-    def watch(self, live: LivingPlan) -> None:
-        """A run begins that is ours to look after."""
+    def watch(self, live: DocumentedPlan) -> None:
+        """Start to track a run of our orchestrator."""
         self._follow_loop()
         if self._unmerged is not None and not _same(self._unmerged[0], live):
-            self._unmerged = None  # it was meant for another run
+            self._unmerged = None  # it belongs to another run
         self.merge_and_sync(live)
         self._live[live.plan_id] = self._current = live
 
     def _started(self, event: Event) -> None:
         live = event.data.get(self.naming.noun)
-        if isinstance(live, LivingPlan) and live.runner is self.orchestrator and live.plan_id not in self._live:
+        if isinstance(live, DocumentedPlan) and live.runner is self.orchestrator and live.plan_id not in self._live:
             self.watch(live)
 
     def _task_ended(self, event: TaskEvent) -> None:
@@ -112,10 +135,10 @@ class PlanSynchronizer(PromptObserver):
                 self.pending.resolve(key, True)
 
     def _target(self, plan_ids: Iterable[str | None], tasks: tuple[str, ...]) -> str | None:
-        """The plan that an answer is for: one that it names and that has such a task, or the only one in which such a
-        task is pending, or one that it names and that is running. None if it cannot be told."""
+        """The plan of an answer: a named plan that has such a task, else the only plan in which such a task is pending,
+        else a named plan that is running. None if there is no such plan."""
         named = [plan_id for plan_id in plan_ids if plan_id]
-        runs = live_on(getattr(self.orchestrator, "event_bus", None))
+        runs = runs_on(getattr(self.orchestrator, "event_bus", None))
         plans = {plan_id: run.live for plan_id, run in runs.items()} | self._live
         for plan_id in named:
             live = plans.get(plan_id)
@@ -134,7 +157,7 @@ class PlanSynchronizer(PromptObserver):
     def _warn_of_stray(self, tasks: tuple[str, ...], plan_ids: Iterable[str | None]) -> None:
         waiting = self._waiting(tasks)
         if waiting and not any(self.pending.anywhere(task) for task in tasks):
-            return  # those that have it pending warn
+            return  # the synchronizers that have it pending warn
         names = ", ".join(repr(plan_id) for plan_id in dict.fromkeys(plan_ids) if plan_id) or "nothing"
         pending = ", ".join(map(repr, sorted(waiting)))
         where = f"it is pending in {pending}; name one of them" if pending else "no run waits for it"
@@ -143,70 +166,72 @@ class PlanSynchronizer(PromptObserver):
         )
 
     def _others(self) -> Iterable[PlanSynchronizer]:
-        """The other synchronizers that look after runs on the same bus."""
-        runs = live_on(getattr(self.orchestrator, "event_bus", None)).values()
+        """The other synchronizers of runs on the same bus."""
+        runs = runs_on(getattr(self.orchestrator, "event_bus", None)).values()
         found = {id(run.synchronizer): run.synchronizer for run in runs}
         return [one for one in found.values() if issubclass(type(one), PlanSynchronizer) and one is not self]
 
-    def _take(self, new: Any, live: LivingPlan | None, seen: Outline | None, tasks: tuple[str, ...]) -> None:
-        """Merge an agent's copy into the plan that is running, or keep it until the next merge."""
+    def _take(self, new: Any, live: DocumentedPlan | None, seen: Outline | None, tasks: tuple[str, ...]) -> None:
+        """Merge an agent's copy into the running plan, or store it until the next merge."""
         if new is None:
             return
-        if not isinstance(new, LivingPlan):
+        if not isinstance(new, DocumentedPlan):
             self.logger.warning("%s must be a %s, not %r", self.naming.new_key, self.naming.noun, new)
         elif live is None:
             self._current, self._unmerged = new, (new, seen)
         else:
             self._merge(live, new, seen, tasks)
 
-    def _merge(self, live: LivingPlan, new: LivingPlan, seen: Outline | None, tasks: tuple[str, ...] = ()) -> None:
+    def _merge(
+        self, live: DocumentedPlan, new: DocumentedPlan, seen: Outline | None, tasks: tuple[str, ...] = ()
+    ) -> None:
         self._current = live
         if new is live:
-            return  # it was changed in place, and each change was checked then
+            return  # it was changed in place, and each change was checked
         try:
             merge_copy(live, new, seen, tasks, self.logger)
         except ModificationRejected as rejected:
             self.logger.warning("the answer to %s was not applied to %s: %s", list(tasks), live.plan_id, rejected)
 
-    def _warn_of_silence(self, key: Key) -> None:
+    def _warn_of_timeout(self, key: Key) -> None:
         self.logger.warning("no answer to the end of %s in %s in time; the plan continues", key[1], key[0])
 
     def forget(self, plan_id: str) -> None:
-        """The run is over: drop its pending ends."""
+        """Drop the pending ends of a run that has ended."""
         self._live.pop(plan_id, None)
         self.pending.forget(plan_id)
 
     # -- the documented methods ----------------------------------------------------------------------------------------
 
     async def wait_for_pending_modifications(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is pending. False when something timed out; it is then no longer pending."""
+        """Wait until nothing is pending. False if an end timed out, which removes it."""
         return await self.pending.wait(timeout)
 
-    def merge_and_sync(self, live: LivingPlan) -> LivingPlan:
-        """The plan with the agent's last changes merged in. While it runs, that has happened already."""
+    def merge_and_sync(self, live: DocumentedPlan) -> DocumentedPlan:
+        """Merge the agent's last changes into the plan and return it. In a run they are merged already."""
         if self._unmerged is not None:
             (new, seen), self._unmerged = self._unmerged, None
             self._merge(live, new, seen)
         return live
 
-    def current(self) -> LivingPlan | None:
-        """The plan as it was last heard of: the live one, or an agent's copy that is still to be merged."""
+    def current(self) -> DocumentedPlan | None:
+        """The latest plan: the live plan, or an agent's copy that is not merged yet."""
         return self._current
 
     @property
-    def current_plan(self) -> LivingPlan | None:
+    def current_plan(self) -> DocumentedPlan | None:
         return self.current()
 
     @current_plan.setter
-    def current_plan(self, new: LivingPlan | None) -> None:
-        """An agent's copy, to be merged before the plan continues; None for nothing to merge."""
-        if new is not None and not isinstance(new, LivingPlan):
+    def current_plan(self, new: DocumentedPlan | None) -> None:
+        """Set an agent's copy, to be merged before the plan continues; None if there is nothing to merge."""
+        if new is not None and not isinstance(new, DocumentedPlan):
             raise TypeError(f"this takes a {self.naming.noun}, not {new!r}")
         self._unmerged = None if new is None or new in self._live.values() else (new, None)
         self._current = new
 
     def set_modification_timeout(self, timeout: float) -> None:
-        """How long an end may wait for its answer, in seconds, for ends from now on."""
+        """Set how many seconds a later end may wait for its answer."""
         if timeout <= 0:
             raise ValueError(f"a timeout is above 0, not {timeout}")
         self.pending.timeout = timeout
@@ -224,7 +249,7 @@ class PlanSynchronizer(PromptObserver):
         return dict(self.pending.stats)
 
     def clear_pending_modifications(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for all pending ends."""
         self.pending.expire(self.pending.ends)
 
     # -- private names that the documents show -------------------------------------------------------------------------
@@ -262,12 +287,72 @@ class PlanSynchronizer(PromptObserver):
         return is_more_advanced(state1, state2)
 
 
-def _same(one: LivingPlan, other: LivingPlan) -> bool:
+def _same(one: DocumentedPlan, other: DocumentedPlan) -> bool:
     return one.lineage == other.lineage or one.plan_id == other.plan_id
 
 
 def _task_ids(asked: Any) -> tuple[str, ...]:
-    """What ``on_task_id`` names: one task or several."""
+    """The tasks in ``on_task_id``: one or several."""
     if isinstance(asked, str):
         return (asked,) if asked else ()
     return tuple(task for task in asked if isinstance(task, str)) if isinstance(asked, Iterable) else ()
+
+
+def merge_copy(
+    live: DocumentedPlan, copy: DocumentedPlan, seen: Outline | None, triggers: tuple[str, ...], logger: logging.Logger
+) -> None:
+    """Apply the changes of ``copy`` to ``live``, all or none; then update the copy from the live plan.
+
+    ``seen`` is the plan as it was when the copy's author was asked. Raises ModificationRejected and changes nothing."""
+    _warn_of_claims(live.plan, copy.plan, logger)
+    base, base_version = _base(live, copy, seen)
+    wanted, overtaken = merge(live.plan, base, copy.plan)
+    if overtaken:
+        left_out = "; ".join(map(str, overtaken))
+        logger.warning("%s: left out, because the tasks have started or ended: %s", live.plan_id, left_out)
+    edits = tuple(edit for edit in wanted.edits if not _in_effect(live.plan, edit))
+    live.conditions.register_all(copy.conditions)
+    with live.reopened(), refusing():
+        batch = EditBatch(edits, "agent", f"the copy of {copy.plan_id!r}", base_version, triggers)
+        live.plan.apply(batch, live.plan.clock())
+    live.adopt(copy, edits)
+    if copy.runner is None:
+        copy.copy_from(live)
+        copy.lineage = live.lineage
+
+
+def _base(live: DocumentedPlan, copy: DocumentedPlan, seen: Outline | None) -> tuple[Outline, int | None]:
+    """The base of the copy, and the version of that base (None: unknown)."""
+    if copy.lineage == live.lineage:
+        known = copy.plan.origin or live.written(copy.stamp)
+        if known is not None:
+            return known, known.version
+    return seen or live.outline(), None
+
+
+def _in_effect(live: Constellation, edit: Edit) -> bool:
+    """Whether the plan already has the change of the edit."""
+    nodes = live.nodes
+    if isinstance(edit, AddTask):
+        return edit.task.id in nodes and nodes[edit.task.id].task == edit.task
+    if isinstance(edit, RemoveTask):
+        return edit.task_id not in nodes
+    if isinstance(edit, UpdateTask):
+        node = nodes.get(edit.task_id)
+        return node is not None and all(getattr(node.task, name) == value for name, value in edit.changes.items())
+    if isinstance(edit, AddDependency | UpdateDependency | RemoveDependency):
+        target = nodes.get(edit.target)
+        there = None if target is None else target.parents.get(edit.source)
+        if isinstance(edit, RemoveDependency):
+            return there is None
+        return there == Dependency(edit.source, edit.target, edit.on, edit.when)
+    return False  # a task cannot be cancelled through a copy
+
+
+def _warn_of_claims(live: Constellation, copy: Constellation, logger: logging.Logger) -> None:
+    for task_id, node in copy.nodes.items():
+        if task_id not in live.nodes:
+            continue
+        claimed, known = TaskStatus(node.status), TaskStatus(live.nodes[task_id].status)
+        if is_more_advanced(claimed, known):
+            logger.warning("%s: the copy says that %r is %s; it is %s", live.id, task_id, claimed, known)

@@ -10,27 +10,26 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from asterism.compat import manual_steps, plan_records
-from asterism.compat.checked_changes import refuse, refusing
-from asterism.compat.private_names import ReadOnly
-from asterism.compat.record_models import TaskStarSchema, checked
+from asterism.compat import manual_progress, plan_records
+from asterism.compat.documented_names import ReadOnly
+from asterism.compat.plan_records import TaskStarSchema, checked
 from asterism.compat.task_star_fields import Home, StarSpec
-from asterism.compat.vocabulary import TERMINAL, DeviceManager, ExecutionResult, TaskStatus, member
+from asterism.compat.vocabulary import TERMINAL, DeviceManager, ExecutionResult, TaskStatus, member, refuse, refusing
 from asterism.core.plan import status as core
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import CancelTask
 from asterism.core.plan.node import Node
 
 DEFAULT_TIMEOUT = 1000.0
-"""The timeout passed to a device manager for a task without one, in seconds."""
+"""The timeout in seconds that a device manager gets for a task without a timeout."""
 
 
 class TaskStar(StarSpec):
-    """One task. Give it to a constellation with ``add_task``; from then on it shows how far it has come there."""
+    """One task. After ``add_task`` of a constellation it shows its progress there."""
 
     @classmethod
     def of(cls, plan: Constellation, node: Node, home: Home, created: datetime) -> TaskStar:
-        """The handle of a node that is in a constellation already."""
+        """Make the handle of a node of a constellation."""
         star = cls.__new__(cls)
         star._errors = []
         star._begin(created)
@@ -38,16 +37,16 @@ class TaskStar(StarSpec):
         return star
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskStar:
-        """The same task in the same state, on its own."""
+        """The same task in the same state, in no constellation."""
         twin = TaskStar.__new__(TaskStar)
         twin._errors = []
         twin._begin(self._created)
-        twin.stand_alone(self.node.task)
+        twin.detach(self.node.task)
         twin.invalid = dict(self.invalid)
-        manual_steps.carry(self.node, twin.plan, twin.node)
+        manual_progress.carry(self.node, twin.plan, twin.node)
         return twin
 
-    # -- how far it has come -------------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> TaskStatus:
@@ -95,32 +94,32 @@ class TaskStar(StarSpec):
 
     @property
     def prerequisites(self) -> frozenset[str]:
-        """The tasks that this one still waits for."""
+        """The tasks that this task still waits for."""
         nodes = self.plan.nodes
         return frozenset(s for s, d in self.node.parents.items() if not nodes[s].satisfies(d, self.node))
 
     @property
     def dependents(self) -> frozenset[str]:
-        """The tasks that wait for this one."""
+        """The tasks that wait for this task."""
         return frozenset(self.node.children)
 
     @property
     def retries_used(self) -> int:
-        """How many times it was tried again, or is about to be."""
+        """The number of retries, including a pending one."""
         attempts = self.node.attempts
         return attempts if self.node.status is core.PENDING else max(0, attempts - 1)
 
     # -- by hand: for plans that no orchestrator runs ------------------------------------------------------------------
 
     def start_execution(self) -> None:
-        """It has started. Refused when it is not ready."""
-        manual_steps.start(self.plan, self.node, self.target_device_id)
+        """Record that it has started. Refused when it is not ready."""
+        manual_progress.start(self.plan, self.node, self.target_device_id)
 
     def complete_with_success(self, result: Any) -> None:
-        manual_steps.finish(self.plan, self.node, core.COMPLETED, result)
+        manual_progress.finish(self.plan, self.node, core.COMPLETED, result)
 
     def complete_with_failure(self, error: BaseException | None) -> None:
-        manual_steps.finish(self.plan, self.node, core.FAILED, None, error)
+        manual_progress.finish(self.plan, self.node, core.FAILED, None, error)
 
     def should_retry(self) -> bool:
         """Whether it has failed and ``retry_count`` allows another attempt."""
@@ -128,19 +127,19 @@ class TaskStar(StarSpec):
         return self.node.status is core.FAILED and failures <= self.node.task.retries
 
     def retry(self) -> None:
-        """Make a failed task pending again. In a run the orchestrator does that, as often as ``retry_count`` says."""
+        """Make a failed task pending again. In a run the orchestrator does that, up to ``retry_count`` times."""
         if not self.should_retry():
             why = "its retries are used up" if self.node.status is core.FAILED else f"it is {self.status}, not failed"
             raise refuse("progress", f"task {self.task_id!r} cannot be retried: {why}")
-        manual_steps.reset(self.plan, self.node)
+        manual_progress.reset(self.plan, self.node)
 
     def cancel(self) -> None:
-        """Cancel it, or stop it if it runs; also while an orchestrator runs it."""
+        """Cancel it, or stop it if it is running; also allowed while an orchestrator runs the plan."""
         with refusing():
             self.edit(CancelTask(self.task_id, "cancelled by hand"))
 
     async def execute(self, device_manager: DeviceManager) -> ExecutionResult:
-        """Have the device manager carry it out on its device. An exception becomes a failed result."""
+        """Execute it on its device through the device manager. An exception becomes a failed result."""
         device = self.target_device_id
         if device is None:
             raise ValueError(f"task {self.task_id!r} has no device: set target_device_id")
@@ -163,14 +162,14 @@ class TaskStar(StarSpec):
 
     def add_dependency(self, task_id: str) -> None:
         """Wait for another task of the same constellation, by an unconditional line."""
-        self._constellation().tie(task_id, self.task_id)
+        self._constellation().add_unconditional(task_id, self.task_id)
 
     def remove_dependency(self, task_id: str) -> None:
-        self._constellation().untie(task_id, self.task_id)
+        self._constellation().remove_line(task_id, self.task_id)
 
     def add_dependent(self, task_id: str) -> None:
         """Make another task of the same constellation wait for this one."""
-        self._constellation().tie(self.task_id, task_id)
+        self._constellation().add_unconditional(self.task_id, task_id)
 
     def _constellation(self) -> Home:
         if self.home is None:
@@ -185,7 +184,7 @@ class TaskStar(StarSpec):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The task that ``to_dict`` wrote, with its progress, in no constellation."""
+        """Read a task that ``to_dict`` wrote, with its progress; it is in no constellation."""
         with refusing():
             return plan_records.star_from_dict(cls, data)
 
@@ -222,7 +221,7 @@ class TaskStar(StarSpec):
     def _status(self, value: TaskStatus | str) -> None:
         status = member(TaskStatus, value)
         pending = status in (TaskStatus.PENDING, TaskStatus.WAITING_DEPENDENCY)
-        manual_steps.state(self.plan, self.node, core.PENDING if pending else core.TaskStatus(status))
+        manual_progress.state(self.plan, self.node, core.PENDING if pending else core.TaskStatus(status))
 
     @property
     def _result(self) -> Any:
@@ -230,7 +229,7 @@ class TaskStar(StarSpec):
 
     @_result.setter
     def _result(self, value: Any) -> None:
-        manual_steps.note(self.plan, self.node, value=value)
+        manual_progress.note(self.plan, self.node, value=value)
 
     @property
     def _error(self) -> BaseException | None:
@@ -238,7 +237,7 @@ class TaskStar(StarSpec):
 
     @_error.setter
     def _error(self, value: BaseException | None) -> None:
-        manual_steps.note(self.plan, self.node, error=value)
+        manual_progress.note(self.plan, self.node, error=value)
 
     @property
     def _execution_start_time(self) -> datetime | None:
@@ -246,7 +245,7 @@ class TaskStar(StarSpec):
 
     @_execution_start_time.setter
     def _execution_start_time(self, value: datetime | None) -> None:
-        manual_steps.note(self.plan, self.node, started_at=None if value is None else value.timestamp())
+        manual_progress.note(self.plan, self.node, started_at=None if value is None else value.timestamp())
 
     @property
     def _execution_end_time(self) -> datetime | None:
@@ -254,7 +253,7 @@ class TaskStar(StarSpec):
 
     @_execution_end_time.setter
     def _execution_end_time(self, value: datetime | None) -> None:
-        manual_steps.note(self.plan, self.node, ended_at=None if value is None else value.timestamp())
+        manual_progress.note(self.plan, self.node, ended_at=None if value is None else value.timestamp())
 
 
 def moment(seconds: float | None) -> datetime | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar, overload
 from uuid import uuid4
 
-from asterism.compat import manual_steps
-from asterism.compat.checked_changes import refusing
-from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.task_fields import RETRY_DELAY, changes_of, invalid_values, needs_of
-from asterism.compat.vocabulary import DeviceType, TaskConfiguration, TaskPriority, member
+from asterism.compat import manual_progress
+from asterism.compat.documented_names import Alias, ReadOnly
+from asterism.compat.vocabulary import DeviceType, TaskConfiguration, TaskPriority, member, refusing
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, UpdateTask
@@ -20,19 +18,71 @@ from asterism.core.plan.task import Priority, Task
 
 Value = TypeVar("Value")
 
+RETRY_DELAY = 0.1
+"""The first delay before a task is tried again, in seconds; it doubles from attempt to attempt."""
+
+_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "description": ("description", lambda value: value),
+    "task_description": ("description", lambda value: value),
+    "timeout": ("timeout", lambda value: value),
+    "retry_count": ("retries", lambda value: value),
+    "priority": ("priority", lambda value: Priority(member(TaskPriority, value))),
+    "target_device_id": ("device", lambda value: value),
+}
+"""Documented name -> field of the core's task, and the conversion of its value."""
+
+_DATA: dict[str, Callable[[Any], Any]] = {
+    "name": lambda value: value,
+    "tips": lambda value: None if value is None else tuple(value),
+    "device_type": lambda value: None if value is None else member(DeviceType, value),
+    "task_data": lambda value: dict(value or {}),
+    "expected_output_type": lambda value: value,
+}
+"""Fields stored inside ``data``, because the core's task does not have them."""
+
+
+def changes_of(task: Task, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate documented fields into changes of the core's task. Raises ValueError for an unknown name."""
+    unknown = [name for name in fields if name not in _FIELDS and name not in _DATA]
+    if unknown:
+        known = ", ".join(sorted({*_FIELDS, *_DATA}))
+        raise ValueError(f"a task has no field {', '.join(map(repr, unknown))}; its fields are {known}")
+    changes = {_FIELDS[name][0]: _FIELDS[name][1](value) for name, value in fields.items() if name in _FIELDS}
+    data = {name: _DATA[name](value) for name, value in fields.items() if name in _DATA}
+    if data:
+        changes["data"] = {**task.data, **data}
+    if "device_type" in data:
+        changes["needs"] = needs_of(data["device_type"])
+    return changes
+
+
+def needs_of(kind: DeviceType | None) -> frozenset[str]:
+    """The capability for a device type."""
+    return frozenset() if kind is None else frozenset({f"serve as {kind}"})
+
+
+def invalid_values(timeout: Any, retry_count: Any) -> dict[str, Any]:
+    """The values that the core would refuse. The documented constructor accepts them, and ``validate`` reports them."""
+    found: dict[str, Any] = {}
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
+        found["timeout"] = timeout
+    if type(retry_count) is not int or retry_count < 0:
+        found["retry_count"] = retry_count
+    return found
+
 
 class Home(Protocol):
     """The constellation that a star belongs to."""
 
     def apply(self, *edits: Edit) -> Applied: ...
 
-    def tie(self, source: str, target: str) -> None: ...
+    def add_unconditional(self, source: str, target: str) -> None: ...
 
-    def untie(self, source: str, target: str) -> None: ...
+    def remove_line(self, source: str, target: str) -> None: ...
 
 
 class _Spec(Generic[Value]):
-    """An attribute that is kept in the core's task, as a field of it or inside its ``data``."""
+    """An attribute stored in the core's task, as a field or inside its ``data``."""
 
     def __init__(self, field: str | None = None) -> None:
         self._field = field
@@ -59,7 +109,7 @@ class _Spec(Generic[Value]):
 
 
 class StarSpec:
-    """The asking half of a TaskStar."""
+    """The part of a TaskStar that describes the work; TaskStar adds its progress."""
 
     name = _Spec[str]()
     description = _Spec[str]("description")
@@ -68,7 +118,7 @@ class StarSpec:
     expected_output_type = _Spec["str | None"]()
 
     invalid: dict[str, Any]
-    """Values that no plan would take; ``validate`` names them."""
+    """Values that every plan would refuse; ``validate`` reports them."""
 
     def __init__(
         self,
@@ -88,14 +138,14 @@ class StarSpec:
         task_id = task_id or str(uuid4())
         kind = None if device_type is None else member(DeviceType, device_type)
         delay = RETRY_DELAY
-        if config is not None:  # what it says comes before the other arguments
+        if config is not None:  # it takes precedence over the other arguments
             timeout, retry_count = config.timeout or timeout, config.retry_count or retry_count
             priority, delay = config.priority or priority, config.retry_delay
             task_data = {**(task_data or {}), **config.metadata}
         invalid = invalid_values(timeout, retry_count)
         self._errors: list[str] = []
         self._begin(datetime.now(UTC))
-        self.stand_alone(
+        self.detach(
             Task(
                 task_id,
                 description=description,
@@ -123,14 +173,14 @@ class StarSpec:
         self._created, self._edited = created, created
 
     def restore(self, created: datetime, edited: datetime) -> None:
-        """When it was made and last edited, as it was written."""
+        """Set the times of its creation and last edit, read from a record."""
         self._created, self._edited = created, edited
 
     def bind(self, plan: Constellation, node: Node, home: Home | None) -> None:
         self.plan, self.node, self.home = plan, node, home
 
-    def stand_alone(self, task: Task) -> None:
-        """Belong to no constellation, with nothing done yet."""
+    def detach(self, task: Task) -> None:
+        """Leave its constellation; the task is pending again."""
         plan = Constellation("star")
         plan.add(task)
         self.bind(plan, plan.nodes[task.id], None)
@@ -143,12 +193,12 @@ class StarSpec:
         self._edited = datetime.now(UTC)
 
     def edit(self, edit: Edit) -> None:
-        """Change the plan that it is in, or its own."""
+        """Edit its constellation, or its own plan if it has none."""
         if self.home is not None:
             self.home.apply(edit)
             return
         if self.plan.owner is None:
-            manual_steps.reopen(self.plan)
+            manual_progress.reopen(self.plan)
         self.plan.edit([edit])
 
     # -- the work --------------------------------------------------------------------------------------------
@@ -178,9 +228,9 @@ class StarSpec:
 
     @property
     def target_device_id(self) -> str | None:
-        """The device that has the task, or the one that it asks for."""
+        """The device that has the task, or the one that it requests."""
         device = self.node.device
-        return device if device is not None and device != manual_steps.BY_HAND else self.node.task.device
+        return device if device is not None and device != manual_progress.BY_HAND else self.node.task.device
 
     @target_device_id.setter
     def target_device_id(self, value: str | None) -> None:
@@ -212,16 +262,16 @@ class StarSpec:
         self.update(task_data={**self.task_data, **data})
 
     def to_request_string(self) -> str:
-        """What a device is asked for: the description, then the tips, one a line."""
+        """The request to a device: the description, then the tips, one per line."""
         tips = self.tips
         lines = [f"Task Description: {self.description}"]
         return "\n".join([*lines, "Tips for Completion:", *(f" - {tip}" for tip in tips)] if tips else lines)
 
     def validate(self) -> bool:
-        """Whether all that a task should have is there and makes sense."""
+        """Whether all required fields are set and valid."""
         self._errors = [
-            said
-            for wrong, said in (
+            message
+            for wrong, message in (
                 (not self.name, "Task name must be a non-empty string"),
                 (not self.description, "Task description must be a non-empty string"),
                 ("timeout" in self.invalid, "Timeout must be a positive number"),
@@ -232,7 +282,7 @@ class StarSpec:
         return not self._errors
 
     def get_validation_errors(self) -> list[str]:
-        """What the last ``validate`` found."""
+        """The errors of the last ``validate``."""
         return list(self._errors)
 
     # -- private names that the documents show -------------------------------------------------------------------------

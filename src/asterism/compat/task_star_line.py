@@ -1,7 +1,7 @@
 """The documented dependency (TaskStarLine), and conditions as Python functions.
 
-The core knows a condition as text. Each function is kept under a text of its own in the ``Conditions`` of its plan; a
-copy of the plan carries the same text, so the function is found again when the copy comes back, even by way of JSON.
+In the core a condition is text. The ``Conditions`` of a plan store each function under its own text. A copy of the plan
+has the same text, so the function is found again when the copy comes back, even through JSON.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any, Protocol, Self
 from uuid import uuid4
 
 from asterism.compat import plan_records
-from asterism.compat.checked_changes import refuse
-from asterism.compat.private_names import Alias, ReadOnly
-from asterism.compat.record_models import TaskStarLineSchema, checked
-from asterism.compat.vocabulary import DependencyType, ExecutionResult, member
+from asterism.compat.documented_names import Alias, ReadOnly
+from asterism.compat.plan_records import TaskStarLineSchema, checked
+from asterism.compat.vocabulary import DependencyType, ExecutionResult, member, refuse
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.status import TaskStatus
 from asterism.core.plan.task import Dependency
@@ -50,7 +49,7 @@ class TaskStarLine:
     ) -> None:
         self._id = line_id or str(uuid4())
         self._ends = (from_task_id, to_task_id)
-        self._said = condition_description or ""
+        self._description = condition_description or ""
         self._facts = dict(metadata or {})
         self.home: Home | None = None
         self._type = member(DependencyType, dependency_type)
@@ -76,10 +75,10 @@ class TaskStarLine:
     def _name_condition(self) -> str | None:
         if self._evaluator is None:
             return None
-        said = self.condition_description or getattr(self._evaluator, "__name__", "condition")
-        return f"{said} #{uuid4().hex[:12]}"
+        label = self.condition_description or getattr(self._evaluator, "__name__", "condition")
+        return f"{label} #{uuid4().hex[:12]}"
 
-    # -- what it joins -------------------------------------------------------------------------------------------------
+    # -- tasks ---------------------------------------------------------------------------------------------------------
 
     @property
     def line_id(self) -> str:
@@ -105,17 +104,17 @@ class TaskStarLine:
 
     @property
     def dependency(self) -> Dependency:
-        """What the core is to know. Raises ValueError for a task that waits for itself."""
+        """The line as a dependency of the core. Raises ValueError for a task that waits for itself."""
         return self.as_dependency(self._type, self._condition)
 
     def as_dependency(self, kind: DependencyType, condition: str | None) -> Dependency:
-        """The same edge as another kind of line would be."""
+        """The dependency of the core for another type or condition."""
         if kind is DependencyType.CONDITIONAL and condition is not None:
             return Dependency(*self._ends, "completion", condition)
         success = kind in (DependencyType.SUCCESS_ONLY, DependencyType.CONDITIONAL)
         return Dependency(*self._ends, "success" if success else "completion")
 
-    # -- what it waits for ---------------------------------------------------------------------------------------------
+    # -- type and condition --------------------------------------------------------------------------------------------
 
     @property
     def dependency_type(self) -> DependencyType:
@@ -138,7 +137,7 @@ class TaskStarLine:
         return self._evaluator
 
     def set_condition_evaluator(self, evaluator: Evaluator) -> None:
-        """Judge by another function from now on."""
+        """Use another function from now on."""
         before = self._evaluator, self._condition
         self._evaluator = evaluator
         self._condition = self._name_condition()
@@ -153,11 +152,11 @@ class TaskStarLine:
 
     @property
     def condition_description(self) -> str:
-        return self._said
+        return self._description
 
     @condition_description.setter
     def condition_description(self, value: str) -> None:
-        self._said = value
+        self._description = value
         self._touch()
 
     @property
@@ -175,15 +174,15 @@ class TaskStarLine:
     # -- whether it is satisfied ---------------------------------------------------------------------------------------
 
     def is_satisfied(self, completed_tasks: Collection[str] | None = None) -> bool:
-        """Whether the task before is among ``completed_tasks``. Without these: what the plan says, or, of a line in no
-        plan, what ``evaluate_condition`` or ``mark_satisfied`` said last."""
+        """Whether the task before is among ``completed_tasks``. Without these: the verdict of the plan or, for a line
+        in no plan, the last result of ``evaluate_condition`` or ``mark_satisfied``."""
         if completed_tasks is not None:
             return self.from_task_id in completed_tasks
         return self.last_evaluation_result is True
 
     def evaluate_condition(self, prerequisite_result: Any) -> bool:
-        """Whether such a result would satisfy the line; None stands for a failure. It changes nothing in a plan, which
-        judges by itself when the task ends."""
+        """Whether such a result would satisfy the line; None means a failure. It changes nothing in a plan: the plan
+        evaluates the condition itself when the task ends."""
         if self._type in (DependencyType.UNCONDITIONAL, DependencyType.COMPLETION_ONLY):
             holds = True
         elif self._type is DependencyType.CONDITIONAL and self._evaluator is not None:
@@ -234,28 +233,28 @@ class TaskStarLine:
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    def twin(self) -> TaskStarLine:
+    def detached_copy(self) -> TaskStarLine:
         """The same line, outside any plan."""
         twin = TaskStarLine(self.from_task_id, self.to_task_id, line_id=self.line_id)
-        twin.imitate(self)
+        twin.copy_from(self)
         return twin
 
-    def imitate(self, other: TaskStarLine) -> None:
-        """Mean what another line between the same tasks means."""
-        self._said, self._facts = other._said, dict(other._facts)
+    def copy_from(self, other: TaskStarLine) -> None:
+        """Take over all fields of another line between the same tasks."""
+        self._description, self._facts = other._description, dict(other._facts)
         self._type, self._evaluator, self._condition = other._type, other._evaluator, other._condition
         self._created, self._edited, self._evaluated = other._created, other._edited, other._evaluated
 
     def renamed(self) -> None:
-        """Take a new id: two plans were merged that use this one for different tasks."""
+        """Take a new id, because two merged plans use this id for different tasks."""
         self._id = str(uuid4())
 
     def restore(self, created: datetime, edited: datetime, evaluated: tuple[bool, datetime] | None) -> None:
-        """What was written of it, read again."""
+        """Set what a record says of its times and its last evaluation."""
         self._created, self._edited, self._evaluated = created, edited, evaluated
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskStarLine:
-        return self.twin()
+        return self.detached_copy()
 
     # -- JSON ----------------------------------------------------------------------------------------------------------
 
@@ -265,7 +264,7 @@ class TaskStarLine:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The line that ``to_dict`` wrote, in no plan. Its function has to be set again."""
+        """Read a line that ``to_dict`` wrote; it is in no plan. Its function has to be set again."""
         return plan_records.line_from_dict(cls, data)
 
     def to_json(self, save_path: str | None = None) -> str:
@@ -305,31 +304,31 @@ class TaskStarLine:
 
 
 class Lines:
-    """The lines of a plan, found by their own id and by the pair of tasks that they join."""
+    """The lines of a plan, by their id and by their pair of tasks."""
 
     def __init__(self) -> None:
         self._by_pair: dict[tuple[str, str], TaskStarLine] = {}
         self._by_id: dict[str, TaskStarLine] = {}
 
     def add(self, line: TaskStarLine, home: Home) -> None:
-        """Take a line in; one that has another home stays there and is copied."""
-        line = line if line.home is None else line.twin()
-        if line.line_id in self._by_id:  # two plans were merged that use the id for different tasks
+        """Add a line. A line of another plan stays there and is copied."""
+        line = line if line.home is None else line.detached_copy()
+        if line.line_id in self._by_id:  # two merged plans use the id for different tasks
             line.renamed()
         line.home = home
         self._by_pair[line.from_task_id, line.to_task_id] = self._by_id[line.line_id] = line
 
     def take_over(self, line: TaskStarLine, home: Home) -> None:
-        """Have what another plan has. A line that is here already stays the same object."""
+        """Take over a line of another plan. A line that exists here stays the same object."""
         here = self._by_pair.get((line.from_task_id, line.to_task_id))
         if here is not None and here.line_id == line.line_id:
-            here.imitate(line)
+            here.copy_from(line)
         else:
             self.drop(line.from_task_id, line.to_task_id)
-            self.add(line.twin(), home)
+            self.add(line.detached_copy(), home)
 
     def keep(self, plan: Constellation) -> None:
-        """Drop the lines that join tasks which the plan no longer joins."""
+        """Drop the lines whose dependency is no longer in the plan."""
         for source, target in tuple(self._by_pair):
             node = plan.nodes.get(target)
             if node is None or source not in node.parents:
@@ -355,23 +354,23 @@ class Lines:
 
 
 class Conditions:
-    """Judges conditions for an orchestrator: functions by the text under which they are known."""
+    """Evaluates conditions for an orchestrator: functions by their text."""
 
     def __init__(self) -> None:
         self._evaluators: dict[str, Evaluator] = {}
 
-    def learn(self, condition: str | None, evaluator: Evaluator | None) -> None:
+    def register(self, condition: str | None, evaluator: Evaluator | None) -> None:
         if condition is not None and evaluator is not None:
             self._evaluators[condition] = evaluator
 
-    def learn_from(self, other: Conditions) -> None:
+    def register_all(self, other: Conditions) -> None:
         self._evaluators |= other._evaluators
 
     def check(self, text: str) -> str | None:
         return None if text in self._evaluators else "no condition_evaluator is known for it; set one on its line"
 
     def evaluate(self, text: str, status: TaskStatus, result: Any) -> bool | str:
-        """What the function says of the task's result; of a failed task it is asked about None."""
+        """The function's verdict on the task's result; the result of a failed task is None."""
         evaluator = self._evaluators.get(text)
         if evaluator is None:
             return f"{text!r} is not known here"
@@ -379,10 +378,11 @@ class Conditions:
 
 
 def evaluated(evaluator: Evaluator, result: Any, text: str) -> bool:
-    """What a function says of a result.
+    """Whether a function accepts a result.
 
-    The documentation shows functions of what the device returned, its code hands over the ExecutionResult around that.
-    Both work: the first is tried, and after an exception the second. If both raise, that counts as false."""
+    The documentation shows functions of the value that the device returned; its code passes the ExecutionResult around
+    that value. Both work: the value is tried first, and the ExecutionResult after an exception. If both raise, the
+    condition is false."""
     raised: Exception | None = None
     for subject in [result.result, result] if isinstance(result, ExecutionResult) else [result]:
         try:

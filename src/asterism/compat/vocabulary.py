@@ -1,16 +1,19 @@
-"""Enumerations and small types of the documented API: states, kinds, execution results.
+"""The plain types of the documented API: states, kinds, execution results, events, refusals.
 
-The enumerations of text are text themselves, so a status compares equal to its name whether the other side is a member
-or a string.
+The text enumerations are strings, so a status compares equal to its name, whether that is a member or a string.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, IntEnum, StrEnum
 from typing import Any, Protocol, TypeVar
+
+from asterism.core.errors import AsterismError, EditRejected, Violation
 
 
 class TaskStatus(StrEnum):
@@ -52,7 +55,7 @@ class DeviceType(StrEnum):
 
 
 class ConstellationState(StrEnum):
-    """``CANCELLED`` is not in the documented list, which has no true word for a run that was called off."""
+    """``CANCELLED`` is not in the documented list, which has no word for a cancelled run."""
 
     CREATED = "created"
     READY = "ready"
@@ -73,7 +76,7 @@ STATE_LEVELS: dict[TaskStatus, int] = {
     TaskStatus.FAILED: 3,
     TaskStatus.CANCELLED: 3,
 }
-"""How far a task has come. All ends are equally far."""
+"""Progress of a task; all end states are on one level."""
 
 
 def is_more_advanced(one: TaskStatus, other: TaskStatus) -> bool:
@@ -82,7 +85,7 @@ def is_more_advanced(one: TaskStatus, other: TaskStatus) -> bool:
 
 @dataclass
 class ExecutionResult:
-    """What a device manager answers. ``status`` is a TaskStatus or its text, ``error`` an exception or a message."""
+    """The answer of a device manager. ``status`` is a TaskStatus or its text, ``error`` an exception or a message."""
 
     task_id: str
     status: TaskStatus | str
@@ -94,7 +97,7 @@ class ExecutionResult:
 
     @classmethod
     def of(cls, task_id: str, answer: Any) -> ExecutionResult:
-        """What a device manager answered, also with a class of its own that has the same fields."""
+        """Convert the answer of a device manager, which may be of another class with the same fields."""
         if isinstance(answer, ExecutionResult):
             return answer
         if not hasattr(answer, "status"):
@@ -125,7 +128,7 @@ class TaskConfiguration:
 
 
 class DeviceManager(Protocol):
-    """What the orchestrator needs of a device manager."""
+    """The methods of a device manager that the orchestrator calls."""
 
     async def assign_task_to_device(
         self, *, task_id: str, device_id: str, task_description: str, task_data: dict[str, Any], timeout: float
@@ -137,13 +140,13 @@ class DeviceManager(Protocol):
 
 
 class TaskFailed(RuntimeError):
-    """A device manager reported a failure in words, not as an exception. ``execution`` is all it said."""
+    """A device manager reported a failure as text, not as an exception. ``execution`` is its whole answer."""
 
     def __init__(self, execution: ExecutionResult) -> None:
         self.execution = execution
         status = getattr(execution.status, "value", execution.status)
-        said = execution.error if execution.error is not None else execution.result
-        super().__init__(str(said) if said is not None else f"the device reported {status!r} and no reason")
+        reason = execution.error if execution.error is not None else execution.result
+        super().__init__(str(reason) if reason is not None else f"the device reported {status!r} and no reason")
 
 
 AnyEnum = TypeVar("AnyEnum", bound=Enum)
@@ -154,3 +157,114 @@ def member(kind: type[AnyEnum], value: Any) -> AnyEnum:
     if isinstance(value, str) and value.upper() in kind.__members__:
         return kind[value.upper()]
     return kind(value)
+
+
+class EventType(Enum):
+    TASK_STARTED = "task_started"
+    TASK_COMPLETED = "task_completed"
+    TASK_FAILED = "task_failed"
+    CONSTELLATION_STARTED = "constellation_started"
+    CONSTELLATION_COMPLETED = "constellation_completed"
+    CONSTELLATION_FAILED = "constellation_failed"
+    CONSTELLATION_MODIFIED = "constellation_modified"
+    ORION_STARTED = "orion_started"
+    ORION_COMPLETED = "orion_completed"
+    ORION_FAILED = "orion_failed"
+    ORION_MODIFIED = "orion_modified"
+    AGENT_RESPONSE = "agent_response"
+    AGENT_ACTION = "agent_action"
+    DEVICE_CONNECTED = "device_connected"
+    DEVICE_DISCONNECTED = "device_disconnected"
+    DEVICE_STATUS_CHANGED = "device_status_changed"
+
+
+TASK_ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED})
+
+
+@dataclass
+class Event:
+    event_type: EventType
+    source_id: str
+    timestamp: float
+    data: dict[str, Any]
+
+
+@dataclass
+class TaskEvent(Event):
+    task_id: str
+    status: str
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass
+class ConstellationEvent(Event):
+    constellation_id: str
+    constellation_state: str
+    new_ready_tasks: list[str] | None = None
+
+
+@dataclass
+class OrionEvent(Event):
+    orion_id: str
+    orion_state: str
+    new_ready_tasks: list[str] | None = None
+
+
+@dataclass
+class AgentEvent(Event):
+    """An agent's response (``AGENT_RESPONSE``) or action (``AGENT_ACTION``). Only agents publish these."""
+
+    agent_name: str
+    agent_type: str
+    output_type: str
+    output_data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class DeviceEvent(Event):
+    """A device connected or disconnected while a plan was running. ``all_devices`` holds the profile of each."""
+
+    device_id: str
+    device_status: str
+    device_info: Any = None
+    all_devices: dict[str, Any] = field(default_factory=dict)
+
+
+class IEventObserver(ABC):
+    @abstractmethod
+    async def on_event(self, event: Event) -> None:
+        """Called with one event after the other, in the order in which they were published."""
+
+
+class IEventPublisher(ABC):
+    @abstractmethod
+    def subscribe(self, observer: IEventObserver, event_types: Iterable[EventType] | None = None) -> None: ...
+
+    @abstractmethod
+    def unsubscribe(self, observer: IEventObserver) -> None: ...
+
+    @abstractmethod
+    async def publish_event(self, event: Event) -> None: ...
+
+
+class ModificationRejected(EditRejected, ValueError):
+    """A refused change; ``violations`` lists every reason."""
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Raise errors of the core as ModificationRejected."""
+    try:
+        yield
+    except ModificationRejected:
+        raise
+    except EditRejected as rejected:
+        raise ModificationRejected(rejected.violations) from rejected
+    except AsterismError as error:
+        raise ModificationRejected([Violation(None, "invalid", str(error))]) from error
+
+
+def refuse(rule: str, why: str) -> ModificationRejected:
+    """The error for a change that breaks one rule."""
+    return ModificationRejected([Violation(None, rule, why)])

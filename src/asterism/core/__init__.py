@@ -11,6 +11,6 @@ a replayed journal gives the same plan.
 - ``errors.py`` lists every error that Asterism raises on purpose. ``history.py`` is an entry of a story,
   ``json_values.py`` checks what counts as JSON.
 
-Rules: ``core`` imports no other package. A status changes only by the tables in ``plan/status.py`` and ``run/run.py``.
-Every branch is covered by tests.
+Rules: ``core`` imports no other package; ``plan`` imports nothing of ``run``, and ``run`` only ``plan/task.py``. A
+status changes only by the tables in ``plan/status.py`` and ``run/run.py``. Every branch is covered by tests.
 """

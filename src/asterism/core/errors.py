@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from asterism.core.history import Entry
@@ -79,8 +79,19 @@ class CycleFound(PlanError):
         super().__init__(f"this dependency would close a cycle: {' -> '.join(path)}")
 
 
+class FieldProblem(NamedTuple):
+    """A problem of one field, as a sentence. ``field`` is empty if it is about several fields."""
+
+    field: str
+    text: str
+
+
 class InvalidTask(PlanError, ValueError):
-    """A task or dependency contradicts itself."""
+    """A task or dependency contradicts itself. ``problems`` has each problem of the fields, if they are the reason."""
+
+    def __init__(self, message: str, problems: Sequence[FieldProblem] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +113,9 @@ class Violation:
 
 
 class InvalidWorkflow(AsterismError, ValueError):
-    """A workflow contradicts itself. ``problems`` has a sentence for each contradiction, if there are several."""
+    """A workflow contradicts itself. ``problems`` has each problem of the fields, if they are the reason."""
 
-    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, problems: Sequence[FieldProblem] = ()) -> None:
         self.problems = tuple(problems)
         super().__init__(message)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from asterism.core.errors import NotJson
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""The empty object, shared and immutable."""
 
 _SCALARS = frozenset({type(None), bool, int, str})
 MAX_DEPTH = 200  # the json module fails near the recursion limit of Python; this fails earlier, with a clear message

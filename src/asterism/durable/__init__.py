@@ -36,7 +36,7 @@ Invariants:
 - A started task has exactly one run, whose key names the plan, the task and the epoch.
 - If another process changed a run that was about to end, ``ReloadRequired``: the owner loads the plan again.
 - Replaying the journal gives the plan that its owner had, to the byte.
-- A request to cancel is final; a request to pause can be withdrawn. The owner obeys within ``REQUEST_INTERVAL``.
+- A request to cancel is final; a request to pause can be withdrawn. The owner acts on it within ``REQUEST_INTERVAL``.
 
 To add a step of a plan, add it to ``asterism.core.plan.journal``. To add a field of the head, give it a default, so
 that older stores can be read. To add a request to a running plan, follow ``pause`` in ``admin`` and ``ownership``.
@@ -44,7 +44,7 @@ that older stores can be read. To add a request to a running plan, follow ``paus
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.durable.durable_orchestrator import DurableOrchestrator

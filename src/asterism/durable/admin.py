@@ -4,7 +4,7 @@ An edit of a stopped plan is one more record of its journal, written by compare-
 the plan is read again and the edit is checked again, and may be stale by then. While an orchestrator runs the plan,
 only that orchestrator edits it.
 
-A request to pause or to cancel is a register beside the head. The present or next owner of the plan obeys it. A pause
+A request to pause or to cancel is a register beside the head. The present or next owner of the plan acts on it. A pause
 can be withdrawn; a cancellation cannot, and lasts as long as the plan is stored.
 """
 
@@ -14,7 +14,7 @@ import contextlib
 import json
 from typing import Any
 
-from asterism.base.ids import new_id
+from asterism.base.clock import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation

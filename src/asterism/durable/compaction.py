@@ -22,7 +22,7 @@ from typing import Protocol
 
 from asterism.core.errors import AsterismError
 from asterism.core.plan.journal import SCHEMA, lock_to_json
-from asterism.core.plan.plan_codec import Snapshot
+from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.durable import journal_store
 from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key
 from asterism.store.protocol import PutRegister, Store, Write
@@ -55,7 +55,7 @@ async def yield_to_loop() -> None:
     await asyncio.sleep(0)
 
 
-class Journal(Protocol):
+class JournalPort(Protocol):
     """The journal writer, as far as compaction uses it."""
 
     async def commit(self, *writes: Write) -> None: ...
@@ -66,9 +66,9 @@ class Journal(Protocol):
 class Compaction:
     """Compacts one journal, at most once at a time."""
 
-    def __init__(self, store: Store, stored: StoredConstellation, journal: Journal) -> None:
+    def __init__(self, store: Store, stored: StoredConstellation, journal: JournalPort) -> None:
         self._store, self._stored, self._journal = store, stored, journal
-        self._cut: tuple[Snapshot, str, int] | None = None
+        self._cut: tuple[PlanSnapshot, str, int] | None = None
         self._task: asyncio.Task[None] | None = None
         self._garbage = list(stored.garbage)
         self._parts: list[str] = []  # keys that may have been written, of a snapshot that does not count yet
@@ -81,7 +81,9 @@ class Compaction:
         """A record with so many steps is about to be written. The plan is now exactly what it says."""
         stored = self._stored
         known = stored.steps + steps
-        if self._task is None and not self._failed and known >= max(LONG_JOURNAL, STEPS_PER_TASK * len(stored.plan)):
+        if known < LONG_JOURNAL or self._task is not None or self._failed:
+            return
+        if known >= STEPS_PER_TASK * len(stored.plan):
             self._cut = (
                 stored.plan.take_snapshot(),
                 json.dumps(lock_to_json(stored.lock), separators=(",", ":")),
@@ -125,7 +127,7 @@ class Compaction:
                 return []
         return self._parts
 
-    async def _run(self, cut: tuple[Snapshot, str, int] | None, garbage: Sequence[str], number: int) -> None:
+    async def _run(self, cut: tuple[PlanSnapshot, str, int] | None, garbage: Sequence[str], number: int) -> None:
         try:
             await self._remove(garbage)
             if cut is not None:
@@ -139,7 +141,7 @@ class Compaction:
             self._stored.plan.snapshot = None
             self._task = None
 
-    async def _compact(self, frozen: Snapshot, lock: str, known: int, number: int) -> None:
+    async def _compact(self, frozen: PlanSnapshot, lock: str, known: int, number: int) -> None:
         stored, before = self._stored, self._stored.head
         self._pieces, self._seen = 0, stored.steps
         while not frozen.complete:
@@ -192,7 +194,7 @@ class Compaction:
                 return
 
 
-def _text(frozen: Snapshot, lock: str) -> Iterator[str]:
+def _text(frozen: PlanSnapshot, lock: str) -> Iterator[str]:
     yield '{"plan":'
     yield from frozen.chunks()
     yield f',"lock":{lock}}}'

@@ -42,9 +42,9 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import DevicePolicy
-from asterism.orchestrator.commands import PlanCommands
 from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
+from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.store_errors import StoreUnavailable
@@ -185,7 +185,7 @@ class DurableOrchestrator(PlanCommands):
             self.fleet,
             self._device,
             self.scheduler,
-            self.options,
+            self.plan_options(stored.plan),
             self.events,
             self._random,
             member,
@@ -195,6 +195,10 @@ class DurableOrchestrator(PlanCommands):
             return await ownership.run(stored, self)
         finally:
             del self._owned[name]
+
+    def plan_options(self, plan: Constellation) -> Options:
+        """The options with which a plan runs. A subclass may override this to choose them by the plan."""
+        return self.options
 
     @contextlib.asynccontextmanager
     async def _watch(self, stored: StoredConstellation) -> AsyncIterator[None]:
@@ -211,7 +215,11 @@ class DurableOrchestrator(PlanCommands):
 
     async def edit(self, plan_id: str, batch: EditBatch) -> Applied:
         """Edit a plan that runs here. Durable on return. Raises EditRejected."""
-        return await self._change(plan_id, lambda: self.scheduler.find_editable(plan_id).cycles.apply(batch))
+
+        def apply() -> Applied:
+            return self.scheduler.find_editable(plan_id).plan.apply(batch, self.scheduler.now())
+
+        return await self._change(plan_id, apply)
 
     async def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Answer a claimed cycle. Durable on return. Raises EditRejected."""

@@ -16,17 +16,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from asterism.base import task_inputs
-from asterism.base.clock import Clock
+from asterism.base.clock import Clock, new_id
 from asterism.base.expressions import Selections
-from asterism.base.ids import new_id
 from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import RecordedError, RunRefused
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import Node
-from asterism.core.plan.ready_queue import Lane
 from asterism.core.plan.status import RUNNING
-from asterism.core.plan.task import NOTHING, Task
+from asterism.core.plan.task import Lane, Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
@@ -35,9 +33,8 @@ from asterism.durable.journal_writer import JournalWriter
 from asterism.fleet.device.functions import OF_TASKS, RESULT_OF, attempts_of
 from asterism.fleet.device.run_inputs import CONSTANTS, is_secret, literal
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import UnknownRun
+from asterism.fleet.ledger import UnknownRun, blob_of
 from asterism.fleet.retention import PREFIX
-from asterism.fleet.run_blobs import blob_of
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Member, Roster
@@ -46,7 +43,7 @@ from asterism.store.store_errors import StoreUnavailable
 
 Value = TypeVar("Value")
 
-STORE_RETRY = 1.0
+REQUEST_RETRY_PAUSE = 1.0
 """Seconds until the next attempt while the store is unavailable."""
 
 
@@ -72,7 +69,7 @@ async def until_available(clock: Clock, ask: Callable[[], Awaitable[Value]]) -> 
         try:
             return await ask()
         except StoreUnavailable:
-            await clock.sleep(STORE_RETRY)
+            await clock.sleep(REQUEST_RETRY_PAUSE)
 
 
 class PlanWorkflows:
@@ -82,7 +79,7 @@ class PlanWorkflows:
         self._fleet, self._terms = fleet, terms
         self.name = f"{PREFIX}{name}"
         self._known: dict[str, Workflow] = {}
-        self._shapes: dict[tuple[Any, ...], Workflow] = {}
+        self._shapes: dict[tuple[Any, ...], Workflow] = {}  # by the fields of a task that make its workflow
         self._writing: dict[int, asyncio.Task[None]] = {}  # versions that may not be in the store yet
 
     async def read(self) -> None:
@@ -97,12 +94,15 @@ class PlanWorkflows:
 
     async def of(self, task: Task, journal: JournalWriter) -> Workflow:
         """The workflow of a task. It is in the store on return, so that no run precedes its workflow."""
-        shape = _shape(task)
-        flow = self._shapes.get(shape) if shape is not None else None
-        if flow is None:
-            flow = self._new(task, journal)
-            if shape is not None:
-                self._shapes[shape] = flow
+        if task.http is not None or task.env:
+            flow = self._new(task, journal)  # only the whole workflow tells whether it is known
+        else:
+            shape = (
+                *(task.call, task.argv, task.shell, task.cwd, task.needs, task.priority),
+                *(task.timeout, task.retries, task.backoff, task.description),
+            )
+            known = self._shapes.get(shape)
+            flow = known if known is not None else self._shapes.setdefault(shape, self._new(task, journal))
         if flow.version in self._writing:
             await asyncio.shield(self._writing[flow.version])
             if self._writing.pop(flow.version, None) is not None:
@@ -110,7 +110,7 @@ class PlanWorkflows:
         return flow
 
     def _new(self, task: Task, journal: JournalWriter) -> Workflow:
-        """The workflow of a new kind of task. If the store does not have it, this starts to write it."""
+        """The workflow of a kind of task that may be new. If the store does not have it, this starts to write it."""
         plain_flow = _workflow(self.name, task, self._terms)
         text = _text(plain_flow)
         flow = self._known.get(text)
@@ -123,16 +123,6 @@ class PlanWorkflows:
 
 def _text(flow: Workflow) -> str:
     return json.dumps(flow.at_version(0).to_json(), sort_keys=True)
-
-
-def _shape(task: Task) -> tuple[Any, ...] | None:
-    """A cheap key of the workflow of a task; None if only the whole workflow tells."""
-    if task.http is not None or task.env:
-        return None
-    return (
-        *(task.call, task.argv, task.shell, task.cwd, task.needs, task.priority),
-        *(task.timeout, task.retries, task.backoff, task.description),
-    )
 
 
 def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
@@ -251,9 +241,9 @@ class FleetDevice:
         """The run of an execution: found by its key after a takeover, else created."""
         key = f"{PREFIX}{work.constellation}/{work.task.id}/{work.epoch}"
         if (work.task.id, work.epoch) in plan.resumed:
-            found = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=key)))
-            if found and found[0].workflow == plan.workflows.name:
-                return found[0]
+            runs = await until_available(self.fleet.clock, lambda: self.fleet.store.find(Query(key=key)))
+            if runs and runs[0].workflow == plan.workflows.name:
+                return runs[0]
         flow = await plan.workflows.of(work.task, plan.journal)
         what = f"the input of task {work.task.id!r}"
         try:
@@ -275,13 +265,13 @@ class FleetDevice:
         while True:
             try:
                 if run is None:
-                    kept = await self.fleet.blobs.keep(given, what)
+                    stored = await self.fleet.blobs.keep(given, what)
                     now = self.fleet.store.clock()
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
-                    run = transitions.create(run_id, flow, kept, by=by, now=now, key=key, device=device)
+                    run = transitions.create(run_id, flow, stored, by=by, now=now, key=key, device=device)
                 return await self.fleet.place(run, flow, add)
             except StoreUnavailable:
-                await self.fleet.clock.sleep(STORE_RETRY)
+                await self.fleet.clock.sleep(REQUEST_RETRY_PAUSE)
 
     async def _cancel(self, run: Run, plan: PlanRuns) -> None:
         """Stop a run wherever it is, and wait until it has stopped; the caller bounds the wait. The step that stops the
@@ -325,9 +315,14 @@ def _given(work: Work) -> dict[str, Any]:
     task, results = work.task, work.results
     filled = _filled(task.inputs, results) if task.inputs else NOTHING
     wanted = results if task.call is not None else {name: results[name] for name in _named(task) if name in results}
-    placed = {_input_name(name, filled): literal(value) for name, value in wanted.items()}
+    placed: dict[str, Any] = {}
+    renamed = False
+    for name, value in wanted.items():
+        place = _input_name(name, filled)
+        placed[place] = value if type(value) in CONSTANTS else literal(value)
+        renamed = renamed or place != name
     given = {**placed, **filled}
-    if task.call is not None and (filled or not placed.keys() <= wanted.keys()):
+    if task.call is not None and (filled or renamed):
         given[OF_TASKS] = sorted(placed)
     return given
 
@@ -363,21 +358,21 @@ def _filled(inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, 
 
 def _named(task: Task) -> set[str]:
     """The tasks whose results the variables or the request of a task refer to."""
-    found: set[str] = set()
+    names: set[str] = set()
     if not task.env and task.http is None:
-        return found
+        return names
 
-    def look(value: Any) -> None:
+    def collect(value: Any) -> None:
         if task_inputs.is_reference(value):
             if "from" in value:
-                found.add(value["from"])
+                names.add(value["from"])
         elif isinstance(value, Mapping):
             for item in value.values():
-                look(item)
+                collect(item)
         elif isinstance(value, list | tuple):
             for item in value:
-                look(item)
+                collect(item)
 
-    look(list(task.env.values()))
-    look(dict(task.http or {}))
-    return found
+    collect(list(task.env.values()))
+    collect(dict(task.http or {}))
+    return names

@@ -193,10 +193,10 @@ def check_storable(plan: Constellation) -> None:
             continue
         path = import_path(call, node.id)
         try:
-            found: Any = function_calls.load_function(path)
+            imported: Any = function_calls.load_function(path)
         except ImportError as error:
             raise NotJson(f"task {node.id!r}: {call!r} cannot be imported as {path}: {error}") from None
-        if found is not call:
+        if imported is not call:
             raise NotJson(f"task {node.id!r}: {path} is not the function {call!r}, so the task cannot be resumed")
 
 

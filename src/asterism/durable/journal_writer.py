@@ -13,8 +13,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from asterism.base.clock import Clock
-from asterism.base.ids import new_id
+from asterism.base.clock import Clock, new_id
 from asterism.core.plan.journal import RecordedConstellation, Step
 from asterism.durable.compaction import Compaction
 from asterism.durable.journal_store import (
@@ -32,7 +31,7 @@ from asterism.store.store_errors import Conflict, StoreUnavailable
 
 log = logging.getLogger("asterism.journal")
 
-STORE_RETRY = (0.05, 5.0)
+COMMIT_RETRY_PAUSES = (0.05, 5.0)
 """Seconds between two attempts while the store is unavailable: the first pause, and the longest."""
 
 
@@ -183,6 +182,8 @@ class JournalWriter:
                 done.exception()  # retrieved, so that asyncio does not complain if the waiter is gone
 
     async def _append(self, steps: list[Step], writes: list[Write]) -> None:
+        """Commit the next record, with the changed head and these writes, until it is known to have happened. Raises
+        OwnershipLost if another process wrote its number."""
         stored, number = self._stored, self._stored.number + 1
         changes, self._head_changes = self._head_changes, {}
         new = stored.head.changed(**changes) if changes else stored.head
@@ -191,24 +192,18 @@ class JournalWriter:
         if changes:
             fences.append(PutRegister(head_key(new.name), new.to_json(), stored.revision))
         record = step_record(new.name, number, new.epoch, steps, self._mark)
-        await self._commit_surely([*fences, record, *writes], number)
-        stored.number, stored.steps = number, stored.steps + len(steps)
-        stored.head, stored.revision = new, stored.revision + bool(changes)
-
-    async def _commit_surely(self, writes: list[Write], number: int) -> None:
-        """Commit until it is known to have happened. Raises OwnershipLost if another process wrote this number."""
-        pause, longest = STORE_RETRY
+        pause, longest = COMMIT_RETRY_PAUSES
         tried = False
         refused: Conflict | None = None
         while True:
             try:
                 if tried and await self._is_written(number):
-                    return  # by an earlier attempt whose answer was lost
+                    break  # by an earlier attempt whose answer was lost
                 if refused is not None:
                     raise self._refusal(refused)
                 tried = True
-                await self._store.commit(writes)
-                return
+                await self._store.commit([*fences, record, *writes])
+                break
             except Conflict as conflict:
                 refused = conflict
             except ValueError as error:
@@ -222,6 +217,8 @@ class JournalWriter:
                 log.warning("the journal of plan %s waits for the store: %s", self.head.name, error)
                 await self._clock.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(2 * pause, longest)
+        stored.number, stored.steps = number, stored.steps + len(steps)
+        stored.head, stored.revision = new, stored.revision + bool(changes)
 
     def _refusal(self, conflict: Conflict) -> OwnershipLost:
         if conflict.kind == "run":

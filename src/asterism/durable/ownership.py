@@ -121,7 +121,7 @@ class Ownership:
         finally:
             if not self._ended.done():
                 self._ended.set_exception(OwnershipLost(f"plan {name!r} was left before its end"))
-                self._ended.exception()  # retrieved, so that asyncio does not complain if nobody waits
+                self._ended.exception()  # retrieved, so that asyncio does not complain if no task waits
 
     async def _run_loaded(self, stored: StoredConstellation, owner: object) -> Result:
         agent, name = self._member.agent, stored.plan.id
@@ -194,7 +194,7 @@ class Ownership:
             job.cancel()
         try:
             with contextlib.suppress(OwnershipLost, TimeoutError):
-                async with asyncio.timeout(LAST_COMMIT_TIMEOUT):  # what is known now need not be found out again
+                async with asyncio.timeout(LAST_COMMIT_TIMEOUT):  # the next owner need not repeat what is known now
                     await journal.commit()
         finally:  # also if this is cancelled
             journal.seal()

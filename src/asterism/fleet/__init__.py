@@ -7,15 +7,13 @@ writing and waiting around it.
 
 ========================  ==============================================================================================
 ``fleet``                 ``Fleet``: create, wait for, cancel, pause and retry runs; list and drain devices; settings
-``ledger``                every change of a run: read, step by the core, commit, until it is true or refused
+``ledger``                the records of runs: every change (read, apply a transition, commit), large values
 ``workflows``             the versions of workflows
 ``settings``              settings of the whole fleet
 ``waiters``               waiting for the ends of runs
-``run_blobs``             large inputs and outputs
 ``run_explanation``       why a run is not running
 ``retention``             removal of old runs and plans
-``coordinator``           the elected device that monitors the others, and its deputy
-``election``              the leases of the two offices
+``coordinator``           the elected device that monitors the others, its deputy, and their election
 ``monitor``               takes runs from lost devices, assigns waiting runs, gives up what no device can execute
 ``notifier``              delivers notices to a command or an address
 ``extensions``            ports into which another package plugs monitor passes and explanations
@@ -48,7 +46,7 @@ step of ``Monitor.run_pass``; a way to execute work in ``device/executor``; a ru
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.core.run import transitions
@@ -58,8 +56,8 @@ if TYPE_CHECKING:
     from asterism.fleet.device.agent import DeviceAgent
     from asterism.fleet.device.functions import CurrentRun
     from asterism.fleet.fleet import Fleet
+    from asterism.fleet.ledger import TooLarge
     from asterism.fleet.policy.policy import DevicePolicy
-    from asterism.fleet.run_blobs import TooLarge
     from asterism.fleet.run_explanation import Reason, RunExplanation, explain_run
     from asterism.fleet.settings import Settings
 
@@ -94,7 +92,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.fleet.device.functions": ["CurrentRun"],
         "asterism.fleet.fleet": ["Fleet"],
         "asterism.fleet.policy.policy": ["DevicePolicy"],
-        "asterism.fleet.run_blobs": ["TooLarge"],
+        "asterism.fleet.ledger": ["TooLarge"],
         "asterism.fleet.run_explanation": ["Reason", "RunExplanation", "explain_run"],
         "asterism.fleet.settings": ["Settings"],
     },

@@ -1,19 +1,26 @@
 """The coordinator: an elected device that monitors the others and delivers notices; and its deputy.
 
-Every device stands for election (election.py). The coordinator runs the passes of the monitor (monitor.py) and delivers
-notices to people (notifier.py); the deputy observes, so that it can act for a coordinator that dies.
+Every device stands for election. The coordinator runs the passes of the monitor (monitor.py) and delivers notices to
+people (notifier.py). The deputy observes what the coordinator observes, so that it can act for a coordinator that dies.
+A device has at most one of the two roles.
+
+A role is a lease in the store, with a growing epoch. Correctness does not depend on there being only one coordinator;
+the lease saves work. A holder that cannot renew it stops a little before it expires, by its own clock.
 """
 
 from __future__ import annotations
 
 import logging
 
+from asterism.base.clock import Clock
 from asterism.base.error_log import RecurringError
-from asterism.fleet.election import DEPUTY, Election
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE
+from asterism.store.optimistic_update import try_commit
+from asterism.store.protocol import PutRegister, Store
 
 log = logging.getLogger("asterism.device")
 
@@ -22,8 +29,8 @@ JITTER = 0.2
 
 
 class Coordinator:
-    """``every`` is the interval between two passes. ``lease`` is how long an office lasts without being renewed: that
-    of the fleet's settings if it is None, and three passes at least. All in seconds. ``policy`` is the device policy,
+    """``every`` is the interval between two passes. ``lease`` is how long a role lasts without being renewed: that of
+    the fleet's settings if it is None, and three passes at least. All in seconds. ``policy`` is the device policy,
     which says which command and which address may get notices."""
 
     def __init__(
@@ -31,17 +38,17 @@ class Coordinator:
     ) -> None:
         self.fleet, self._every, self._lease = fleet, every, lease
         self.monitor = Monitor(fleet, name, every=every)
-        self.office = Election(fleet.store, fleet.clock, name, session)
-        self.deputy = Election(fleet.store, fleet.clock, name, session, office=DEPUTY)
+        self.leader = Election(COORDINATOR, fleet.store, fleet.clock, name, session)
+        self.deputy = Election(DEPUTY, fleet.store, fleet.clock, name, session)
         self._notifier = Notifier(fleet, policy)
 
     @property
     def elected(self) -> bool:
-        return self.office.elected
+        return self.leader.elected
 
     async def coordinate(self) -> None:
         """Stand for election and run passes, until it is cancelled."""
-        trouble = RecurringError(log, "cannot watch", "watches again", self.fleet.clock.time)
+        trouble = RecurringError(log, "cannot monitor the fleet", "monitors the fleet again", self.fleet.clock.time)
         while True:
             self.monitor.due_in = float("inf")  # an earlier pass says nothing about the next one
             try:
@@ -54,18 +61,18 @@ class Coordinator:
 
     async def _run_pass(self) -> None:
         lease = self._lease if self._lease is not None else (await self.fleet.settings()).lease
-        self.office.lease = self.deputy.lease = max(lease, 3 * self._every)
-        if await self.office.campaign():
+        self.leader.lease = self.deputy.lease = max(lease, 3 * self._every)
+        if await self.leader.campaign():
             if self.deputy.elected:
                 await self.deputy.resign()
             await self.monitor.run_pass()
         elif await self.deputy.campaign():
-            await self.monitor.run_deputy_pass(self.office.holder)
+            await self.monitor.run_deputy_pass(self.leader.holder)
 
     async def deliver_notices(self) -> None:
         """Deliver notices while this device is the coordinator, until it is cancelled. A delivery may take long, so it
         runs beside the passes."""
-        trouble = RecurringError(log, "cannot tell", "tells again", self.fleet.clock.time)
+        trouble = RecurringError(log, "cannot deliver notices", "delivers notices again", self.fleet.clock.time)
         while True:
             try:
                 if self.elected:
@@ -76,9 +83,56 @@ class Coordinator:
             await self.fleet.clock.sleep(self._every)
 
     async def resign(self) -> None:
-        """Give up both offices, so that others can take them now."""
-        await self.office.resign()
+        """Give up both roles, so that other devices can take them now."""
+        await self.leader.resign()
         await self.deputy.resign()
 
     def close(self) -> None:
         self._notifier.close()
+
+
+class Election:
+    """The election to one role. ``lease`` is how long the role lasts without being renewed, in seconds. ``holder`` is
+    the session that had the role when the store was last asked."""
+
+    def __init__(
+        self, role: str, store: Store, clock: Clock, device: str, session: str, lease: float = ELECTION_LEASE
+    ) -> None:
+        self._role, self._store, self._clock = role, store, clock
+        self._device, self._session, self.lease = device, session, lease
+        self.holder: str | None = None
+        self.epoch = 0
+        self._until = 0.0
+
+    @property
+    def elected(self) -> bool:
+        return self._clock.time() < self._until
+
+    async def campaign(self) -> bool:
+        """Renew the lease, or take it if it is free. Returns whether this session has the role now."""
+        sent = self._clock.time()
+        lease = await self._store.register(self._role)
+        now = self._store.clock()
+        ours = lease is not None and lease.value["session"] == self._session
+        # a lease that ends later than possible was written before the store's clock was set back
+        free = lease is None or not now <= lease.value["until"] <= now + 2 * lease.value.get("lease", self.lease)
+        self.holder = None if lease is None else lease.value["session"]
+        if not ours and not free:
+            self._until = 0.0
+            return False
+        epoch = lease.value["epoch"] + (not ours) if lease is not None else 1
+        value = {"device": self._device, "session": self._session, "epoch": epoch}
+        value |= {"until": now + self.lease, "lease": self.lease}
+        if not await try_commit(self._store, [PutRegister(self._role, value, lease and lease.revision)]):
+            self._until = 0.0
+            return False
+        self.holder = self._session
+        self.epoch, self._until = epoch, sent + 0.8 * self.lease
+        return True
+
+    async def resign(self) -> None:
+        """Give up the role, so that another device can take it now."""
+        lease = await self._store.register(self._role)
+        if lease is not None and lease.value["session"] == self._session:
+            await try_commit(self._store, [PutRegister(self._role, {**lease.value, "until": 0.0}, lease.revision)])
+        self._until = 0.0

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from asterism.base.clock import BootClock, Clock
+from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
-from asterism.base.ids import new_id
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
@@ -27,11 +26,9 @@ from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet import settings as fleet_settings
-from asterism.fleet.election import COORDINATOR
-from asterism.fleet.ledger import Ledger, UnknownRun
+from asterism.fleet.ledger import Ledger, RunBlobs, UnknownRun
 from asterism.fleet.retention import LOST, PREFIX
-from asterism.fleet.run_blobs import RunBlobs
-from asterism.fleet.settings import Settings
+from asterism.fleet.settings import COORDINATOR, Settings
 from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
@@ -148,15 +145,16 @@ class Fleet:
         else:
             flow = await self.workflows.add(workflow)
         _check_terms(key, series, device, priority, keep)
-        what = f"the input of {flow.name!r}"
+        what, value = f"the input of {flow.name!r}", {}
         if given is not None and not isinstance(given, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
-        kept = await self.blobs.keep(plain_json(dict(given or {}), what), what)
+        if given:
+            value = await self.blobs.keep(plain_json(dict(given), what), what)
         now = self.store.clock()
         run = transitions.create(
             new_id(now, self.chance),
             flow,
-            kept,
+            value,
             by=self.by,
             now=now,
             key=key,
@@ -288,8 +286,8 @@ class Fleet:
     async def devices(self) -> list[Session]:
         """Every device that is there, or was lately: the newest session of each."""
         newest: dict[str, Session] = {}
-        found = await self.store.sessions(ended=True)
-        for session in sorted(found, key=lambda one: (one.state == OPEN, one.state == ABROAD, one.joined_at)):
+        sessions = await self.store.sessions(ended=True)
+        for session in sorted(sessions, key=lambda one: (one.state == OPEN, one.state == ABROAD, one.joined_at)):
             newest[session.device] = session
         return sorted(newest.values(), key=lambda one: one.device)
 
@@ -298,21 +296,21 @@ class Fleet:
 
         async def attempt() -> Session:
             known = [session for session in await self.store.sessions() if session.device == device]
-            found = next((session for session in known if session.state == OPEN), None)
-            if found is None:
+            session = next((session for session in known if session.state == OPEN), None)
+            if session is None:
                 if any(session.state == ABROAD for session in known):
                     raise UnknownDevice(f"device {device!r} is one of a peer ({known[0].host}): drain it there")
                 raise UnknownDevice(f"no device {device!r} is joined")
-            asked = found.changed(draining=True)
-            await self.store.commit([PutSession(asked, found.revision)])
+            asked = session.changed(draining=True)
+            await self.store.commit([PutSession(asked, session.revision)])
             return asked
 
         return await retry_on_conflict(attempt)
 
     async def coordinator(self) -> str | None:
         """The device that is the coordinator; None while there is none."""
-        found = await self.store.register(COORDINATOR)
-        return found.value["device"] if found is not None and found.value["until"] > self.store.clock() else None
+        lease = await self.store.register(COORDINATOR)
+        return lease.value["device"] if lease is not None and lease.value["until"] > self.store.clock() else None
 
     async def placer(self, *, fresh: bool = False) -> Placer:
         """The devices as placement sees them, at most ``PLACER_AGE`` old."""

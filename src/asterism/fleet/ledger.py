@@ -1,45 +1,51 @@
-"""Every change of a run: read the record, apply a transition, commit, retry on conflict.
+"""The records of runs: every change (read, apply a transition, commit, retry), and large values as blobs.
 
 Another writer may be faster: then the run is read again and the step is judged anew. The store may be unavailable, and
 the answer to a commit lost: then the ledger looks whether its own entry is part of the story of the run, so that
 nothing happens twice and nothing that happened is denied. A run that ends makes room in its series in the same commit.
 
-All writers of a series write the one document of that series. The writers of this process take turns, or of a hundred
-at once each would lose ninety-nine times.
+All writers of a series write the same register. The writers of this process take turns: of a hundred at once, each
+would otherwise lose ninety-nine times.
+
+Inputs and outputs that are large are stored apart, as blobs, so that records stay small (``RunBlobs``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from typing import Any
 from weakref import WeakValueDictionary
 
 from asterism.base.clock import Clock
-from asterism.core.errors import RunRefused
+from asterism.core.errors import AsterismError, NotJson, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series, UnreadableSeries
+from asterism.fleet.settings import Settings
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Query, Store, Write, feed_of, has_feed
-from asterism.store.store_errors import Conflict
+from asterism.store.store_errors import Conflict, StoreCorrupt
 
 Step = Callable[[Run, Workflow], Run]
 """A change of a run: from the record in the store to the next one. It raises RunRefused, or returns the run itself if
 there is nothing to change."""
 
-PATIENCE = 10.0
+CHANGE_TIMEOUT = 10.0
 """How long a change is tried while the store is unavailable, in seconds."""
 
 WRITES_REMEMBERED = 20
 """How many of its own writes a change recognises in the story of a run."""
 
-
 _NO_TURN = nullcontext()
+_SMALL_TYPES = frozenset({bool, float, type(None)})
+_compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
 
 
 class UnknownRun(RunRefused):
@@ -77,7 +83,8 @@ class Ledger:
         run: str | Run,
         step: Step,
         *,
-        patience: float = PATIENCE,
+        patience: float = CHANGE_TIMEOUT,
+        tries: int | None = None,
         tried: Run | None = None,
         put: Callable[[Run, Run], Awaitable[Write]] | None = None,
     ) -> Run:
@@ -85,6 +92,7 @@ class Ledger:
 
         :param run: its id, or a record that is believed to be current, which saves a read if it is.
         :param patience: for how many seconds to try while the store is unavailable.
+        :param tries: raise Conflict after so many conflicts; None to try until one succeeds.
         :param tried: the result of the same step elsewhere, if nothing is known about whether it was written.
         :param put: makes the write from the run after the step and before it; by default a PutRun.
 
@@ -110,7 +118,7 @@ class Ledger:
                 await self.store.commit(writes)
             return after
 
-        after = await retry_on_conflict(attempt, patience=patience, clock=self.clock, chance=self._chance)
+        after = await retry_on_conflict(attempt, tries=tries, patience=patience, clock=self.clock, chance=self._chance)
         if after.ended:
             self._on_end(after)
         return after
@@ -130,8 +138,8 @@ class Ledger:
 
         async def attempt() -> Run:
             nonlocal attempted
-            if attempted and (found := await self.store.run(run.id)) is not None:
-                return found
+            if attempted and (existing := await self.store.run(run.id)) is not None:
+                return existing
             async with _NO_TURN if run.series is None else self._series_turn(run.series):
                 admitted, writes = (run, []) if run.series is None else await self._admit(run, run.series)
                 added = assign(admitted) if admitted.offered else admitted
@@ -139,20 +147,20 @@ class Ledger:
                 try:
                     await self.store.commit([PutRun(added, None), *writes])
                 except Conflict as conflict:
-                    found = await self._existing(run, conflict)
-                    if found is None:
+                    existing = await self._existing(run, conflict)
+                    if existing is None:
                         raise
-                    return found
+                    return existing
             return added
 
-        return await retry_on_conflict(attempt, patience=PATIENCE, clock=self.clock, chance=self._chance)
+        return await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
 
     async def _existing(self, run: Run, conflict: Conflict) -> Run | None:
-        """The run that is in the way of a new one: that with its key, or itself, written by a commit whose answer was
-        lost. None if there is none (any more)."""
+        """The run that conflicts with a new one: the one with its key, or the new one itself, written by a commit whose
+        answer was lost. None if there is no such run (any more)."""
         if run.key is not None and conflict.concerns("key", run.key):
-            found = await self.store.find(Query(key=run.key))
-            return found[0] if found else None
+            runs = await self.store.find(Query(key=run.key))
+            return runs[0] if runs else None
         return await self.read(run.id) if conflict.concerns("run", run.id) else None
 
     # -- series ------------------------------------------------------------------------------------------------------
@@ -177,14 +185,14 @@ class Ledger:
     async def leave_series(self, run: Run, name: str) -> list[Write]:
         """The writes that take a run out of its series and promote the next one."""
         now = self.store.clock()
-        found = await self.store.register(_series_key(name))
+        register = await self.store.register(_series_key(name))
         try:
-            series = Series(name) if found is None else Series.from_json(found.value)
+            series = Series(name) if register is None else Series.from_json(register.value)
         except UnreadableSeries as error:  # the end of this run counts all the same, and its series stays taken
-            assert found is not None
-            message = f"series {name} cannot be read, so nothing more of it begins until it is mended: {error}"
-            # another writer that mends it at this moment must see that this run has ended
-            same = PutRegister(found.key, found.value, found.revision)
+            assert register is not None
+            message = f"series {name} cannot be read, so nothing more of it begins until it is repaired: {error}"
+            # another writer that repairs it at this moment must see that this run has ended
+            same = PutRegister(register.key, register.value, register.revision)
             return [same, Notice(now, "series", message, run.id, run.device)]
         writes: list[Write] = []
         after = series.leave(run.id, now)
@@ -195,7 +203,7 @@ class Ledger:
                 break
             after, promoted = after.leave(after.active, now), None  # it is gone, and the next one is up
         if after is not series:
-            writes.append(PutRegister(_series_key(name), after.to_json(), found and found.revision))
+            writes.append(PutRegister(_series_key(name), after.to_json(), register and register.revision))
         if promoted is not None and promoted.held:
             writes.append(PutRun(transitions.release_hold(promoted, now), promoted.revision))
         return writes
@@ -215,8 +223,8 @@ class Ledger:
         return run.changed(held=True), writes
 
     async def _read_series(self, name: str) -> tuple[int | None, Series]:
-        found = await self.store.register(_series_key(name))
-        return (None, Series(name)) if found is None else (found.revision, Series.from_json(found.value))
+        register = await self.store.register(_series_key(name))
+        return (None, Series(name)) if register is None else (register.revision, Series.from_json(register.value))
 
     async def series(self, name: str) -> Series:
         """Raises UnreadableSeries."""
@@ -231,14 +239,14 @@ def failure_notice(run: Run, at: float) -> list[Write]:
     return [Notice(at, "failed", message, run.id, run.device)]
 
 
-def happened(written: Run, found: Run) -> bool:
+def happened(written: Run, stored: Run) -> bool:
     """Whether a write of ours is part of the history of the stored run. Stories only grow, so ours is the beginning of
-    the one we find; or it is beside it, if a peer's record was kept since. The grant is compared too, since two writers
-    may write the same words at the same moment."""
+    the stored one; or part of it, if it was merged with a peer's record since. The grant is compared too, since two
+    writers may write the same words at the same moment."""
     return (
-        found.revision >= written.revision
-        and (found.story[: len(written.story)] == written.story or set(own_story(written)) <= set(found.story))
-        and (found.epoch != written.epoch or found.session in (written.session, None))
+        stored.revision >= written.revision
+        and (stored.story[: len(written.story)] == written.story or set(own_story(written)) <= set(stored.story))
+        and (stored.epoch != written.epoch or stored.session in (written.session, None))
     )
 
 
@@ -249,3 +257,67 @@ def _without_control(text: str) -> str:
 
 def _series_key(name: str) -> str:
     return f"series/{name}"
+
+
+# -- large inputs and outputs ------------------------------------------------------------------------------------------
+
+
+class TooLarge(AsterismError):
+    """An input or output above the limit of the fleet (``most`` in its settings)."""
+
+
+def is_small(value: Any) -> bool:
+    """Whether a value is stored in the record, whatever the settings say."""
+    return type(value) in _SMALL_TYPES or not value
+
+
+def blob_of(value: Any) -> str | None:
+    """The name of the blob that holds a value; None for a value that is stored in the record."""
+    if isinstance(value, dict) and len(value) == 2 and "$blob" in value and "size" in value:
+        return value["$blob"]  # type: ignore[no-any-return]
+    return None
+
+
+class RunBlobs:
+    """``settings`` reads the settings of the fleet, which say what is large."""
+
+    def __init__(self, store: Store, settings: Callable[[], Awaitable[Settings]]) -> None:
+        self._store, self._settings = store, settings
+
+    async def keep(self, value: Any, what: str) -> Any:
+        """Store a JSON value if it is large. Returns the value, or the reference to its blob. ``what`` names it in
+        messages. Raises TooLarge, and NotJson for a value that cannot be written as JSON after all."""
+        if is_small(value):
+            return value
+        settings = await self._settings()
+        inside = min(settings.large, settings.most)
+        if type(value) is str and len(value) * 6 < inside:
+            return value
+        try:
+            text = _compact(value)
+        except ValueError as error:  # a number with more digits than Python prints
+            raise NotJson(f"{what} cannot be written as JSON: {error}") from None
+        if len(text) <= inside:
+            if blob_of(value) is not None:
+                raise NotJson(f"{what} looks like a reference to a blob; put it into another object")
+            return value
+        data = text.encode()
+        if len(data) > settings.most:
+            raise TooLarge(f"{what} has {len(data):,} bytes; the limit of this fleet is {settings.most:,}")
+        return {"$blob": await self._store.put_blob(data), "size": len(data)}
+
+    async def copy(self, value: Any) -> Any:
+        """The value for another run: its blob is stored anew, since the first run may be pruned with its own."""
+        name = blob_of(value)
+        return value if name is None else {**value, "$blob": await self._store.put_blob(await self._read(name))}
+
+    async def fetch(self, value: Any) -> Any:
+        """The value that ``keep`` was given."""
+        name = blob_of(value)
+        return value if name is None else json.loads(await self._read(name))
+
+    async def _read(self, name: str) -> bytes:
+        data = await self._store.blob(name)
+        if data is None:
+            raise StoreCorrupt(f"the blob {name} is missing")
+        return data

@@ -3,7 +3,7 @@
 It runs on the elected coordinator. Two monitors at once are wasteful and never wrong: every write of a monitor expects
 the revision that it has seen, and a run is taken from a silent device only if no heartbeat arrived meanwhile.
 
-Nothing is taken away while silence may have another reason: when the monitor is new in office, when the store's clock
+Nothing is taken away while silence may have another reason: when the monitor was just elected, when the store's clock
 has jumped, and when most of the fleet fell silent at once.
 
 A coordinator that dies cannot take away its own runs, and its successor would have to observe its silence for the whole
@@ -12,8 +12,8 @@ takes away the runs of a dead coordinator as soon as their timeout has passed, a
 still there when the coordinator would have taken them. That is safe for the same reason as two monitors: a monitor that
 takes a run away has itself observed, by its own clock, that no heartbeat of the owner arrived for the whole timeout of
 the run; the store's clock says the same; and the commit fails if the owner was heard of since. An owner stops work a
-margin before that (device/lease.py). None of this depends on the election. A deputy that is elected is not new in
-office, since it has observed the clocks.
+margin before that (device/lease.py). None of this depends on the election. A deputy that is elected has observed the
+clocks, and need not wait.
 
 So the runs of a device that dies, be it the coordinator or not, are free after their timeout and one pass. If
 coordinator and deputy die together, they are free after the lease, the timeout and two passes.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from asterism.base.expressions import holds
@@ -44,7 +45,7 @@ from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Q
 log = logging.getLogger("asterism.monitor")
 
 RUNS_PER_PASS = 500
-"""How many runs one pass deals with, of each sort."""
+"""How many runs of each sort one pass handles."""
 
 CLOCK_JUMP = 2.0
 """By how many seconds the store's clock may differ from the time that has passed here before it counts as a jump."""
@@ -63,7 +64,7 @@ PRUNES_PER_PASS = 10
 """How often one pass removes ``RUNS_PER_PASS`` runs at most: there is other work to do."""
 
 _Kind = tuple[Any, ...]
-"""What is equal for all devices (workflow, version, pinned device), then what the own rule of a device may look at."""
+"""What all devices judge (workflow, version, pinned device), then what only a device's own rule may judge."""
 
 
 def _kind(run: Run) -> _Kind:
@@ -77,7 +78,7 @@ class Monitor:
         self.fleet, self.store, self.name = fleet, fleet.store, name
         self._every = every
         self._longest_gap = max(LONGEST_GAP, 3 * every)
-        self._coordinators: set[str] = set()  # the sessions that were in office while we were deputy
+        self._coordinators: set[str] = set()  # the sessions of the coordinators while we were deputy
         self.due_in = float("inf")
         """In how many seconds after the last pass the next run may expire."""
         self._seen: tuple[float, float] | None = None  # the store's clock and ours, at the last pass
@@ -119,7 +120,7 @@ class Monitor:
             await self._prune(now)
 
     async def run_deputy_pass(self, coordinator: str | None) -> None:
-        """One pass of the deputy. ``coordinator`` is the session that is in office."""
+        """One pass of the deputy. ``coordinator`` is the session of the elected one."""
         now, own = self.store.clock(), self.fleet.clock.time()
         sessions = await self.store.sessions()
         known = {session.id for session in sessions}
@@ -150,11 +151,11 @@ class Monitor:
         """Whether nothing may be taken away now, because the clock jumped or most of the fleet vanished at once. The
         coordinator leaves a notice (``notify``)."""
         hold = (await self.fleet.settings()).hold
-        # every living device sends a heartbeat within this time
+        # every device that is alive sends a heartbeat within this time
         longest = max((one.timeout for one in sessions if one.used and one.state != ABROAD), default=0.0)
         heartbeat_time = min(hold, longest / 2)
         if self._seen is None or own - self._seen[1] > self._longest_gap:
-            # new in office: the clock may have jumped since the last heartbeats, so wait for new ones first
+            # just elected: the clock may have jumped since the last heartbeats, so wait for new ones first
             self._hold_until = own + heartbeat_time
             self._clock_set_back = True
         else:
@@ -197,18 +198,19 @@ class Monitor:
     async def _take_from_silent(self, now: float, own: float, held: bool, *, deputy: bool = False) -> None:
         """Take the runs of devices whose timeout has passed, by the store's clock and by ours. The runs of sessions
         that have ended need no clock, and are left to the coordinator."""
-        found = [
+        orphans = [
             (run, owner)
             for run, owner in await self.store.orphans(now, RUNS_PER_PASS)
             if (owner.state == ENDED and not deputy) or (not held and self._time_left(run, owner, own, deputy) <= 0.0)
         ]
-        reports = await self.store.reports([run.id for run, _ in found]) if found else {}
-        for run, session in found:
+        reports = await self.store.reports([run.id for run, _ in orphans]) if orphans else {}
+        for run, session in orphans:
             silent = f"{session.device} was not heard of for {now - session.beat_at:.0f} s"
             detail = f"{session.device} is gone" if session.state == ENDED else silent
             report = reports.get(run.id)
-            kept = run.changed(progress=report.progress or run.progress) if report is not None else run
-            await self._lose(run, kept, detail, [ExpectSession(session.id, session.revision)], session.peer is not None)
+            latest = run.changed(progress=report.progress or run.progress) if report is not None else run
+            guards = [ExpectSession(session.id, session.revision)]
+            await self._lose(run, latest, detail, guards, session.peer is not None)
 
     def _time_left(self, run: Run, owner: Session, own: float, deputy: bool) -> float:
         """How much longer the silence of an owner must be observed before a run is taken away. The deputy waits two
@@ -247,15 +249,15 @@ class Monitor:
                     await self._lose(run, run, f"{run.device} did not answer in time", [], abroad)
         self._clock_set_back = bool(self._due_later)
 
-    async def _lose(self, seen: Run, kept: Run, detail: str, guards: list[ExpectSession], abroad: bool) -> None:
-        """Take a run away. An assignment that a device of a peer has not answered does not count as a loss: the stores
-        may not have met since."""
+    async def _lose(self, seen: Run, run: Run, detail: str, guards: list[ExpectSession], abroad: bool) -> None:
+        """Take a run away; ``seen`` is its stored record, ``run`` the same with its latest progress. An assignment that
+        a device of a peer has not answered does not count as a loss: the stores may not have met since."""
         flow = await self._flow(seen.workflow, seen.version)
         if flow is None:
             return
         now = self.store.clock()
-        unanswered = abroad and kept.status is ASSIGNED
-        after = transitions.take_back(kept, now, detail) if unanswered else transitions.lose(kept, flow, now, detail)
+        unanswered = abroad and run.status is ASSIGNED
+        after = transitions.take_back(run, now, detail) if unanswered else transitions.lose(run, flow, now, detail)
         consequences = await self.fleet.ledger.consequences(after)
         if await try_commit(self.store, [PutRun(after, seen.revision), *guards, *consequences]):
             log.info("taken away: %s", detail, extra={"run": seen.id})
@@ -283,18 +285,18 @@ class Monitor:
     async def assign_waiting(self, placer: Placer) -> None:
         """Assign runs that wait to devices with a free slot, by score. When more runs wait than one pass can look at,
         every device of this store finds enough to take by itself. Devices of peers take nothing here: for them each
-        pass goes on where the last one stopped."""
+        pass begins where the last one stopped."""
         idle = {session.state for session in placer.sessions.values() if session.idle}
         if not idle:
             return
-        found = await self.store.find(Query(offered=True, after=self._assigned_up_to, limit=RUNS_PER_PASS))
-        crowded = len(found) == RUNS_PER_PASS or self._assigned_up_to is not None
-        self._assigned_up_to = found[-1].id if len(found) == RUNS_PER_PASS and ABROAD in idle else None
+        waiting = await self.store.find(Query(offered=True, after=self._assigned_up_to, limit=RUNS_PER_PASS))
+        crowded = len(waiting) == RUNS_PER_PASS or self._assigned_up_to is not None
+        self._assigned_up_to = waiting[-1].id if len(waiting) == RUNS_PER_PASS and ABROAD in idle else None
         if crowded and ABROAD not in idle:
             return
         now, settings = self.store.clock(), await self.fleet.settings()
-        found.sort(key=lambda run: (-run.priority, run.created_at, run.id))
-        for run in found:
+        waiting.sort(key=attrgetter("queue_order"))
+        for run in waiting:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
@@ -314,11 +316,11 @@ class Monitor:
 
     async def _start_next_rounds(self, placer: Placer) -> None:
         """Start a new round of offers for runs that every able device has declined or was tried with, or give them up.
-        Each pass goes on where the last one stopped: runs that only wait for a slot must not hide the others."""
+        Each pass begins where the last one stopped: runs that only wait for a slot must not hide the others."""
         query = Query(offered=True, avoiding=True, after=self._offered_up_to, limit=RUNS_PER_PASS)
-        found = await self.store.find(query)
-        self._offered_up_to = found[-1].id if len(found) == RUNS_PER_PASS else None
-        for run in found:
+        declined = await self.store.find(query)
+        self._offered_up_to = declined[-1].id if len(declined) == RUNS_PER_PASS else None
+        for run in declined:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:
                 continue
@@ -355,8 +357,8 @@ class Monitor:
         sample = transitions.create("", flow, {}, by=self.name, now=0.0, device=waiting.pinned)
         if all(session.accepts is None for session in placer.sessions.values()):
             return {_kind(sample)[:3]: sample}
-        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
-        return {_kind(run): run for run in found if _kind(run)[:3] == _kind(sample)[:3]}
+        runs = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
+        return {_kind(run): run for run in runs if _kind(run)[:3] == _kind(sample)[:3]}
 
     def _refusal_reasons(self, placer: Placer, sample: Run, flow: Workflow) -> dict[str, str] | None:
         """Why each device cannot execute this kind of run; None if one can, now or when it takes work again."""
@@ -383,12 +385,12 @@ class Monitor:
         except (UnknownWorkflow, InvalidWorkflow, NotJson) as error:
             if (name, version) not in self._missing:
                 self._missing.add((name, version))
-                log.warning("what needs it is left alone: %s", error)
+                log.warning("its runs are left alone: %s", error)
             return None
 
     async def _give_up(self, kind: _Kind, flow: Workflow, reasons: Mapping[str, str]) -> None:
-        said = "; ".join(f"{device}: {why}" for device, why in reasons.items()) or "no device is joined"
-        why = f"no device could take it for {flow.no_device_timeout:g} s. {said}"
+        refusals = "; ".join(f"{device}: {why}" for device, why in reasons.items()) or "no device is joined"
+        why = f"no device could take it for {flow.no_device_timeout:g} s. {refusals}"
         now = self.store.clock()
         given_up = 0
         async with contextlib.aclosing(self._all_waiting(flow)) as waiting:
@@ -404,14 +406,14 @@ class Monitor:
 
     async def _all_waiting(self, flow: Workflow) -> AsyncGenerator[Run, None]:
         """All waiting runs of a workflow, page by page: those to give up may come after many that wait for a slot."""
-        found = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
-        while found:
-            for run in found:
+        page = await self.store.find(Query(workflow=flow.name, offered=True, limit=RUNS_PER_PASS))
+        while page:
+            for run in page:
                 yield run
-            if len(found) < RUNS_PER_PASS:
+            if len(page) < RUNS_PER_PASS:
                 return
-            page = Query(workflow=flow.name, offered=True, after=found[-1].id, limit=RUNS_PER_PASS)
-            found = await self.store.find(page)
+            query = Query(workflow=flow.name, offered=True, after=page[-1].id, limit=RUNS_PER_PASS)
+            page = await self.store.find(query)
 
     async def _change(self, before: Run, after: Run) -> None:
         if after is before:

@@ -20,8 +20,8 @@ from typing import Any
 
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask
-from asterism.fleet.device.device_requests import request
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.settings import Settings
 from asterism.store.optimistic_update import try_commit
@@ -67,15 +67,15 @@ class Notifier:
             return
         cursor = await store.register(NOTIFIED)
         revision, after = (cursor.revision, cursor.value["after"]) if cursor is not None else (None, 0)
-        found = await store.notices(after=after, limit=NOTICES_PER_PASS)
-        for number, notice in found:
+        notices = await store.notices(after=after, limit=NOTICES_PER_PASS)
+        for number, notice in notices:
             for_people = notice.kind in DELIVERED_KINDS
             if for_people and not await self._deliver(settings, notice_to_json(notice)):
                 self._failures += 1
                 if self._failures < TRIES:
                     return  # the next pass tries again
             self._failures = 0
-            if for_people or number == found[-1][0]:
+            if for_people or number == notices[-1][0]:
                 if not await try_commit(store, [PutRegister(NOTIFIED, {"after": number}, revision)]):
                     return  # another coordinator delivers, too
                 revision = (revision or 0) + 1

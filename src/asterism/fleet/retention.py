@@ -50,15 +50,15 @@ async def _has_runs(store: Store, name: str) -> bool:
     """Whether a plan has a run, such as one that did not stop when it was cancelled. Runs without a key belong to a
     plan in a peer's store."""
     after = None
-    while found := await store.find(Query(workflow=f"{PREFIX}{name}", after=after, limit=PAGE)):
-        if any(run.key is not None for run in found):
+    while runs := await store.find(Query(workflow=f"{PREFIX}{name}", after=after, limit=PAGE)):
+        if any(run.key is not None for run in runs):
             return True
-        after = found[-1].id
+        after = runs[-1].id
     return False
 
 
 async def _remove_unused_workflows(store: Store, plans: set[str]) -> None:
-    """Remove workflows of peers that no run needs. One that was kept a moment ago belongs to a run that is about to
+    """Remove workflows of peers that no run needs. A recent one belongs to a run that is about to
     come; one with the name of a plan of this store may be used by it."""
     old = [one for one in await store.registers(OF_PEERS) if abs(store.clock() - one.value["at"]) > UNUSED_AGE]
     if not old or not has_feed(store):
@@ -74,21 +74,21 @@ async def _remove_unused_workflows(store: Store, plans: set[str]) -> None:
 
 async def _remove_peer_records(store: Store) -> None:
     """Remove the records of runs that were removed."""
-    found = [*await store.registers(LOST), *await store.registers(HANDED)]
-    lost = [one for one in found if await store.run(one.key.partition("/")[2]) is None]
+    records = [*await store.registers(LOST), *await store.registers(HANDED)]
+    lost = [one for one in records if await store.run(one.key.partition("/")[2]) is None]
     for first in range(0, len(lost), PAGE):
         await _remove(store, lost[first : first + PAGE])
 
 
 async def _remove_plan(store: Store, head: Register) -> None:
-    """Remove the head last: if this is interrupted, the next call goes on."""
+    """Remove the head last: if this is interrupted, the next call continues."""
     name = _name(head)
     parts = [f"journal/{name}/", f"snapshot/{name}/", f"workflow-version/{PREFIX}{name}@"]
-    found = [one for prefix in parts for one in await store.registers(prefix)]
+    registers = [one for prefix in parts for one in await store.registers(prefix)]
     requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel")]
-    found += [request for request in requests if request is not None]
-    for first in range(0, len(found), PAGE):
-        await _remove(store, found[first : first + PAGE])
+    registers += [request for request in requests if request is not None]
+    for first in range(0, len(registers), PAGE):
+        await _remove(store, registers[first : first + PAGE])
     await _remove(store, [head])
 
 
@@ -104,5 +104,5 @@ def _name(head: Register) -> str:
 def _ended_at(head: Register) -> float | None:
     """When a plan ended; None if it has not, or if its head cannot be read."""
     value: Any = head.value
-    found = value.get("ended_at") if isinstance(value, Mapping) else None
-    return found if isinstance(found, int | float) else None
+    ended_at = value.get("ended_at") if isinstance(value, Mapping) else None
+    return ended_at if isinstance(ended_at, int | float) else None

@@ -1,4 +1,4 @@
-"""Settings of a fleet: kept in its store, so that every device uses the same."""
+"""Settings of a fleet: stored with it, so that every device uses the same."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.core.run.placement import Weights
-from asterism.fleet.election import LEASE
 from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import NOTIFIED, PutRegister, Store, Write, last_notice
 
 KEY = "settings"
 DAY = 86_400.0
+
+ELECTION_LEASE = 15.0
+"""How long an election lasts by default without being renewed, in seconds."""
+
+COORDINATOR = "coordinator"
+DEPUTY = "deputy"
+ELECTED_ROLES = (COORDINATOR, DEPUTY)
+"""The registers with the leases of the coordinator and its deputy (coordinator.py)."""
 
 
 class InvalidSettings(AsterismError, ValueError):
@@ -29,7 +36,7 @@ class Settings:
     ``large``           inputs and outputs above this size are stored as blobs
     ``most``            inputs and outputs above this size are refused
     ``hold``            how long nothing is taken from silent devices after a mass loss or a jump of the clock
-    ``lease``           how long the coordinator stays in office without renewing, at least three of its passes
+    ``lease``           how long the coordinator stays elected without renewing, at least three of its passes
     ``peer_timeout``    after how long without contact the runs that are left to a peer are taken over
     ``peer_runs``       how many runs each peer may store here
     ``peer_bytes``      how many bytes of records each peer may store here
@@ -43,7 +50,7 @@ class Settings:
     large: int = 64 * 1024
     most: int = 64 * 1024 * 1024
     hold: float = 90.0
-    lease: float = LEASE
+    lease: float = ELECTION_LEASE
     peer_timeout: float = 3600.0
     peer_runs: int = 100_000
     peer_bytes: int = 1024 * 1024 * 1024
@@ -92,8 +99,8 @@ _NAMES = tuple(field.name for field in fields(Settings))
 
 async def read(store: Store) -> Settings:
     """Read the settings of a store."""
-    found = await store.register(KEY)
-    return Settings() if found is None else _from_stored(found.value)
+    register = await store.register(KEY)
+    return Settings() if register is None else _from_stored(register.value)
 
 
 def _from_stored(value: Mapping[str, Any]) -> Settings:
@@ -108,15 +115,15 @@ async def write(store: Store, changes: Mapping[str, Any]) -> Settings:
         raise InvalidSettings(f"no such setting: {', '.join(unknown)}; the settings are {', '.join(_NAMES)}")
 
     async def attempt() -> Settings:
-        found = await store.register(KEY)
-        stored = {} if found is None else found.value
+        register = await store.register(KEY)
+        stored = {} if register is None else register.value
         old = _from_stored(stored)
         before = old.to_json()
         merged = {**before, **changes}
         if isinstance(changes.get("weights"), Mapping):
             merged["weights"] = {**before["weights"], **changes["weights"]}
         new = Settings(**merged)
-        writes: list[Write] = [PutRegister(KEY, {**stored, **new.to_json()}, found and found.revision)]
+        writes: list[Write] = [PutRegister(KEY, {**stored, **new.to_json()}, register and register.revision)]
         if new.notifies and not old.notifies:
             writes += await _skip_old_notices(store)
         await store.commit(writes)

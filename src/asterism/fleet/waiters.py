@@ -1,7 +1,7 @@
 """Waiting for runs to end; callbacks that commit their own writes together with an end.
 
-An end that is written in this process is known at once. One that is written elsewhere is found when the store announces
-it, or when a look from time to time finds it.
+An end that is written in this process is known at once. One that is written elsewhere is read when the store announces
+it, and at intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class RunWaiters:
         self._store, self._clock = store, clock
         self._waiting: dict[str, set[asyncio.Future[Run | None]]] = defaultdict(set)
         self._elsewhere: dict[str, None] = {}  # ordered, so that simulations are repeatable
-        self._consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, Consumer] = {}
+        """The consumers of runs that this process executes, by run."""
         self._looking: asyncio.Task[None] | None = None
 
     def ended(self, run: Run) -> None:
@@ -42,18 +43,14 @@ class RunWaiters:
         if run.id in self._waiting:  # most runs have no waiter here
             self._resolve(run.id, run)
 
-    def consumer(self, run_id: str) -> Consumer | None:
-        """The consumer of a run that this process executes, if it has one."""
-        return self._consumers.get(run_id)
-
     async def consume(self, run_id: str, consumer: Consumer, ended: asyncio.Future[Run | None]) -> Run | None:
         """Wait for the end of a run that this process executes, and let ``consumer`` write it. The consumer sets
         ``ended`` as soon as it knows the end. Returns the ended run; None if it is not in the store (any more)."""
-        self._consumers[run_id] = consumer
+        self.consumers[run_id] = consumer
         try:
             return await self._wait(run_id, ended)
         finally:
-            del self._consumers[run_id]
+            del self.consumers[run_id]
 
     async def wait(self, run_id: str, *, here: bool = False) -> Run | None:
         """The run once it has ended; None if it is not in the store (any more). ``here`` says that this process
@@ -102,7 +99,7 @@ class RunWaiters:
                         run = await self._store.run(run_id) if run_id in self._waiting else None
                         if run is None or run.ended:
                             self._resolve(run_id, run)
-        except Exception as error:  # pass it on: the waiters would wait for ever otherwise
+        except Exception as error:  # the waiters get it: they would wait forever otherwise
             for run_id in list(self._waiting):
                 for future in self._forget(run_id):
                     if not future.done():

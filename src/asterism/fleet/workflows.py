@@ -78,12 +78,12 @@ class Workflows:
 
     async def _versions(self, name: str) -> dict[int, Any]:
         """All workflows of a name, by version: a peer may have sent thousands."""
-        found = {}
+        versions = {}
         for one in await self._store.registers(f"{VERSIONS}{name}@"):
             whose, _, version = one.key.removeprefix(VERSIONS).rpartition("@")
             if whose == name and version.isdecimal():
-                found[int(version)] = one.value
-        return found
+                versions[int(version)] = one.value
+        return versions
 
     async def _unmark(self, name: str, version: int) -> list[Write]:
         """The write that makes a workflow of a peer our own: it is not removed any more."""
@@ -99,28 +99,29 @@ class Workflows:
         Rules are not compared: a peer that got the workflow from this store has dropped them."""
         if workflow.version < 1:
             return f"workflow {workflow.name!r} has no version"
-        found = await self._store.register(_key(workflow.name, workflow.version))
-        ours = None if found is None else {name: value for name, value in found.value.items() if name not in RULES}
+        register = await self._store.register(_key(workflow.name, workflow.version))
+        stored = None if register is None else register.value
+        ours = None if stored is None else {name: value for name, value in stored.items() if name not in RULES}
         theirs = without_rules(workflow)
         return _differ(theirs, ours) if ours is not None and ours != theirs.to_json() else None
 
     async def keep(self, workflow: Workflow) -> str | None:
         """Keep a workflow of a peer under its own version, for a run that is about to be taken over. Returns why it
-        cannot be kept; None if it can."""
+        cannot be stored; None if it can."""
         name, version = workflow.name, workflow.version
 
         async def attempt() -> str | None:
             problem = await self.objection(workflow)
             if problem is not None:
                 return problem
-            kept = await self._store.register(_key(name, version))
+            stored = await self._store.register(_key(name, version))
             mark = await self._store.register(_mark(name, version))
             now = self._store.clock()
-            if kept is not None and (mark is None or abs(now - mark.value["at"]) < UNUSED_AGE / 2):
+            if stored is not None and (mark is None or abs(now - mark.value["at"]) < UNUSED_AGE / 2):
                 return None
             # a new mark, so that a process that is about to remove the workflow meets a conflict
             writes: list[Write] = [PutRegister(_mark(name, version), {"at": now}, mark and mark.revision)]
-            if kept is None:
+            if stored is None:
                 writes.append(PutRegister(_key(name, version), workflow.to_json(), None))
             await self._store.commit(writes)
             return None
@@ -129,19 +130,19 @@ class Workflows:
 
     async def latest(self, name: str) -> Workflow:
         """The latest version of a workflow. Raises UnknownWorkflow."""
-        found = await self._store.register(f"{LATEST}{name}")
-        if found is None:
+        pointer = await self._store.register(f"{LATEST}{name}")
+        if pointer is None:
             raise UnknownWorkflow(f"there is no workflow {name!r}; add it with `asterism workflow add {name} …`")
-        return await self.get(name, found.value["version"])
+        return await self.get(name, pointer.value["version"])
 
     async def get(self, name: str, version: int) -> Workflow:
         """One version of a workflow. Raises UnknownWorkflow."""
         known = self._known.get((name, version))
         if known is None:
-            found = await self._store.register(_key(name, version))
-            if found is None:
+            register = await self._store.register(_key(name, version))
+            if register is None:
                 raise UnknownWorkflow(f"there is no version {version} of workflow {name!r}")
-            known = self._known[name, version] = Workflow.from_json(found.value)
+            known = self._known[name, version] = Workflow.from_json(register.value)
         return known
 
     def remembered(self, name: str, version: int) -> Workflow | None:

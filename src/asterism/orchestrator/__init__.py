@@ -7,15 +7,14 @@
     result = await Orchestrator([LocalDevice("laptop", slots=4)]).run(plan)
 
 ======================  ================================================================================================
-``orchestrator``        ``Orchestrator``: validates and runs plans in memory; what a program calls
-``commands``            the commands that every orchestrator has: pause, resume, why, claim an edit cycle
-``options``             ``Options``: the frozen options of an orchestrator, and how they prepare a plan and its lock
+``orchestrator``        ``Orchestrator``: validates and runs plans in memory; what a program calls. ``PlanCommands``:
+                        what every orchestrator can do: pause, resume, why, claim an edit cycle
+``options``             ``Options``: the frozen options of an orchestrator, and how they prepare a plan and its lock;
+                        ``Scheduler`` and ``PlanJournal``, the ports of an execution
 ``scheduler``           ``DeviceScheduler``: one step of the loop for all changes; shares devices among plans
 ``execution``           ``Execution``: one running plan: starts tasks, records ends, retries, stops, cancels
-``ports``               what an execution needs from outside: ``Scheduler``, and the ``PlanJournal`` of a stored plan
 ``edit_cycles``         calls the editor for tasks that ended, applies or rejects its answer, closes cycles in time
-``roster``              the devices that have joined, and the choice of one for a task
-``unplaceable_tasks``   ready tasks that no joined device can run; each fails when its time is up
+``roster``              the devices that have joined, the choice of one for a task, and the tasks that none can run
 ``devices``             the ``Device`` protocol, ``Work``, and ``LocalDevice``, which is this process
 ``events``              typed events, the bus, and ``PlanEvents``, which makes the events of one plan
 ``plan_mask``           masks the secrets of a whole plan in everything that is recorded or shown about it
@@ -40,13 +39,13 @@ Invariants:
 - An event without a subscriber is not made. A subscriber never delays the plan.
 
 To add an option, add it to ``Options`` and ``Orchestrator``. To add a kind of event, add its type to ``events`` and the
-call where it happens. To add a reason why a task waits, add a ``Holder`` to ``commands``. The lock policies themselves
-are in ``asterism.core.plan.lock``, the strategies that choose a device in ``asterism.core.run.placement``.
+call where it happens. To add a reason why a task waits, add a ``Holder`` to ``orchestrator``. The lock policies
+themselves are in ``asterism.core.plan.lock``, the strategies that choose a device in ``asterism.core.run.placement``.
 """
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.orchestrator.devices import Device, LocalDevice, Work

@@ -14,8 +14,8 @@ from asterism.base.expressions import Selections
 from asterism.base.http_requests import send_request
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
-from asterism.core.json_values import plain_json
-from asterism.core.plan.task import NOTHING, Task
+from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.plan.task import Task
 
 log = logging.getLogger("asterism.device")
 

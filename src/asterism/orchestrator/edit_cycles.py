@@ -70,27 +70,22 @@ class EditCycles:
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
-    def open_due(self) -> None:
-        """Open a cycle for the ends that wait for a review, unless too many cycles are open."""
-        cycle = self._lock.open(self._now())
-        if cycle is not None:
-            self._opened(cycle, "cycle_opened")
-
     def open_stuck(self) -> bool:
         """Open a last cycle because no task can start. Returns whether there is one."""
         cycle = self._lock.open_stuck(self._now())
         if cycle is None:
             return False
-        self._opened(cycle, "stuck")
+        self.opened(cycle, "stuck")
         return True
 
     def reopen(self) -> None:
         """Call the editor again for the cycles that were open when the plan was stopped. Their timeouts start anew."""
         for cycle in tuple(self._lock.cycles.values()):
             self._lock.reset_deadlines(cycle, self._now())
-            self._opened(cycle, "cycle_opened")
+            self.opened(cycle, "cycle_opened")
 
-    def _opened(self, cycle: EditCycle, kind: str) -> None:
+    def opened(self, cycle: EditCycle, kind: str) -> None:
+        """A cycle was opened: publish that, call the editor, set the timer."""
         self._publish(kind, cycle)
         if self._editor is not None:
             cycle.claimed_by = self._author
@@ -149,7 +144,8 @@ class EditCycles:
         A late answer, whose cycle is closed, is checked against the plan like any other edit."""
         try:
             batch, left_out = batch_of(answer, self._plan, cycle, author)
-            applied = self.apply(batch, cycle)
+            self._answered = cycle
+            applied = self._plan.apply(batch, self._now())  # which calls announce, as for every edit
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
             self._lock.record_rejection(cycle)
@@ -157,6 +153,8 @@ class EditCycles:
                 self._publish("edit_abandoned", cycle, author=author, violations=rejected.violations)
                 self._close(cycle, "abandoned")
             raise
+        finally:
+            self._answered = None
         cycle.edits += len(applied.batch.edits)
         if left_out:
             words = tuple(map(str, left_out))
@@ -166,20 +164,11 @@ class EditCycles:
             self._close(cycle, "accepted" if applied.batch.edits else "empty")
         return applied
 
-    def apply(self, batch: EditBatch, cycle: EditCycle | None = None) -> Applied:
-        """Apply a batch to the plan, which then calls ``announce`` as for every edit."""
-        self._answered = cycle
-        try:
-            return self._plan.apply(batch, self._now())
-        finally:
-            self._answered = None
-
     def announce(self, applied: Applied) -> None:
         """Publish an edit that was applied, by an editor or by a call on the plan itself."""
-        if applied.batch.edits:
-            edits = tuple(map(str, applied.batch.edits))
-            about = {"author": applied.batch.author, "reason": applied.batch.reason}
-            self._publish("edit_applied", self._answered, edits=edits, **about)
+        edits = tuple(map(str, applied.batch.edits))
+        about = {"author": applied.batch.author, "reason": applied.batch.reason}
+        self._publish("edit_applied", self._answered, edits=edits, **about)
 
     def _failed(self, cycle: EditCycle, error: BaseException) -> None:
         if cycle.id in self._lock.cycles:
@@ -268,7 +257,8 @@ class EditCycles:
         )
 
     def _publish(self, kind: str, cycle: EditCycle | None, **fields: Any) -> None:
-        if self._events.bus.wants(EditEvent):
+        bus = self._events.bus
+        if bus.subscriptions and bus.wants(EditEvent):
             self._events.publish(self._event(kind, cycle, **fields))
 
 

@@ -265,6 +265,6 @@ class PlanEvents:
             attempt=node.attempts,
             value=node.value,
             error=node.error,
-            reason=error_text(node.error) or node.reason,
+            reason=node.reason if node.error is None else error_text(node.error) or node.reason,
             provisional=node.provisional,
         )

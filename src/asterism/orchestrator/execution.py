@@ -1,7 +1,7 @@
 """Execution of one plan: starts its tasks, records their ends, retries, stops and cancels them.
 
 Nothing here polls. When a task's coroutine returns, its end is recorded and its dependents are held in the same call
-(``_ended``). Then the scheduler takes one step for all changes, and starts ready tasks (``settle_up``, ``start_one``).
+(``_ended``). One step of the scheduler for all changes opens an edit cycle (``open_cycles``) and starts ready tasks.
 
 The result of an execution counts while its epoch is in ``active``. A timeout, a cancellation or a revocation moves the
 epoch to ``stopping``: its result is then refused. Its slot is free when it has really stopped, or after ``grace``.
@@ -17,22 +17,22 @@ from functools import partial
 from typing import Any
 
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation, Upstream
+from asterism.core.plan.graph import PLAN_CANCELLED
 from asterism.core.plan.lock import AssignmentLock
 from asterism.core.plan.node import Node
-from asterism.core.plan.ready_queue import Entry, Lane
+from asterism.core.plan.ready_queue import Entry
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
-from asterism.core.plan.task import NOTHING
+from asterism.core.plan.task import Lane
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
-from asterism.orchestrator.options import Options
+from asterism.orchestrator.options import Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.orchestrator.ports import PlanJournal, Scheduler
 from asterism.orchestrator.result import Result
-from asterism.orchestrator.roster import Member
-from asterism.orchestrator.unplaceable_tasks import UnplaceableTasks
+from asterism.orchestrator.roster import Member, UnplaceableTasks
 
 logger = logging.getLogger("asterism.execution")
 
@@ -210,7 +210,7 @@ class Execution:
                 self._scheduler.task_ended(self)
                 return
         elif self.cancelling:
-            self._cancel_task(node, "the plan was cancelled")
+            self._cancel_task(node, PLAN_CANCELLED)
         elif isinstance(error, DeviceUnavailable):
             self._release(node, active.member, error)
         elif isinstance(error, DeviceLost):
@@ -345,7 +345,8 @@ class Execution:
 
     def applied(self, applied: Applied) -> None:
         """An edit was applied: stop the executions that it revoked or cancelled, and start what is ready."""
-        self.cycles.announce(applied)
+        if applied.batch.edits:
+            self.cycles.announce(applied)
         for _, epoch in applied.stopped:
             if epoch in self.active:
                 self.stop(epoch)
@@ -367,7 +368,7 @@ class Execution:
         self.cycles.cancel()
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if node.epoch not in self.active:
-                self._cancel_task(node, "the plan was cancelled")
+                self._cancel_task(node, PLAN_CANCELLED)
         for epoch, active in tuple(self.active.items()):
             self._ask_to_stop(active, epoch)
         self._loop.call_later(self.options.grace, self.cancel_hard)
@@ -378,7 +379,7 @@ class Execution:
         if self.done.done():
             return
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
-            self._cancel_task(node, "the plan was cancelled, and the task did not stop when asked")
+            self._cancel_task(node, f"{PLAN_CANCELLED}, and it did not stop when asked")
         self._wake()
 
     # -- devices -------------------------------------------------------------------------------------------------------
@@ -397,15 +398,15 @@ class Execution:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def settle_up(self) -> None:
-        """First half of a step: open the edit cycles that are due, or end a cancelled plan."""
+    def open_cycles(self) -> None:
+        """First half of a step: open an edit cycle for the ends that wait for one, or end a cancelled plan."""
         if self.done.done():
             return
         if self.cancelling:
             if not self.active and not self.plan.counts[RUNNING]:
                 self._end(cancelled=True)
-            return
-        self.cycles.open_due()
+        elif self.lock.waiting and (cycle := self.lock.open(self._now())) is not None:
+            self.cycles.opened(cycle, "cycle_opened")
 
     def check_end(self) -> None:
         """Second half of a step: if nothing runs, is ready or under review, call the editor a last time, or end."""
@@ -433,8 +434,7 @@ class Execution:
 
     async def closed(self) -> None:
         """Wait until what was told to stop has stopped, at most ``grace`` seconds, and observers have their events."""
-        jobs = [active.job for active in self.stopping.values() if active.job is not None]
-        if jobs := [*jobs, *self.cycles.calls]:
+        if jobs := [*(active.job for active in self.stopping.values() if active.job), *self.cycles.calls]:
             await asyncio.wait(jobs, timeout=self.options.grace)
         await self._bus.drain()
 

@@ -1,10 +1,10 @@
-"""Options of an orchestrator: one frozen value that holds for every plan it runs."""
+"""What an execution gets from its orchestrator: the frozen options, the scheduler, the journal of a stored plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
@@ -15,7 +15,12 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.orchestrator.edit_cycles import Editor
+from asterism.orchestrator.events import Event
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.roster import Member, Roster
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.execution import Execution
 
 Lock = TypeVar("Lock", bound=AssignmentLock)
 
@@ -104,3 +109,34 @@ def _edit_on(choice: str | Callable[[TaskView], bool]) -> EditOn:
         return bool(predicate(EndView(node, status, value, error)))
 
     return by_predicate
+
+
+class Scheduler(Protocol):
+    """What an execution needs from its orchestrator: the devices, the time, and its turn."""
+
+    roster: Roster
+    now: Callable[[], float]
+    """The clock: seconds since 1970."""
+
+    @property
+    def slots(self) -> int | None:
+        """How many tasks can run at once; None for no limit."""
+
+    def wake(self, execution: Execution) -> None:
+        """Take a step for this execution as soon as the loop is free."""
+
+    def task_ended(self, execution: Execution) -> None:
+        """A task ended without a review: start the next tasks now."""
+
+    def rest(self, member: Member) -> None:
+        """Give a device no task for a while."""
+
+
+class PlanJournal(Protocol):
+    """The journal of a stored plan: observers and editors learn of a change only when it is durable."""
+
+    def publish(self, event: Event) -> None:
+        """Publish an event once everything recorded up to now is durable."""
+
+    async def settled(self) -> bool:
+        """Wait until everything recorded up to now is durable; False if it never will be."""

@@ -44,13 +44,13 @@ class PlanMask:
         value this process does not know is withheld: that of a task which refers to it, and of every task below."""
         mask, done = self(), [node for node in self._plan.nodes.values() if node.status is COMPLETED]
         absent = frozenset(mask.absent)
-        found = [node for node in done if not absent.isdisjoint(secrets_of_task(node.task))] if absent else []
+        unchecked = [node for node in done if not absent.isdisjoint(secrets_of_task(node.task))] if absent else []
         doubtful: set[Node] = set()
-        while found:
-            node = found.pop()
+        while unchecked:
+            node = unchecked.pop()
             if node not in doubtful:
                 doubtful.add(node)
-                found.extend(node.children.values())
+                unchecked.extend(node.children.values())
         return {node.id: mask.result(node.value) if node in doubtful else mask.data(node.value) for node in done}
 
     def over(self, evaluate: Evaluate) -> Evaluate:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.history import Entry
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.lock import EditCycle
-from asterism.core.plan.parallelism import Parallelism, covered, parallelism
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
+from asterism.core.plan.topological_order import Parallelism, parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Result:
         everything = (
             [(c.opened_at, c.closed_at) for c in self.cycles if c.closed_at] if self._policy == "global" else []
         )
-        found = []
+        holds = []
         for node in self.plan.nodes.values():
             ends = [self.plan.nodes[source].ended_at or 0.0 for source in node.parents]
             if not ends or node.started_at is None:
@@ -78,13 +78,13 @@ class Result:
             free = max((reviewed.get(source) or 0.0 for source in node.parents), default=0.0)
             free = max([free, *(closed for opened, closed in everything if opened <= ready < closed)])
             if ready < free:
-                found.append((node.id, ready, min(free, node.started_at)))
-        return [hold for hold in found if hold[1] < hold[2]]
+                holds.append((node.id, ready, min(free, node.started_at)))
+        return [hold for hold in holds if hold[1] < hold[2]]
 
     @property
     def summary(self) -> Summary:
         plan = self.plan
-        shape = parallelism(plan)
+        shape = parallelism(plan.nodes)
         return Summary(
             makespan=(plan.ended_at or 0.0) - (plan.started_at or 0.0),
             lower_bound=shape.lower_bound(self._slots),
@@ -94,3 +94,12 @@ class Result:
             edits_accepted=plan.version,
             edits_rejected=sum(cycle.rejections for cycle in self.cycles),
         )
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

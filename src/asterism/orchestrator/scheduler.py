@@ -123,25 +123,25 @@ class DeviceScheduler:
         awake = [one for one in self._awake if self._executions.get(one.plan.id) is one]  # the others were removed
         self._awake.clear()
         for execution in awake:
-            execution.settle_up()
+            execution.open_cycles()
         self._dispatch()
         for execution in awake:
             execution.check_end()
 
     def _dispatch(self) -> None:
         """Start ready tasks on free devices; among several plans, of the one with the fewest running tasks."""
-        hungry = [one for one in self._executions.values() if one.plan.queue.active_lanes and one.dispatching]
-        if not hungry:
+        ready = [one for one in self._executions.values() if one.plan.queue.active_lanes and one.dispatching]
+        if not ready:
             return
         now = self.now()
         started = 0
-        while hungry and self.has_room:
-            execution = hungry[0] if len(hungry) == 1 else min(hungry, key=_share)
+        while ready and self.has_room:
+            execution = ready[0] if len(ready) == 1 else min(ready, key=_share)
             if started == STARTS_PER_STEP:
                 self.wake(execution)
                 return
             if not execution.start_one(now) or not execution.plan.queue.active_lanes:
-                hungry.remove(execution)
+                ready.remove(execution)
             started += 1
 
     @property

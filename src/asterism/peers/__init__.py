@@ -6,18 +6,18 @@ one can reach the other, they sync: each sends the records that are new since th
 
 How the modules work together:
 
-- Becoming peers: ``invitations`` (the line to paste), ``registry`` (the peers of a store), ``tls_identity`` and
-  ``private_files`` (the certificate and the secrets beside the store), ``removal``.
-- Connection: ``peer_client`` and ``peer_server`` (HTTPS with pinned certificates), ``authentication`` (bearer tokens),
-  ``message_codec`` (strict JSON lines). ``service`` runs both beside a device, ``sync_loop`` calls the peers.
-- A sync: ``exchange`` is both sides of the protocol, ``messages`` its fields, limits and validation, and
-  ``sync_progress`` its progress and result. ``outgoing`` reads batches from our feed of changes. ``ingest`` decides
-  about each incoming record with ``trust`` (what a peer is believed), ``quota`` and ``record_limits`` (how much it may
-  store), ``lost_requests`` (requests that a merge dropped) and ``resend_requests`` (asking for everything again).
+- Becoming peers: ``invitations`` (the line to paste), ``registry`` (the peers of a store), ``private_files`` (the
+  certificate and the secrets beside the store).
+- Connection: ``peer_client`` and ``peer_server`` (HTTPS with pinned certificates and bearer tokens). ``peer_service``
+  runs both beside a device, and its sync loop calls the peers.
+- A sync: ``exchange`` is both sides of the protocol, its progress and its result; ``messages`` has the fields, limits,
+  validation and encoding of messages. ``outgoing`` reads batches from our feed of changes. ``ingest`` writes incoming
+  batches; ``record_decisions`` decides about each record with ``trust`` (what a peer is believed) and
+  ``storage_limits`` (how much it may store).
 - Devices: ``remote_devices`` stores the devices of a peer as sessions, so that they can be given work here.
-- When something went wrong: ``takeover`` adopts the runs of a silent peer, ``forgotten_runs`` closes copies that their
-  authority no longer knows, ``rollback_detection`` notices a store file that was restored from an older copy, and
-  ``peer_notices`` tells people, with limits.
+- When something went wrong: ``takeover`` decides about the runs of a silent or removed peer, ``forgotten_runs`` closes
+  copies that their authority no longer knows, ``rollback_detection`` notices a store file that was restored from an
+  older copy, and ``peer_notices`` tells people, with limits.
 - ``fleet_extension`` plugs the room into the ports of a fleet (fleet/extensions.py); the package door registers it. No
   module of another capability imports this package.
 
@@ -35,7 +35,8 @@ Invariants:
 - Message fields and stored registers keep their names, so versions can sync with each other.
 
 To add a message field: ``messages`` (parse it with a default, since older peers omit it), ``Exchange._message`` and the
-reader in ``exchange``. To add a reason to refuse a record: ``ingest`` (``_Batch.decide``).
+reader in ``exchange``. To add a reason to refuse a record: ``record_decisions``
+(``BatchDecisions.decide``).
 
 A program uses these names::
 
@@ -44,25 +45,17 @@ A program uses these names::
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
-    from asterism.peers.exchange import Exchange, PeerUnreachable, Transport
-    from asterism.peers.invitations import (
-        InvalidInvitation,
-        Invitation,
-        InvitationUsed,
-        invite,
-        parse_invitation,
-    )
+    from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult, Transport
+    from asterism.peers.invitations import InvalidInvitation, Invitation, InvitationUsed, invite, parse_invitation
     from asterism.peers.peer_client import PeerClient, accept_invitation, client_for, find_peer
     from asterism.peers.peer_server import CannotListen
+    from asterism.peers.peer_service import SyncLoop, peer_connections, serve_peers
     from asterism.peers.private_files import UnusableSecret
     from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
-    from asterism.peers.removal import RemovalResult, remove_peer
-    from asterism.peers.service import peer_connections, serve_peers
-    from asterism.peers.sync_loop import SyncLoop
-    from asterism.peers.sync_progress import SyncResult
+    from asterism.peers.takeover import RemovalResult, remove_peer
 
 __all__ = [
     "CannotListen",
@@ -95,7 +88,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "asterism.peers.exchange": ["Exchange", "PeerUnreachable", "Transport"],
+        "asterism.peers.exchange": ["Exchange", "PeerUnreachable", "SyncResult", "Transport"],
         "asterism.peers.invitations": [
             *("InvalidInvitation", "Invitation", "InvitationUsed", "invite", "parse_invitation"),
         ],
@@ -103,9 +96,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.peers.peer_server": ["CannotListen"],
         "asterism.peers.private_files": ["UnusableSecret"],
         "asterism.peers.registry": ["Peer", "PeerExists", "PeerRefused", "PeerRegistry", "UnknownPeer"],
-        "asterism.peers.removal": ["RemovalResult", "remove_peer"],
-        "asterism.peers.service": ["peer_connections", "serve_peers"],
-        "asterism.peers.sync_loop": ["SyncLoop"],
-        "asterism.peers.sync_progress": ["SyncResult"],
+        "asterism.peers.takeover": ["RemovalResult", "remove_peer"],
+        "asterism.peers.peer_service": ["SyncLoop", "peer_connections", "serve_peers"],
     },
 )

@@ -26,18 +26,16 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.errors import AsterismError
 from asterism.core.run.session import OPEN
-from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.membership import store_identity
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.workflows import without_rules
 from asterism.peers import forgotten_runs, peer_notices, remote_devices
-from asterism.peers.ingest import Ingest, IngestResult
+from asterism.peers.ingest import Ingest, IngestResult, ingestible_part, read_cursor
 from asterism.peers.messages import (
     MAX_BLOBS_WANTED,
     MAX_REASON_CHARS,
@@ -47,11 +45,9 @@ from asterism.peers.messages import (
     Message,
     is_blob_name,
     parse_message,
-    printable,
 )
 from asterism.peers.outgoing import Outgoing, OutgoingBatch
 from asterism.peers.registry import Peer, PeerRefused, PeerRegistry
-from asterism.peers.sync_progress import MAX_STALLED_ROUNDS, SyncProgress, SyncResult
 from asterism.store.dump_format import blob_sizes
 from asterism.store.protocol import Notice, feed_of
 
@@ -59,6 +55,18 @@ log = logging.getLogger("asterism.peers")
 
 MAX_CLOCK_SKEW = 60.0
 """How many seconds two clocks may differ before a notice is given."""
+
+MAX_STALLED_ROUNDS = 3
+"""After how many rounds without progress a sync ends."""
+
+MAX_RESTARTS = 2
+"""How often a sync may restart from the beginning: one store was rolled back, or both were."""
+
+MAX_ROUNDS = 10_000
+"""After how many rounds a sync ends in any case."""
+
+MAX_REPORTED_REASONS = 20
+"""How many of the peer's reasons for refusals a result contains."""
 
 MAX_QUESTION_ROUNDS = 20
 """How many messages of one sync ask about copies of runs."""
@@ -77,6 +85,85 @@ class Transport(Protocol):
     async def fetch_blob(self, blob: str, run: str) -> bytes: ...
 
     async def send_blob(self, blob: str, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """``lost`` has the reason for each run that a device here lost; ``skew`` is how many seconds the peer's clock is
+    ahead of ours; ``refused_there`` has the peer's reasons for refusing records of ours, up to a limit; ``closed`` has
+    the reasons for copies that were closed; ``put_back`` says which store was rolled back, "here" or "there"."""
+
+    sent: int = 0
+    taken: int = 0
+    refused: int = 0
+    lost: tuple[str, ...] = ()
+    skew: float = 0.0
+    refused_there: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    put_back: str | None = None
+
+
+@dataclass(slots=True)
+class SyncProgress:
+    """The state of a sync. ``upto`` is the last change of our feed that this sync sends; ``peer_feed`` and
+    ``peer_newest`` are the peer's feed and its last change when the sync began. ``sent_upto`` and ``received_upto`` are
+    the furthest positions so far. ``stalled`` if the sync ended before everything was exchanged."""
+
+    upto: int
+    sent: int = 0
+    skew: float = 0.0
+    ingested: IngestResult = field(default_factory=IngestResult)
+    refused_there: int = 0
+    reasons: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    put_back: str | None = None
+    peer_feed: str = ""
+    peer_newest: int = 0
+    sent_upto: int = -1
+    received_upto: int = -1
+    stalled_rounds: int = 0
+    rounds: int = 0
+    restarts: int = 0
+    stalled: bool = False
+
+    def count_refusals(self, answer: Message) -> None:
+        self.refused_there += answer.refused
+        self.reasons += list(answer.reasons)[: max(0, MAX_REPORTED_REASONS - len(self.reasons))]
+
+    def note_restart(self, batch: OutgoingBatch, answer: Message) -> None:
+        """Let positions start again if either side sends everything anew. The number of restarts is limited, since a
+        peer may claim one with every message."""
+        if batch.anew or answer.anew:
+            self.restarts += 1
+            if self.restarts <= MAX_RESTARTS:
+                self.sent_upto = self.received_upto = -1
+        if batch.put_back or answer.put_back:
+            self.put_back = "here" if batch.put_back else "there"
+
+    def is_stalled(self, sent_upto: int, received_upto: int, helped: bool) -> bool:
+        """Whether to end the sync: for several rounds neither side got further than before in this sync or received a
+        blob it lacked (``helped``), or there were too many rounds."""
+        further = sent_upto > self.sent_upto or received_upto > self.received_upto
+        self.sent_upto = max(sent_upto, self.sent_upto)
+        self.received_upto = max(received_upto, self.received_upto)
+        self.stalled_rounds = 0 if further or helped else self.stalled_rounds + 1
+        self.rounds += 1
+        self.stalled = self.stalled_rounds >= MAX_STALLED_ROUNDS or self.rounds >= MAX_ROUNDS
+        return self.stalled
+
+    def result(self) -> SyncResult:
+        more = self.refused_there - len(self.reasons)
+        rest = [f"{more} more, without a reason" if self.reasons else f"{more}, without a reason"]
+        return SyncResult(
+            self.sent,
+            self.ingested.taken,
+            self.ingested.refused,
+            tuple(self.ingested.lost),
+            self.skew,
+            tuple(self.reasons + (rest if more > 0 else [])),
+            tuple(self.closed),
+            self.put_back,
+        )
 
 
 class _Endpoint(NamedTuple):
@@ -130,9 +217,8 @@ class Exchange:
                 known = await self._handle_greeting(peer, answer, (sent_at + self.fleet.store.clock()) / 2, progress)
                 devices = None
             self._check_sender(known, answer)
-            progress.ingested.add(
-                await self._ingest(known, answer, await self._fetch_missing(known, answer, transport))
-            )
+            unavailable = await self._fetch_missing(known, answer, transport)
+            progress.ingested.add(await ingest.ingest(known, answer, unavailable))
             progress.count_refusals(answer)
             progress.note_restart(batch, answer)
             cursor = answer.cursor or Cursor(feed, 0)
@@ -140,7 +226,7 @@ class Exchange:
             self._peer_cursors[peer] = cursor
             sent_blobs.update(answer.wants.keys())
             lacks = await self._send_wanted(answer.wants, transport, sent_blobs)
-            own, _ = await ingest.cursor(known)
+            own, _ = await read_cursor(self.fleet.store, known)
             received_upto = own.number if own is not None and own.feed == progress.peer_feed else -1
             idle = not answer.items and not answer.more
             all_received = idle or received_upto >= progress.peer_newest
@@ -177,7 +263,8 @@ class Exchange:
     async def _fetch_missing(self, peer: Peer, message: Message, transport: Transport) -> frozenset[str]:
         """Fetch the blobs that this store lacks. Returns those that are unavailable."""
         unavailable = set()
-        needed = {name: run for run, names in await self._missing_blobs(peer, message) for name in names}
+        missing = await (await self._open()).ingest.missing_blobs(peer, message)
+        needed = {name: run for run, names in missing for name in names}
         for name in sorted(needed):
             try:
                 await self._keep_blob(name, await transport.fetch_blob(name, needed[name]))
@@ -207,7 +294,7 @@ class Exchange:
 
     async def answer(self, peer: str, message: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a message of ``peer``, which the connection has authenticated. Raises PeerRefused."""
-        _, feed, outgoing, _ = await self._open()
+        _, feed, outgoing, ingest = await self._open()
         received = parse_message(message)
         known = await self.peers.get(peer)
         devices: Any = None
@@ -217,8 +304,9 @@ class Exchange:
             await self._assign_waiting()
             devices = await remote_devices.own_devices(self.fleet.store)
         self._check_sender(known, received)
-        complete, wants = await self._ingestible_part(known, received)
-        ingested = await self._ingest(known, complete, received.lacks)
+        missing = await ingest.missing_blobs(known, received)
+        complete, wants = ingestible_part(received, missing)
+        ingested = await ingest.ingest(known, complete, received.lacks)
         for reason in ingested.lost:
             log.warning("%s", reason)
         before = self._requested_blobs.get(peer, {})  # perhaps of another message that is answered at the same time
@@ -240,23 +328,11 @@ class Exchange:
         unknown = await self._forgotten_runs.unknown_here(received.asks or ())
         return {"unknown": unknown, "asks": await self._forgotten_runs.next_runs(peer)}
 
-    async def _ingestible_part(self, peer: Peer, received: Message) -> tuple[Message, dict[str, int]]:
-        """The message up to the first record with a missing blob, and the blobs to ask for, with their sizes."""
-        missing = [(run, names - received.lacks) for run, names in await self._missing_blobs(peer, received)]
-        first = next((place for place, (_, names) in enumerate(missing) if names), None)
-        if first is None:
-            return received, {}
-        upto = received.items[first - 1].number if first else received.after
-        part = replace(received, items=received.items[:first], upto=upto, more=True)
-        names = sorted(set().union(*(names for _, names in missing)))[:MAX_BLOBS_WANTED]
-        sizes = {name: size for item in received.items if item.run for name, size in blob_sizes(item.run).items()}
-        return part, {name: sizes[name] for name in names}
-
     async def read_blob(self, peer: str, blob: str, run: str) -> bytes | None:
         """The blob for GET /v1/blobs/NAME; None if it is not stored here, or ``run`` does not refer to it."""
         await self.peers.get(peer)
-        found = await self.fleet.store.run(run) if is_blob_name(blob) else None
-        return await self.fleet.store.blob(blob) if found is not None and blob in blob_sizes(found) else None
+        record = await self.fleet.store.run(run) if is_blob_name(blob) else None
+        return await self.fleet.store.blob(blob) if record is not None and blob in blob_sizes(record) else None
 
     def wanted_size(self, peer: str, blob: str) -> int:
         """The size of a blob that a peer was asked for. Raises PeerRefused if it was not."""
@@ -279,7 +355,7 @@ class Exchange:
         if self._endpoint is None:
             store = await store_identity(self.fleet.store, self.fleet.clock)
             feed = await feed_of(self.fleet.store).start_feed()
-            outgoing, ingest = Outgoing(self.fleet, store, feed), Ingest(self.fleet, self.peers, store)
+            outgoing, ingest = Outgoing(self.fleet, store, feed), Ingest(self.fleet, store)
             self._endpoint = _Endpoint(store, feed, outgoing, ingest)
         return self._endpoint
 
@@ -292,8 +368,8 @@ class Exchange:
         wants: Mapping[str, int] | None = None,
         lacks: frozenset[str] = frozenset(),
     ) -> dict[str, Any]:
-        store, feed, outgoing, ingest = await self._open()
-        cursor, _ = await ingest.cursor(peer)
+        store, feed, outgoing, _ = await self._open()
+        cursor, _ = await read_cursor(self.fleet.store, peer)
         newest = await outgoing.newest()
         return {
             "protocol": PROTOCOL,
@@ -338,7 +414,7 @@ class Exchange:
                 f"peer {peer} is a copy of this store and has the same id: restore the copy from a backup, which gives "
                 "it an id of its own"
             )
-        await endpoint.ingest.request_replay(await self.peers.bind(peer, message.store))
+        await endpoint.ingest.replay.request(await self.peers.bind(peer, message.store))
         skew, store = message.clock - now, self.fleet.store
         if abs(skew) > MAX_CLOCK_SKEW:
             text = f"the clock of peer {peer} is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours"
@@ -350,52 +426,6 @@ class Exchange:
     def _check_sender(self, peer: Peer, message: Message) -> None:
         if message.store != peer.store:
             raise PeerRefused(f"peer {peer.name} is store {(peer.store or '?')[:8]}…, but the message is from another")
-
-    async def _ingest(self, peer: Peer, message: Message, unavailable: frozenset[str]) -> IngestResult:
-        ingest = (await self._open()).ingest
-        cursor, known = await ingest.cursor(peer)
-        number = cursor.number if cursor is not None and cursor.feed == message.feed else 0
-        anew = message.anew and message.after == 0
-        if message.after > number:
-            return IngestResult()  # a message was lost: our cursor says where to continue
-        if not message.items and not anew and (message.upto <= message.after or message.upto <= number):
-            return IngestResult()
-        if message.put_back:
-            await peer_notices.notify_peer_rollback(self.fleet.store, peer.name)
-        flows = await self._workflows_in(message)
-        further = message.upto > number or anew or cursor is None or cursor.feed != message.feed
-        reached = Cursor(message.feed, message.upto, message.turn, message.mark) if further else cursor
-        assert reached is not None
-        if cursor is not None and cursor.whole:
-            # until everything was sent with the records that came from us: what came without them is sent again
-            reached = reached._replace(whole=message.more) if message.whole else cursor
-        return await ingest.ingest(peer, message.items, reached, known, flows, unavailable)
-
-    async def _workflows_in(self, message: Message) -> dict[str, Workflow | str]:
-        """The workflows of the message that its runs need, by kind; or why one is refused."""
-        needed = {item.run.kind for item in message.items if item.run is not None}
-        found: dict[str, Workflow | str] = {}
-        for data in message.workflows:
-            try:
-                flow = without_rules(Workflow.from_json(data))
-                kind = f"{flow.name}@{flow.version}"
-                if kind in needed:
-                    found[kind] = await self.fleet.workflows.objection(flow) or flow
-            except (InvalidWorkflow, NotJson, TypeError, ValueError, RecursionError) as error:
-                log.warning("a workflow of a peer is invalid: %s", printable(str(error), MAX_REASON_CHARS))
-        return found
-
-    async def _missing_blobs(self, peer: Peer, message: Message) -> list[tuple[str, set[str]]]:
-        """For each record the run, and the blobs that this store lacks; none for a record that will not be ingested."""
-        ingest = (await self._open()).ingest
-        if not any(True for item in message.items if item.run is not None for _ in blob_sizes(item.run)):
-            return []
-        needed = await ingest.needed_blobs(peer, message.items, await self._workflows_in(message))
-        runs = [item.run_id or "" for item in message.items]
-        return [
-            (run, {name for name in sorted(names) if await self.fleet.store.blob(name) is None})
-            for run, names in zip(runs, needed, strict=True)
-        ]
 
     async def _keep_blob(self, name: str, data: bytes) -> None:
         most = (await self.fleet.settings()).most

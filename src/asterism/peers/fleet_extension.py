@@ -30,5 +30,4 @@ async def explain(fleet: Fleet, run: Run) -> Reason | None:
         if removed is not None and removed.value and removed.value["adopt"]:
             return Reason("left", was, f"peer {was} managed it and was removed: this store is about to adopt it")
         return Reason("removed", was, f"it is held: peer {was} managed it and was removed")
-    text = f"peer {name} manages it as long as that peer is heard from"
-    return Reason("left", name, text)
+    return Reason("left", name, f"peer {name} manages it as long as that peer is heard from")

@@ -57,18 +57,20 @@ class ForgottenRunCheck:
     async def next_runs(self, peer: Peer) -> list[str]:
         """The next runs to ask a peer about; empty after the last, and then it starts again."""
         after = self._after.pop(peer.name, "")
-        found = [run.id for run in await self._feed.copies(peer.store or "", MAX_RUNS_ASKED, after)]
-        if found:
-            self._after[peer.name] = found[-1]
-        self._asked[peer.name] = found
-        return found
+        run_ids = [run.id for run in await self._feed.copies(peer.store or "", MAX_RUNS_ASKED, after)]
+        if run_ids:
+            self._after[peer.name] = run_ids[-1]
+        self._asked[peer.name] = run_ids
+        return run_ids
 
     async def unknown_here(self, asked: Sequence[str]) -> list[str]:
         """The runs among these that this store does not know; empty while a peer with which we have not synced since
         our last rollback may know them."""
         unknown = [run_id for run_id in asked if await self._store.run(run_id) is None]
-        found = await self._store.register(ROLLBACK_KEY) if unknown else None
-        if found is not None and any((one.heard_at or 0.0) < found.value["at"] for one in await self._peers.all()):
+        register = await self._store.register(ROLLBACK_KEY) if unknown else None
+        if register is not None and any(
+            (one.heard_at or 0.0) < register.value["at"] for one in await self._peers.all()
+        ):
             return []
         return unknown
 
@@ -80,8 +82,8 @@ class ForgottenRunCheck:
         """Handle a peer's answer: among the runs it was asked about, it does not know these. Returns a sentence for
         each copy that was closed."""
         asked, now = self._asked.pop(peer.name, []), self._store.clock()
-        found = await self._store.register(unknown_runs_key(peer.name))
-        before = dict(found.value) if found is not None else {}
+        register = await self._store.register(unknown_runs_key(peer.name))
+        before = dict(register.value) if register is not None else {}
         left_to = await self._feed.left_to(asked)
         after = {run_id: at for run_id, at in before.items() if run_id not in asked}
         closed = []
@@ -100,14 +102,14 @@ class ForgottenRunCheck:
     async def _remember(self, peer: Peer, after: dict[str, float]) -> None:
         """If another process writes at the same moment, the peer has to say so once more."""
         key = unknown_runs_key(peer.name)
-        found = await self._store.register(key)
-        if (found is None and not after) or (found is not None and found.value == after):
+        register = await self._store.register(key)
+        if (register is None and not after) or (register is not None and register.value == after):
             return
         if len(after) > MAX_UNKNOWN_RUNS:  # drop runs that have ended in another way
             runs = [await self._store.run(run_id) for run_id in after]
             after = {run.id: after[run.id] for run in runs if run is not None and not run.ended}
-        kept = dict(list(after.items())[:MAX_UNKNOWN_RUNS])
-        if not await try_commit(self._store, [PutRegister(key, kept, found and found.revision)]):
+        limited = dict(list(after.items())[:MAX_UNKNOWN_RUNS])
+        if not await try_commit(self._store, [PutRegister(key, limited, register and register.revision)]):
             log.debug("the unknown runs of peer %s were not stored: another process wrote them", peer.name)
 
     async def _close(self, peer: Peer, run: Run) -> list[str]:

@@ -1,61 +1,43 @@
-"""Ingest: check each record of a peer, merge it with ours and write it, or refuse it with a reason.
+"""Ingest: write the records of a peer, and ask for records again that may be accepted now.
 
 The records of a batch and our cursor in the peer's feed are one commit. If another process writes one of them
-meanwhile, the whole batch is decided again. A record that touches a series has a commit of its own, before that one. A
-batch that is ingested twice changes nothing the second time.
+meanwhile, the whole batch is decided again (record_decisions.py). A record that touches a series has a commit of its
+own, before that one. A batch that is ingested twice changes nothing the second time.
 
-The **authority** of a run is the store that decides about it. A record of another authority is stored as a copy that is
-left to that store (``left_to``).
+A peer is asked to send everything again when something it sent may be accepted now:
+
+- Its record about a session of ours was not believed, and that session is over now (trust.py).
+- Its storage quota was exceeded, and there is room again (storage_limits.py).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeGuard
+from dataclasses import dataclass, field, replace
 
-from asterism.core.errors import AsterismError
-from asterism.core.run import transitions
-from asterism.core.run.merge import (
-    KEPT,
-    NotTheSameRun,
-    is_forgotten,
-    loss_reason,
-    merge_keeping,
-    merge_records,
-    next_revision,
-    outranks,
-    own_story,
-    was_taken_away,
-)
-from asterism.core.run.run import COMPLETED, OWNED, Progress, Run
+from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.run.session import OPEN
 from asterism.core.run.workflow import Workflow
-from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import failure_notice
-from asterism.fleet.retention import HANDED, LOST
-from asterism.peers import peer_notices, quota
-from asterism.peers.lost_requests import reapply_request
-from asterism.peers.messages import Cursor, IncomingRecord, printable
-from asterism.peers.record_limits import limit_merged
-from asterism.peers.registry import Peer, PeerRegistry, cursor_key, largest_clock_lag
-from asterism.peers.resend_requests import ReplayRequests
-from asterism.peers.trust import Trust, only_adds_request
-from asterism.store.dump_format import blobs_of
-from asterism.store.protocol import Notice, PutCopy, PutRegister, PutRun, Register, Write, feed_of
+from asterism.fleet.workflows import without_rules
+from asterism.peers import peer_notices
+from asterism.peers.messages import MAX_BLOBS_WANTED, MAX_REASON_CHARS, Cursor, IncomingRecord, Message, printable
+from asterism.peers.record_decisions import BatchDecisions, Decision
+from asterism.peers.registry import Peer, cursor_key, peer_key
+from asterism.peers.storage_limits import QUOTA_TOPIC, Quota, has_grown, quota_key, quota_limits
+from asterism.store.dump_format import blob_sizes
+from asterism.store.optimistic_update import try_commit
+from asterism.store.protocol import Notice, PutRegister, Register, Store, Write, feed_of
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.peers")
 
-MAX_LOSS_CHARS = 1000
-"""The length limit of the reason for a loss."""
-
-MAX_OWNER_KEEPS = 100
-"""How often an owner confirms a run that others have declared lost."""
-
 BATCH_TRIES = 5
 """After how many tries of a whole batch its records are written one by one."""
+
+MAX_DOUBTED_SESSIONS = 20
+"""How many sessions of ours are remembered about which a peer was not believed."""
 
 
 @dataclass(slots=True)
@@ -74,44 +56,60 @@ class IngestResult:
         self.lost += other.lost
         self.quota_exceeded = self.quota_exceeded or other.quota_exceeded
 
-    def count(self, one: _Decision) -> None:
+    def count(self, one: Decision) -> None:
         self.taken += one.taken
         self.refused += one.refused
         self.lost += [one.lost] if one.lost is not None else []
 
 
-class _Decision(NamedTuple):
-    """The writes for one record. ``alone`` if they need a commit of their own. ``workflow`` is the kind of workflow the
-    record needs, ``blobs`` are the blobs it refers to and ours does not, if it is ingested."""
-
-    writes: Sequence[Write] = ()
-    taken: bool = False
-    refused: bool = False
-    lost: str | None = None
-    alone: bool = False
-    workflow: str = ""
-    blobs: frozenset[str] = frozenset()
-
-
-_IGNORED = _Decision()
+async def read_cursor(store: Store, peer: Peer) -> tuple[Cursor | None, Register | None]:
+    """Our position in the feed of a peer, and its register."""
+    register = await store.register(cursor_key(peer.name))
+    if register is None or not register.value:
+        return None, register
+    return Cursor(**{name: value for name, value in register.value.items() if name in Cursor._fields}), register
 
 
 class Ingest:
     """Ingests records into the store of ``fleet``, whose id is ``own``."""
 
-    def __init__(self, fleet: Fleet, peers: PeerRegistry, own: str) -> None:
-        self._fleet, self._store, self._peers, self._own = fleet, fleet.store, peers, own
-        self._feed, self._replay = feed_of(fleet.store), ReplayRequests(fleet)
+    def __init__(self, fleet: Fleet, own: str) -> None:
+        self._fleet, self._store, self._own = fleet, fleet.store, own
+        self.replay = ReplayRequests(fleet)
 
-    async def cursor(self, peer: Peer) -> tuple[Cursor | None, Register | None]:
-        """Our position in the feed of a peer."""
-        return await self._replay.cursor(peer)
+    async def ingest(self, peer: Peer, message: Message, unavailable: frozenset[str]) -> IngestResult:
+        """Ingest the records of a message, except those that refer to one of the ``unavailable`` blobs."""
+        cursor, known = await read_cursor(self._store, peer)
+        number = cursor.number if cursor is not None and cursor.feed == message.feed else 0
+        anew = message.anew and message.after == 0
+        if message.after > number:
+            return IngestResult()  # a message was lost: our cursor says where to continue
+        if not message.items and not anew and (message.upto <= message.after or message.upto <= number):
+            return IngestResult()
+        if message.put_back:
+            await peer_notices.notify_peer_rollback(self._store, peer.name)
+        flows = await self._workflows_in(message)
+        further = message.upto > number or anew or cursor is None or cursor.feed != message.feed
+        reached = Cursor(message.feed, message.upto, message.turn, message.mark) if further else cursor
+        assert reached is not None
+        if cursor is not None and cursor.whole:
+            # until everything was sent with the records that came from us: what came without them is sent again
+            reached = reached._replace(whole=message.more) if message.whole else cursor
+        return await self._ingest_records(peer, message.items, reached, known, flows, unavailable)
 
-    async def request_replay(self, peer: Peer) -> None:
-        """Ask the peer for everything again, if there is a reason (resend_requests.py)."""
-        await self._replay.request(peer)
+    async def missing_blobs(self, peer: Peer, message: Message) -> list[tuple[str, set[str]]]:
+        """For each record the run, and the blobs that this store lacks; none for a record that will not be ingested."""
+        if not any(True for item in message.items if item.run is not None for _ in blob_sizes(item.run)):
+            return []
+        batch = await self._decisions(peer, message.items, await self._workflows_in(message), frozenset())
+        needed = [(await batch.decide(item)).blobs for item in message.items]
+        runs = [item.run_id or "" for item in message.items]
+        return [
+            (run, {name for name in sorted(names) if await self._store.blob(name) is None})
+            for run, names in zip(runs, needed, strict=True)
+        ]
 
-    async def ingest(
+    async def _ingest_records(
         self,
         peer: Peer,
         items: Sequence[IncomingRecord],
@@ -125,14 +123,14 @@ class Ingest:
         runs of them are refused; those that are needed are stored. ``lacking`` names blobs that are unavailable."""
         done, key = IngestResult(), cursor_key(peer.name)
         for tries in range(10 * BATCH_TRIES):
-            batch = await _Batch(self, peer, flows, lacking).prepared(items)
+            batch = await self._decisions(peer, items, flows, lacking)
             decisions = [await batch.decide(item) for item in items]
             problems = await self._keep(flows, {one.workflow for one in decisions})
             if problems:
                 flows = {**flows, **problems}
                 continue
             cursor = PutRegister(key, upto._asdict(), known and known.revision)
-            replay = await self._replay.reason_writes(peer, batch.doubted, batch.quota)
+            replay = await self.replay.reason_writes(peer, batch.doubted, batch.quota)
             together = [one for one in decisions if not one.alone] if tries < BATCH_TRIES else []
             try:
                 for one in decisions:
@@ -154,7 +152,7 @@ class Ingest:
                     self._store,
                     peer.name,
                     Notice(self._store.clock(), "refused", done.quota_exceeded),
-                    quota.QUOTA_TOPIC,
+                    QUOTA_TOPIC,
                 )
             return done
         raise AsterismError(f"the records of peer {peer.name} could not be written: other processes were always faster")
@@ -169,276 +167,99 @@ class Ingest:
                 wrong[kind] = problem
         return wrong
 
-    async def needed_blobs(
-        self, peer: Peer, items: Sequence[IncomingRecord], flows: Mapping[str, Workflow | str]
-    ) -> list[frozenset[str]]:
-        """For each record the blobs that it refers to and ours does not, if it would be ingested."""
-        batch = await _Batch(self, peer, flows, frozenset()).prepared(items)
-        return [(await batch.decide(item)).blobs for item in items]
+    async def _workflows_in(self, message: Message) -> dict[str, Workflow | str]:
+        """The workflows of the message that its runs need, by kind; or why one is refused."""
+        needed = {item.run.kind for item in message.items if item.run is not None}
+        workflows: dict[str, Workflow | str] = {}
+        for data in message.workflows:
+            try:
+                flow = without_rules(Workflow.from_json(data))
+                kind = f"{flow.name}@{flow.version}"
+                if kind in needed:
+                    workflows[kind] = await self._fleet.workflows.objection(flow) or flow
+            except (InvalidWorkflow, NotJson, TypeError, ValueError, RecursionError) as error:
+                log.warning("a workflow of a peer is invalid: %s", printable(str(error), MAX_REASON_CHARS))
+        return workflows
+
+    async def _decisions(
+        self,
+        peer: Peer,
+        items: Sequence[IncomingRecord],
+        flows: Mapping[str, Workflow | str],
+        lacking: frozenset[str],
+    ) -> BatchDecisions:
+        return await BatchDecisions(self._fleet, self._own, peer, flows, lacking).prepared(items)
 
 
-def _record_write(writes: Sequence[Write]) -> PutRun | PutCopy:
-    """The write of the record itself."""
-    return next(write for write in writes if isinstance(write, PutRun | PutCopy))
+def ingestible_part(received: Message, missing: Sequence[tuple[str, set[str]]]) -> tuple[Message, dict[str, int]]:
+    """The message up to the first record with a missing blob, and the blobs to ask for, with their sizes. ``missing``
+    has the run and the missing blobs of each record."""
+    wanted = [names - received.lacks for _, names in missing]
+    first = next((place for place, names in enumerate(wanted) if names), None)
+    if first is None:
+        return received, {}
+    upto = received.items[first - 1].number if first else received.after
+    part = replace(received, items=received.items[:first], upto=upto, more=True)
+    names = sorted(set().union(*wanted))[:MAX_BLOBS_WANTED]
+    sizes = {name: size for item in received.items if item.run for name, size in blob_sizes(item.run).items()}
+    return part, {name: sizes[name] for name in names}
 
 
-class _Batch:
-    """One try to ingest a batch. ``doubted`` are open sessions of ours about which the peer was not believed."""
+class ReplayRequests:
+    """Resets our cursors in the feeds of peers of the store of ``fleet``, and remembers reasons to do so."""
 
-    def __init__(
-        self, ingest: Ingest, peer: Peer, flows: Mapping[str, Workflow | str], lacking: frozenset[str]
-    ) -> None:
-        self._fleet, self._store, self._feed = ingest._fleet, ingest._store, ingest._feed
-        self._peers, self._own = ingest._peers, ingest._own
-        self._peer, self._flows, self._lacking = peer, flows, lacking
-        self._seen: set[str] = set()
-        self.doubted: set[str] = set()
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._store, self._feed = fleet, fleet.store, feed_of(fleet.store)
 
-    async def prepared(self, items: Sequence[IncomingRecord]) -> _Batch:
-        """Read the peers, the sessions and our records."""
-        settings = await self._fleet.settings()
-        self._now = self._store.clock()
-        self._oldest = self._now - settings.keep
-        self._all = peers = await self._peers.all()
-        sessions = await self._store.sessions(ended=True)
-        self._trust = Trust(self._peer, peers, sessions, self._now, settings.peer_timeout)
-        ids = {item.run.id for item in items if item.run is not None}
-        self._mine = {run_id: await self._store.run(run_id) for run_id in sorted(ids)}
-        # after the runs: if one is written in between, its revision differs from the one we have read
-        self._left = await self._feed.left_to(sorted(ids))
-        self._received = await self._feed.came_from_peers(sorted(ids))
-        self.quota = quota.Quota(
-            self._peer, await self._feed.usage(self._peer.store or ""), quota.quota_limits(settings)
-        )
-        self.refusals = await peer_notices.RefusalNotices.load(self._store, self._peer.name, self._now)
-        return self
+    async def reason_writes(self, peer: Peer, doubted: set[str], used: Quota) -> list[Write]:
+        """The writes that remember the sessions about which the peer was not believed, and an exceeded quota."""
+        writes: list[Write] = []
+        if doubted:
+            register = await self._store.register(_doubted_key(peer))
+            known = list(register.value.get("sessions", ())) if register is not None else []
+            after = [*known, *sorted(doubted.difference(known))][-MAX_DOUBTED_SESSIONS:]
+            writes.append(PutRegister(_doubted_key(peer), {"sessions": after}, register and register.revision))
+        if used.exceeded is not None:
+            register = await self._store.register(quota_key(peer))
+            writes.append(PutRegister(quota_key(peer), {"room": used.remaining()}, register and register.revision))
+        return writes
 
-    # -- one record --------------------------------------------------------------------------------------------------
+    async def request(self, peer: Peer) -> None:
+        """Reset our cursor in the feed of a peer if there is a reason. If another process moves the cursor at the same
+        moment, the next sync tries again."""
+        await self._after_ended_session(peer)
+        await self._after_freed_quota(peer)
 
-    async def decide(self, item: IncomingRecord) -> _Decision:
-        theirs = item.run
-        if theirs is None:
-            return await self._refuse(item.run_id, item.error)
-        if theirs.id in self._seen:
-            return await self._refuse(theirs.id, "the message contains it twice")
-        self._seen.add(theirs.id)
-        mine = self._mine[theirs.id]
-        # keys and revisions belong to the store that gave them
-        theirs = theirs.changed(key=None if mine is None else mine.key, revision=1)
-        if mine is None and theirs.ended and (theirs.ended_at or 0.0) + self._clock_lag(item.by) < self._oldest:
-            return _IGNORED  # it is older than what this store keeps
-        if mine is None and is_forgotten(theirs):
-            return _IGNORED
-        if self._trust.belongs_to_other_peer(theirs) and not (mine is not None and is_forgotten(mine)):
-            return _IGNORED
-        why = await self._refusal_reason(theirs)
-        if why is not None:
-            return await self._refuse(theirs.id, why)
-        by, forged = item.by, self._trust.forgery(theirs, mine)
-        if forged is not None:
-            if theirs.status is COMPLETED and self._depends_on_sender(mine):
-                return await self._redo(mine, forged)
-            lost = await self._lost_by_own_device(theirs, mine)
-            if lost is None:
-                return await self._refuse(theirs.id, f"it is forged: {forged}")
-            theirs, by = lost, self._own
-        try:
-            found = await (self._decide_new(theirs, by) if mine is None else self._decide_known(mine, theirs, by))
-        except NotTheSameRun as error:
-            return await self._refuse(theirs.id, f"it differs from our record in {', '.join(error.fields)}")
-        if not found.taken:
-            return found
-        blobs = frozenset(blobs_of(theirs)).difference(blobs_of(mine) if mine is not None else ())
-        if mine is None or mine.id in self._received:
-            cost = quota.storage_cost(self._peer, mine, theirs, _record_write(found.writes).run)
-            if self.quota.reserve(cost) is not None:
-                return _Decision(refused=True)
-            found = found._replace(writes=[*found.writes, cost])
-        return found._replace(workflow=theirs.kind, blobs=blobs)
+    async def _after_ended_session(self, peer: Peer) -> None:
+        """The peer also has to send what it received from us: its records about the ended session can be used now."""
+        register = await self._store.register(_doubted_key(peer))
+        doubted = list(register.value.get("sessions", ())) if register is not None else []
+        if register is None or not doubted:
+            return
+        open_ids = {one.id for one in await self._store.sessions() if one.state == OPEN}
+        still_open = [one for one in doubted if one in open_ids]
+        if len(still_open) < len(doubted):
+            await self._reset(peer, PutRegister(register.key, {"sessions": still_open}, register.revision), whole=True)
 
-    def _clock_lag(self, by: str) -> float:
-        """How many seconds the clock may be behind that dated a record of the store ``by``. A peer that lies about its
-        clock only affects whether we accept its old records."""
-        return largest_clock_lag(peer for peer in self._all if peer.store == by or peer.name == self._peer.name)
+    async def _after_freed_quota(self, peer: Peer) -> None:
+        register = await self._store.register(quota_key(peer))
+        if register is None or not register.value:
+            return
+        limits = quota_limits(await self._fleet.settings())
+        now = Quota(peer, await self._feed.usage(peer.store or ""), limits)
+        if has_grown(register.value["room"], now, limits):
+            await self._reset(peer, PutRegister(register.key, {}, register.revision))
+            await peer_notices.clear_topic(self._store, peer.name, QUOTA_TOPIC)
 
-    async def _refusal_reason(self, theirs: Run) -> str | None:
-        flow = self._flows.get(theirs.kind)
-        if isinstance(flow, str):
-            return flow
-        if flow is None and not await self._fleet.workflows.is_kept(theirs.workflow, theirs.version):
-            return f"its workflow {theirs.kind} is missing"
-        if self._lacking and not self._lacking.isdisjoint(blobs_of(theirs)):
-            return "a large input or output of it is unavailable"
-        return None
-
-    def _depends_on_sender(self, mine: Run | None) -> TypeGuard[Run]:
-        """Whether our copy is open and left to the sender."""
-        return mine is not None and not mine.ended and self._left.get(mine.id) == self._peer.store
-
-    async def _redo(self, mine: Run, forged: str) -> _Decision:
-        """Do a run again that the sender believes to be completed by a device of ours: it will not change its mind."""
-        why = f"peer {self._peer.name} reports it as completed, but this store has no result: {forged}"
-        if mine.status in OWNED:
-            after = transitions.lose(mine, await self._flow(mine), self._now, why)
-        else:
-            after = transitions.adopt(mine, self._now, why)
-        after, admitting = await self._admit_to_series(after, None, not after.ended)
-        return _Decision([PutRun(after, mine.revision), *admitting], taken=True, alone=bool(admitting))
-
-    async def _lost_by_own_device(self, theirs: Run, mine: Run | None) -> Run | None:
-        """The record of a run that one of our devices is said to own, as lost by that device, if that session is over
-        (trust.py). None if it is not; or if the run is ours to decide, since then it goes on here and the sender learns
-        of that."""
-        if theirs.status not in OWNED or (mine is not None and not mine.ended and mine.id not in self._left):
-            return None
-        if self._trust.is_open(theirs.session):
-            self.doubted.add(f"{theirs.session}")
-            return None
-        why = f"{theirs.device} has no record of it since its store was restored from an older copy"
-        return transitions.lose(theirs, await self._flow(theirs), self._now, why)
-
-    async def _flow(self, run: Run) -> Workflow:
-        flow = self._flows.get(run.kind)
-        return flow if isinstance(flow, Workflow) else await self._fleet.workflows.get(run.workflow, run.version)
-
-    async def _refuse(self, run_id: str | None, why: str) -> _Decision:
-        if run_id is None:
-            notice = Notice(self._now, "refused", f"peer {self._peer.name}: {why}")
-            await peer_notices.notify_once(self._store, self._peer.name, notice)
-            return _Decision(refused=True)
-        return _Decision(self.refusals.refuse(run_id, why), refused=True)
-
-    def _authority(self, by: str, run: Run) -> str | None:
-        """The id of the store that decides about a run whose record is theirs; None if that is this store. A store that
-        is not heard from is replaced by the sender, which may hear from it. An ended run is never ours, since another
-        clock dated its end."""
-        if not run.ended and (by == self._own or self._trust.is_own(run)):
-            return None
-        return by if self._trust.is_heard(by) else self._peer.store
-
-    async def _decide_new(self, theirs: Run, by: str) -> _Decision:
-        left_to = self._authority(by, theirs)
-        theirs, admitting = await self._admit_to_series(theirs, left_to, theirs.status not in OWNED)
-        put = PutRun(theirs, None) if left_to is None else PutCopy(theirs, None, left_to, left_to == self._peer.store)
-        return _Decision([put, *admitting], taken=True, alone=bool(admitting))
-
-    async def _decide_known(self, mine: Run, theirs: Run, by: str) -> _Decision:
-        was_left_to = self._left.get(mine.id)
-        reached = await self._progress(mine)
-        ours = mine
-        if mine.keep == "furthest" and mine.grant != theirs.grant and not set(own_story(theirs)) <= set(mine.story):
-            ours = mine.changed(progress=reached)  # only for news, or two owners would overtake each other forever
-        if self._still_owned_here(mine, theirs) and mine.grant is not None:
-            ours = transitions.confirm_ownership(
-                ours, mine.grant, f"peer {self._peer.name} declared it lost", self._now
-            )
-        kept, resolved = self._merge(ours, theirs)
-        resolved = limit_merged(mine, theirs, resolved)
-        left_to = was_left_to if kept else self._authority(by, theirs)
-        same = not kept and left_to == self._peer.store and resolved.changed(revision=theirs.revision) == theirs
-        wished = self._with_request(mine, theirs, resolved, kept, left_to)
-        if wished is not resolved:
-            resolved, left_to = wished, None
-        after = next_revision(mine, resolved)
-        if after is None:
-            return self._transfer_authority(mine, theirs, by, was_left_to)
-        after, admitting = await self._admit_to_series(after, left_to, after.held)
-        put = PutRun(after, mine.revision) if left_to is None else PutCopy(after, mine.revision, left_to, same)
-        lost = loss_reason(ours.changed(progress=reached), resolved) if self._trust.is_own(mine) else None
-        lost = (
-            printable(lost, MAX_LOSS_CHARS) if lost is not None else None
-        )  # it may quote the peer, and goes into logs
-        writes: list[Write] = [put, *(await self._loss_writes(mine, lost, reached) if lost is not None else ())]
-        writes += await self._hand_over_writes(mine, after, was_left_to, left_to)
-        series = [*admitting, *await self._leave_series(after, left_to)]
-        return _Decision([*writes, *series], taken=True, lost=lost, alone=bool(series))
-
-    def _still_owned_here(self, mine: Run, theirs: Run) -> bool:
-        """Whether a device of ours still works on a run that others have declared lost, and may keep it. The number is
-        limited, since a peer that lies may declare it lost with every message."""
-        return (
-            mine.keep == "original"
-            and self._trust.is_own(mine)
-            and self._trust.is_open(mine.session)
-            and was_taken_away(mine, theirs)
-            and not outranks(mine, theirs)
-            and sum(entry.what == KEPT for entry in own_story(mine)) < MAX_OWNER_KEEPS
+    async def _reset(self, peer: Peer, reason: Write, *, whole: bool = False) -> None:
+        cursor, known = await read_cursor(self._store, peer)
+        if cursor is None:
+            return
+        start = Cursor(cursor.feed, 0, whole=whole or cursor.whole)
+        await try_commit(
+            self._store, [reason, PutRegister(cursor_key(peer.name), start._asdict(), known and known.revision)]
         )
 
-    def _merge(self, mine: Run, theirs: Run) -> tuple[bool, Run]:
-        """Whether our record wins, and the merged record."""
-        if not self._trust.is_own(theirs):
-            return outranks(mine, theirs), merge_records(mine, theirs)
-        # our record has all statements of our own device: only a request can be new
-        if theirs.grant is not None and theirs.grant == mine.grant and only_adds_request(mine, theirs):
-            theirs = theirs.changed(progress=mine.progress)
-            return False, merge_records(mine, theirs)
-        return True, merge_keeping(mine, theirs)
 
-    def _with_request(self, mine: Run, theirs: Run, resolved: Run, kept: bool, left_to: str | None) -> Run:
-        if not kept:
-            return reapply_request(mine, theirs, resolved, self._now)
-        return reapply_request(theirs, mine, resolved, self._now) if left_to is None else resolved
-
-    def _transfer_authority(self, mine: Run, theirs: Run, by: str, was_left_to: str | None) -> _Decision:
-        """Nothing is new in the record, but exactly one store has to be its authority."""
-        again = mine.changed(revision=mine.revision + 1)
-        if mine.ended or theirs.changed(revision=mine.revision) != mine:
-            return _IGNORED
-        if was_left_to is None and by == self._peer.store and self._trust.is_senders(mine):
-            # our request has reached the store of the owner
-            return _Decision([PutCopy(again, mine.revision, by)])
-        if was_left_to == self._peer.store and by == self._own:  # each store has left it to the other
-            return _Decision([PutRun(again, mine.revision)])
-        if was_left_to == self._peer.store and by != was_left_to and self._trust.is_heard(by):
-            # the sender has left it to a third store: so do we, or three stores could each leave it to the next
-            return _Decision([PutCopy(again, mine.revision, by, same=False)])  # the third store has to learn of it
-        return _IGNORED
-
-    # -- writes beside the record ------------------------------------------------------------------------------------
-
-    async def _progress(self, mine: Run) -> Progress | None:
-        if mine.status not in OWNED:
-            return mine.progress
-        report = (await self._store.reports([mine.id])).get(mine.id)
-        return report.progress if report is not None and report.progress is not None else mine.progress
-
-    async def _loss_writes(self, mine: Run, why: str, reached: Progress | None) -> list[Write]:
-        """The notice about the loss, and the register for `peer keep`."""
-        key = f"{LOST}{mine.id}"
-        found = await self._store.register(key)
-        lost = {"device": mine.device, "epoch": mine.epoch, "progress": None if reached is None else list(reached)}
-        far = f" (progress: {reached})" if reached is not None else ""
-        return [
-            Notice(self._now, "conflict", f"{why}{far}", mine.id, mine.device),
-            PutRegister(key, lost, found and found.revision),
-        ]
-
-    async def _hand_over_writes(
-        self, mine: Run, after: Run, was_left_to: str | None, left_to: str | None
-    ) -> list[Write]:
-        """Remember that a run was ours when another store takes it over, and give the notice here if it fails there."""
-        key = f"{HANDED}{mine.id}"
-        if mine.ended or (left_to is None and not after.ended):
-            return []
-        found = await self._store.register(key)
-        if not after.ended:
-            return [PutRegister(key, {}, None)] if was_left_to is None and found is None else []
-        told = failure_notice(after, self._now) if was_left_to is None or found is not None else []
-        return told if found is None else [*told, PutRegister(key, None, found.revision)]
-
-    async def _admit_to_series(self, run: Run, left_to: str | None, waits: bool) -> tuple[Run, list[Write]]:
-        """Let our own series hold or release a waiting run that became ours to decide, since no other store does."""
-        if left_to is not None or not waits:
-            return run, []
-        try:
-            return await self._fleet.ledger.readmit(run, self._now)
-        except UnreadableSeries:  # its runs wait until the series is repaired
-            return run, []
-
-    async def _leave_series(self, run: Run, left_to: str | None) -> list[Write]:
-        """Let its series go on here when the run has ended; and when a peer holds it, or each of two stores would wait
-        for a run that the other one holds."""
-        if run.series is None or not (run.ended or (run.held and left_to is not None)):
-            return []
-        return await self._fleet.ledger.leave_series(run, run.series)
+def _doubted_key(peer: Peer) -> str:
+    return peer_key(peer.name, "doubted")

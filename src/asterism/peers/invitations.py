@@ -24,10 +24,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
+from asterism.peers.private_files import tls_identity
 from asterism.peers.registry import Peer, PeerExists, PeerRegistry, check_peer_name, peer_key
-from asterism.peers.tls_identity import tls_identity
 from asterism.store.optimistic_update import retry_on_conflict, update_register
 from asterism.store.protocol import Store
 
@@ -86,8 +86,8 @@ async def expires_at(store: Store, peer: Peer) -> float | None:
     """When the invitation of a peer expires, by the store's clock; None if it was used, or there is none."""
     if peer.store is not None or peer.token_sha256 is not None or peer.invitation_sha256 is None:
         return None
-    found = await store.register(_expiry_key(peer.name))
-    until = (found.value or {}).get("until") if found is not None else None
+    register = await store.register(_expiry_key(peer.name))
+    until = (register.value or {}).get("until") if register is not None else None
     return float(until) if until is not None else (peer.invited_at or 0.0) + VALID_FOR
 
 
@@ -126,8 +126,8 @@ def token_hash(token: str) -> str:
 def parse_invitation(line: str) -> Invitation:
     """The invitation in a line; text around it, such as a whole command, is ignored. Raises InvalidInvitation, whose
     message does not quote the line, since it may contain a secret."""
-    found = _URL.search(line)
-    address, sharp, words = (found[0] if found is not None else "").partition("#")
+    url = _URL.search(line)
+    address, sharp, words = (url[0] if url is not None else "").partition("#")
     name, token, fingerprint = ["", "", *words.rsplit(".", 2)][-3:]
     if not sharp or not name:
         raise InvalidInvitation(f"this is not an invitation; an example: {_EXAMPLE}")

@@ -23,9 +23,9 @@ from asterism.peers.messages import (
     encoded_size,
     fits_message,
 )
-from asterism.peers.record_limits import sendable_record
 from asterism.peers.registry import Peer
 from asterism.peers.rollback_detection import FeedMarks
+from asterism.peers.storage_limits import sendable_record
 from asterism.store.protocol import Change, Notice, ProgressReport, feed_of
 
 
@@ -80,8 +80,8 @@ class Outgoing:
         if cursor is not None and position.rolled_back:
             await self._marks.record_rollback(peer, cursor)
         after, whole = position.number, cursor is None or cursor.whole
-        found = await self._feed.changes(after, MAX_BATCH_RECORDS + 1)
-        changes, more = found[:MAX_BATCH_RECORDS], len(found) > MAX_BATCH_RECORDS
+        fetched = await self._feed.changes(after, MAX_BATCH_RECORDS + 1)
+        changes, more = fetched[:MAX_BATCH_RECORDS], len(fetched) > MAX_BATCH_RECORDS
         news = [change for change in changes if whole or not _came_from(peer, change)]
         reports = await self._fleet.store.reports([one.run.id for one in news if one.run.status in OWNED])
         workflows: dict[tuple[str, int], _WorkflowData] = {}  # of this batch

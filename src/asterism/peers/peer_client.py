@@ -20,15 +20,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-from asterism.base.httpx_loader import load_httpx
+from asterism.base.http_requests import load_httpx
 from asterism.core.errors import AsterismError
-from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.peers.exchange import Exchange, PeerUnreachable, SyncResult
 from asterism.peers.invitations import Invitation, new_token, peer_url, token_hash
-from asterism.peers.message_codec import NotStrictJson, decode_message, encode_message
-from asterism.peers.private_files import Token, TokenFile
+from asterism.peers.messages import NotStrictJson, decode_message, encode_message
+from asterism.peers.private_files import Token, TokenFile, fingerprint
 from asterism.peers.registry import Peer, PeerExists, PeerRefused, PeerRegistry, UnknownPeer
-from asterism.peers.sync_progress import SyncResult
-from asterism.peers.tls_identity import fingerprint
 from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
 
@@ -217,13 +215,13 @@ async def find_peer(peers: PeerRegistry, text: str) -> Peer:
     if "://" not in text:
         return await peers.get(text)
     address = peer_url(text)
-    found = next((peer for peer in await peers.all() if peer.url == address), None)
-    if found is None:
+    peer_at_address = next((peer for peer in await peers.all() if peer.url == address), None)
+    if peer_at_address is None:
         raise UnknownPeer(
             f"there is no peer at {address}: invite this store there (asterism peer invite), and accept the invitation "
             "here"
         )
-    return found
+    return peer_at_address
 
 
 async def accept_invitation(exchange: Exchange, invitation: Invitation, name: str | None = None) -> SyncResult:
@@ -319,12 +317,12 @@ def _translated_errors(url: str) -> Iterator[None]:
 
 def _cause(error: BaseException) -> BaseException:
     """The root cause of an error that is not just the end of the connection."""
-    found, inner = error, error.__cause__ or error.__context__
+    cause, inner = error, error.__cause__ or error.__context__
     while inner is not None:
         if not isinstance(inner, _CONNECTION_ENDED):
-            found = inner
+            cause = inner
         inner = inner.__cause__ or inner.__context__
-    return found
+    return cause
 
 
 def _system_error(error: BaseException) -> str:
@@ -346,10 +344,10 @@ def _wrong_certificate(url: str) -> str:
 def _error_text(body: bytes) -> str:
     """The error message of the other side, without control characters."""
     try:
-        told = json.loads(body)
-        said = told["error"] if isinstance(told, dict) else ""
+        document = json.loads(body)
+        message = document["error"] if isinstance(document, dict) else ""
     except (ValueError, RecursionError, KeyError):
-        said = ""
-    if not isinstance(said, str) or not said:
+        message = ""
+    if not isinstance(message, str) or not message:
         return ""
-    return ": " + "".join(letter if letter.isprintable() else " " for letter in said[:MAX_ERROR_CHARS])
+    return ": " + "".join(letter if letter.isprintable() else " " for letter in message[:MAX_ERROR_CHARS])

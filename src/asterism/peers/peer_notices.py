@@ -9,7 +9,7 @@ reasons for its refused records every time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from asterism.core.run.run import Run
@@ -36,16 +36,21 @@ MAX_RUNS = 1000
 MAX_RECORDS_SEARCHED = 20
 """For how many refused records of a message the reason is looked up."""
 
+REFUSAL_TEXT = "the record of run {run} from peer {peer} was refused: "
+EARLIER_REFUSAL_TEXT = "run {run} as peer {peer} has it was not taken: "
+"""The beginning of a notice about a refused record, which the reason follows, and as earlier versions wrote it. Notices
+stay in a store for years."""
+
 DAY = 86_400.0
 
 
 class RefusalNotices:
     """The notices about refused records of one peer. ``now`` is the time of the store's clock."""
 
-    def __init__(self, peer: str, found: Register | None, now: float) -> None:
-        self._peer, self._found, self._now = peer, found, now
-        self._given: dict[str, list[str]] = dict(found.value.get("runs", {})) if found is not None else {}
-        self._day = _daily_count(found, now)
+    def __init__(self, peer: str, register: Register | None, now: float) -> None:
+        self._peer, self._register, self._now = peer, register, now
+        self._given = _given_digests(register)
+        self._day = _daily_count(register, now)
         self._changed = False
 
     @classmethod
@@ -54,8 +59,8 @@ class RefusalNotices:
 
     def refuse(self, run_id: str, reason: str) -> list[Write]:
         """The notice that a record was refused, unless it was given before or the limit is reached."""
-        notice = Notice(self._now, "refused", f"{_refusal_prefix(run_id, self._peer)}{reason}", run_id)
-        digest = hashlib.sha256(notice.message.encode()).hexdigest()[:12]
+        notice = Notice(self._now, "refused", f"{REFUSAL_TEXT.format(run=run_id, peer=self._peer)}{reason}", run_id)
+        digest = _digest(notice)
         known = self._given.get(run_id, [])
         if digest in known or len(known) >= MAX_NOTICES_PER_RUN or self._day["given"] >= MAX_REFUSALS_PER_DAY:
             return []
@@ -71,7 +76,9 @@ class RefusalNotices:
             return []
         runs = dict(list(self._given.items())[-MAX_RUNS:])
         return [
-            PutRegister(_refusals_key(self._peer), {**self._day, "runs": runs}, self._found and self._found.revision)
+            PutRegister(
+                _refusals_key(self._peer), {**self._day, "runs": runs}, self._register and self._register.revision
+            )
         ]
 
 
@@ -81,9 +88,9 @@ async def notify_once(store: Store, peer: str, notice: Notice, topic: str | None
     key = topic or notice.message
 
     async def attempt() -> None:
-        found = await store.register(_topics_key(peer))
-        known = list(found.value.get("said", ())) if found is not None else []
-        day = _daily_count(found, store.clock())
+        register = await store.register(_topics_key(peer))
+        known = list(register.value.get("said", ())) if register is not None else []
+        day = _daily_count(register, store.clock())
         if key in known or (topic is None and day["given"] >= MAX_REFUSALS_PER_DAY):
             return
         writes: list[Write] = [notice]
@@ -91,18 +98,18 @@ async def notify_once(store: Store, peer: str, notice: Notice, topic: str | None
             day["given"] += 1
             writes += [_limit_notice(peer, store.clock())] if day["given"] >= MAX_REFUSALS_PER_DAY else []
         after = {**day, "said": [*known, key][-MAX_TOPICS:]}
-        await store.commit([PutRegister(_topics_key(peer), after, found and found.revision), *writes])
+        await store.commit([PutRegister(_topics_key(peer), after, register and register.revision), *writes])
 
     await retry_on_conflict(attempt)
 
 
 async def clear_topic(store: Store, peer: str, topic: str) -> None:
     """Allow the next notice of a topic, since the condition has ended."""
-    found = await store.register(_topics_key(peer))
-    if found is None or topic not in found.value.get("said", ()):
+    register = await store.register(_topics_key(peer))
+    if register is None or topic not in register.value.get("said", ()):
         return
-    after = {**found.value, "said": [one for one in found.value["said"] if one != topic]}
-    await try_commit(store, [PutRegister(_topics_key(peer), after, found.revision)])
+    after = {**register.value, "said": [one for one in register.value["said"] if one != topic]}
+    await try_commit(store, [PutRegister(_topics_key(peer), after, register.revision)])
 
 
 async def notify_peer_rollback(store: Store, peer: str) -> None:
@@ -121,34 +128,53 @@ async def rollback_writes(store: Store, peer: str, side: str, message: str) -> l
     """The writes of a notice about a rollback of our store (``here``) or of the peer's (``there``); none if one was
     given within the hour, since a peer that lies may report one with every message."""
     key, now = peer_key(peer, "restored"), store.clock()
-    found = await store.register(key)
-    given = dict(found.value) if found is not None else {}
+    register = await store.register(key)
+    given = dict(register.value) if register is not None else {}
     if 0.0 <= now - given.get(side, -ROLLBACK_NOTICE_INTERVAL) < ROLLBACK_NOTICE_INTERVAL:
         return []
     notice = Notice(now, "restored", message)
-    return [PutRegister(key, {**given, side: now}, found and found.revision), notice]
+    return [PutRegister(key, {**given, side: now}, register and register.revision), notice]
 
 
 async def refusal_reasons(store: Store, peer: str, records: Sequence[IncomingRecord], count: int) -> list[str]:
     """The first reasons why ``count`` of a peer's records were refused, from notices of any age."""
-    found: list[str] = []
+    if not count:
+        return []
+    given = _given_digests(await store.register(_refusals_key(peer)))
+    reasons: list[str] = []
     searched = 0
-    for record in records if count else ():
+    for record in records:
         if record.run is None:
-            found.append(f"run {record.run_id}: {record.error}" if record.run_id is not None else record.error)
+            reasons.append(f"run {record.run_id}: {record.error}" if record.run_id is not None else record.error)
         elif searched < MAX_RECORDS_SEARCHED and not await _is_ingested(store, record.run):
             searched += 1
-            prefix = _refusal_prefix(record.run.id, peer)
-            messages = [one.message for _, one in await store.notices(run=record.run.id, limit=1000)]
-            reasons = [one.removeprefix(prefix) for one in messages if one.startswith(prefix)]
-            found += [f"run {record.run.id}: {one}" for one in reasons[-1:]]
-        if len(found) >= min(count, MAX_REASONS):
+            run_id = record.run.id
+            notices = [one for _, one in await store.notices(run=run_id, limit=1000) if one.kind == "refused"]
+            known = [_refusal_reason(one, peer, given.get(run_id, ())) for one in notices]
+            reasons += [f"run {run_id}: {one}" for one in known if one is not None][-1:]
+        if len(reasons) >= min(count, MAX_REASONS):
             break
-    return [printable(one, MAX_REASON_CHARS) for one in found]
+    return [printable(one, MAX_REASON_CHARS) for one in reasons]
 
 
-def _refusal_prefix(run_id: str, peer: str) -> str:
-    return f"the record of run {run_id} from peer {peer} was refused: "
+def _refusal_reason(notice: Notice, peer: str, given: Collection[str]) -> str | None:
+    """The reason in a notice about a refused record of a peer; None if the notice is about something else. ``given``
+    are the digests of the notices about this run and peer; the register forgets the oldest runs, whose notices are
+    recognised by their text."""
+    for text in (REFUSAL_TEXT, EARLIER_REFUSAL_TEXT):
+        beginning = text.format(run=notice.run, peer=peer)
+        if notice.message.startswith(beginning):
+            return notice.message.removeprefix(beginning)
+    return notice.message if _digest(notice) in given else None
+
+
+def _given_digests(register: Register | None) -> dict[str, list[str]]:
+    """The digests of the notices about refused records, by run."""
+    return dict(register.value.get("runs", {})) if register is not None else {}
+
+
+def _digest(notice: Notice) -> str:
+    return hashlib.sha256(notice.message.encode()).hexdigest()[:12]
 
 
 async def _is_ingested(store: Store, theirs: Run) -> bool:
@@ -157,10 +183,10 @@ async def _is_ingested(store: Store, theirs: Run) -> bool:
     return mine is not None and set(theirs.story[-1:]) <= set(mine.story)
 
 
-def _daily_count(found: Register | None, now: float) -> dict[str, Any]:
+def _daily_count(register: Register | None, now: float) -> dict[str, Any]:
     """The number of notices of the current day, and its beginning. It restarts after a day, and if the clock was set
     back."""
-    value = found.value if found is not None else {}
+    value = register.value if register is not None else {}
     if 0 <= now - value.get("since", -DAY) < DAY:
         return {"since": value["since"], "given": value["given"]}
     return {"since": now, "given": 0}

@@ -11,6 +11,11 @@ Every request carries the secret of a peer, or the token of its invitation, and 
 read. A blob that was not asked for is refused by its headers. Blobs are exchanged only with the store that the secret
 belongs to. Every refusal is a JSON object with a sentence: ``{"error": "…"}``. base/http_limits.py limits how much is
 read from each client, and how slowly.
+
+Nothing in a message identifies a peer, only the token does. An invitation is good for the exchange and nothing else. An
+address that sends too many wrong tokens has to wait; a valid token from the same address is accepted all the same,
+since many clients can share an address. The limit does not protect the tokens, which cannot be guessed, but the log,
+and it makes a peer with an old token ask less often.
 """
 
 from __future__ import annotations
@@ -25,7 +30,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from asterism.base.extras import install_hint
 from asterism.base.http_limits import (
     Bodies,
     LargeAnswer,
@@ -36,14 +40,15 @@ from asterism.base.http_limits import (
     place_of,
     read_body,
 )
+from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
-from asterism.peers.authentication import Authenticator
 from asterism.peers.exchange import Exchange
-from asterism.peers.invitations import DEFAULT_PORT
-from asterism.peers.message_codec import NotStrictJson, decode_message, encode_message, parse_strict
+from asterism.peers.invitations import DEFAULT_PORT, InvitationUsed, redeem, token_hash
+from asterism.peers.messages import NotStrictJson, decode_message, encode_message, parse_strict
 from asterism.peers.peer_client import MAX_MESSAGE_BYTES, STORE_HEADER
-from asterism.peers.registry import Peer
-from asterism.peers.tls_identity import TlsIdentity
+from asterism.peers.private_files import TlsIdentity
+from asterism.peers.registry import Peer, PeerRegistry
+from asterism.store.protocol import Store
 from asterism.store.store_errors import StoreError
 
 if TYPE_CHECKING:
@@ -60,6 +65,13 @@ log = logging.getLogger("asterism.peers")
 MAX_ACCEPT_BYTES = 1000
 """The largest body of POST /v1/accept, in bytes."""
 
+MAX_FAILURES = 10
+FAILURE_WINDOW = 60.0
+"""The most wrong tokens of one address within so many seconds."""
+
+MAX_ADDRESSES = 1000
+"""The number of addresses whose failures are remembered."""
+
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_LIMITS = Limits()
 SHUTDOWN_GRACE = 2
@@ -69,7 +81,7 @@ _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.%\w]+\]):)?(?P<port>
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def peer_app(exchange: Exchange, guard: Authenticator, limits: Limits | None = None) -> Starlette:
+def peer_app(exchange: Exchange, authenticator: Authenticator, limits: Limits | None = None) -> Starlette:
     """The application. Raises AsterismError if Starlette is not installed."""
     try:
         from starlette.applications import Starlette
@@ -77,51 +89,51 @@ def peer_app(exchange: Exchange, guard: Authenticator, limits: Limits | None = N
         from starlette.routing import Route
     except ImportError:
         raise AsterismError(f"answering peers needs starlette: {install_hint('peers')}") from None
-    handlers = _Handlers(exchange, guard, Bodies(limits or Limits()))
+    handlers = _Handlers(exchange, authenticator, Bodies(limits or Limits()))
     routes = [
         Route("/v1/accept", handlers.accept, methods=["POST"]),
-        Route("/v1/meet", handlers.meet, methods=["POST"]),
-        Route("/v1/blobs/{name}", handlers.fetch, methods=["GET"]),
-        Route("/v1/blobs/{name}", handlers.give, methods=["PUT"]),
+        Route("/v1/meet", handlers.sync, methods=["POST"]),
+        Route("/v1/blobs/{name}", handlers.get_blob, methods=["GET"]),
+        Route("/v1/blobs/{name}", handlers.put_blob, methods=["PUT"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
 
 
 class _Handlers:
-    def __init__(self, exchange: Exchange, guard: Authenticator, bodies: Bodies) -> None:
-        self._exchange, self._guard, self._bodies = exchange, guard, bodies
+    def __init__(self, exchange: Exchange, authenticator: Authenticator, bodies: Bodies) -> None:
+        self._exchange, self._authenticator, self._bodies = exchange, authenticator, bodies
 
     async def accept(self, request: Request) -> Any:
         async def redeemed() -> Response:
             address, authorization = _address(request), request.headers.get("authorization", "")
-            await self._guard.check_invitation(authorization, address)
+            await self._authenticator.check_invitation(authorization, address)
             body = await read_body(request, self._bodies, client=address, most=MAX_ACCEPT_BYTES, each=MAX_ACCEPT_BYTES)
             sha256 = _parse_body(parse_strict, body).get("secret_sha256")
             if not isinstance(sha256, str) or _SHA256.fullmatch(sha256) is None:
                 raise RequestRefused(400, "secret_sha256 has to be the SHA-256 of a secret")
-            peer = await self._guard.redeem(authorization, address, sha256)
+            peer = await self._authenticator.redeem(authorization, address, sha256)
             log.info("%s accepted its invitation", peer.name)
             return _json_response(200, {})
 
         return await _response(_address(request), redeemed)
 
-    async def meet(self, request: Request) -> Any:
-        return await self._admitted(request, self._meet)
+    async def sync(self, request: Request) -> Any:
+        return await self._admitted(request, self._sync)
 
-    async def fetch(self, request: Request) -> Any:
-        return await self._admitted(request, self._fetch)
+    async def get_blob(self, request: Request) -> Any:
+        return await self._admitted(request, self._get_blob)
 
-    async def give(self, request: Request) -> Any:
-        return await self._admitted(request, self._give)
+    async def put_blob(self, request: Request) -> Any:
+        return await self._admitted(request, self._put_blob)
 
-    async def _meet(self, request: Request, peer: Peer) -> Response:
+    async def _sync(self, request: Request, peer: Peer) -> Response:
         from starlette.responses import Response
 
         body = await read_body(request, self._bodies, client=peer.name, most=MAX_MESSAGE_BYTES, each=await self._each())
         answer = await self._exchange.answer(peer.name, _parse_body(decode_message, body))
         return Response(encode_message(answer), media_type="application/x-ndjson")
 
-    async def _fetch(self, request: Request, peer: Peer) -> LargeAnswer:
+    async def _get_blob(self, request: Request, peer: Peer) -> LargeAnswer:
         _check_store(request, peer)
         name = request.path_params["name"]
         data = await self._exchange.read_blob(peer.name, name, request.query_params.get("run", ""))
@@ -131,7 +143,7 @@ class _Handlers:
             held.enter_context(self._bodies.reserved(peer.name, len(data), await self._each()))
             return LargeAnswer(data, self._bodies, held.pop_all())
 
-    async def _give(self, request: Request, peer: Peer) -> Response:
+    async def _put_blob(self, request: Request, peer: Peer) -> Response:
         _check_store(request, peer)
         name = request.path_params["name"]
         most = (await self._exchange.fleet.settings()).most
@@ -150,7 +162,7 @@ class _Handlers:
         """The response to an authenticated peer, or the refusal."""
 
         async def admitted() -> Any:
-            peer = await self._guard.authenticate(request.headers.get("authorization", ""), _address(request))
+            peer = await self._authenticator.authenticate(request.headers.get("authorization", ""), _address(request))
             if (place := place_of(request)) is not None:
                 place.admit(peer.name)
             return await _response(peer.name, lambda: answer(request, peer))
@@ -213,6 +225,72 @@ def _json_response(status: int, document: dict[str, Any], headers: dict[str, str
     return JSONResponse(document, status, headers)
 
 
+# -- authentication ----------------------------------------------------------------------------------------------------
+
+
+class Authenticator:
+    """Checks the tokens of requests. ``now`` is a monotonic clock in seconds."""
+
+    def __init__(self, store: Store, peers: PeerRegistry, now: Callable[[], float]) -> None:
+        self._store, self._peers, self._now = store, peers, now
+        self._failures: dict[str, list[float]] = {}
+
+    async def authenticate(self, authorization: str, address: str) -> Peer:
+        """The peer that has this token. Raises RequestRefused."""
+        token = _bearer_token(authorization)
+        peer = await self._peers.find_by_token_hash(token_hash(token)) if token is not None else None
+        if peer is None:
+            self._check_rate(address)
+            self._record_failure(address)
+            raise RequestRefused(401, "unknown token: ask for a new invitation")
+        return peer
+
+    async def check_invitation(self, authorization: str, address: str) -> None:
+        """Raises RequestRefused unless the token is that of an invitation of this store, used or not."""
+        token = _bearer_token(authorization)
+        if token is None or await self._peers.find_by_invitation_hash(token_hash(token)) is None:
+            raise self._unknown_invitation(address)
+
+    async def redeem(self, authorization: str, address: str, secret_sha256: str) -> Peer:
+        """Exchange an invitation for a secret, and return the peer. Raises RequestRefused."""
+        token = _bearer_token(authorization)
+        try:
+            peer = await redeem(self._store, token_hash(token), secret_sha256) if token is not None else None
+        except InvitationUsed as error:
+            self._check_rate(address)
+            self._record_failure(address)
+            raise RequestRefused(403, str(error)) from None
+        if peer is None:
+            raise self._unknown_invitation(address)
+        return peer
+
+    def _unknown_invitation(self, address: str) -> RequestRefused:
+        self._check_rate(address)
+        self._record_failure(address)
+        return RequestRefused(401, "unknown invitation: ask for a new one")
+
+    def _check_rate(self, address: str) -> None:
+        failed = self._failures.get(address, ())
+        since = self._now() - FAILURE_WINDOW
+        recent = [at for at in failed if at > since]
+        if len(recent) >= MAX_FAILURES:
+            wait = recent[-MAX_FAILURES] - since
+            raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
+
+    def _record_failure(self, address: str) -> None:
+        failed = self._failures.pop(address, [])
+        if not failed:
+            log.warning("received a wrong token from %s", address)
+        self._failures[address] = [*failed, self._now()][-MAX_FAILURES:]
+        while len(self._failures) > MAX_ADDRESSES:
+            del self._failures[next(iter(self._failures))]
+
+
+def _bearer_token(authorization: str) -> str | None:
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
 # -- the listener ------------------------------------------------------------------------------------------------------
 
 
@@ -222,15 +300,15 @@ class CannotListen(AsterismError):
 
 def open_socket(address: str) -> socket.socket:
     """A listening socket at ``HOST:PORT``, or at a port of the loopback address. Raises CannotListen."""
-    found = _ADDRESS.fullmatch(address.strip())
-    if found is None or int(found["port"]) > 65535:
+    parts = _ADDRESS.fullmatch(address.strip())
+    if parts is None or int(parts["port"]) > 65535:
         raise CannotListen(
             f"{address!r} is not a valid HOST:PORT (examples: {DEFAULT_ADDRESS}, 0.0.0.0:{DEFAULT_PORT})"
         )
-    host = (found["host"] or "127.0.0.1").strip("[]")
+    host = (parts["host"] or "127.0.0.1").strip("[]")
     try:
         family, kind, number, _, sockaddr = socket.getaddrinfo(
-            host, int(found["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, int(parts["port"]), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, number)
         try:
@@ -286,3 +364,6 @@ def _server(app: Starlette, identity: TlsIdentity, limits: Limits) -> LimitedSer
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)
     return LimitedServer(app, limits, log, context, date_header=False, timeout_graceful_shutdown=SHUTDOWN_GRACE)
+
+
+log = logging.getLogger("asterism.peers")

@@ -1,7 +1,11 @@
-"""Private files beside the store: secrets that only their owner may read.
+"""Private files beside the store: its TLS identity, and the secrets with which it calls its peers.
 
 ``laptop.db-peers.json`` contains the secrets with which this store calls its peers, and invitations that were not
 exchanged yet (invitations.py). The store itself contains no token, so dumps and backups do not either.
+
+``laptop.db-identity.pem`` contains a private key and a self-signed certificate. A peer recognises the certificate by
+its fingerprint, which is part of the invitation, and trusts no other. The certificate is valid for 20 years, but peers
+ignore its dates, since their clocks may be days apart.
 
 Files are written atomically and are never readable by others. A file that others can read is refused, since its content
 is no longer secret.
@@ -10,22 +14,31 @@ is no longer secret.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import secrets
+import ssl
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.store.file_ownership import open_plain, planted
 from asterism.store.protocol import Store
 
 TOKENS_SUFFIX = "-peers.json"
+IDENTITY_SUFFIX = "-identity.pem"
+VALID_YEARS = 20
+BACKDATED = datetime.timedelta(days=365)
+"""How long before its creation the certificate is valid, for other tools and slow clocks."""
+
 OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
 _ADVICE = "inspect it, remove it, and invite the peers again"
 
@@ -98,6 +111,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """The secret that authenticates this store at a peer. ``invitation`` has to be exchanged for it first, None once
@@ -136,9 +152,9 @@ class TokenFile:
 
     def remove(self, peer: str) -> None:
         with self._locked():
-            kept = self._read()
-            if kept.pop(peer, None) is not None:
-                self._write(kept)
+            tokens = self._read()
+            if tokens.pop(peer, None) is not None:
+                self._write(tokens)
 
     def _read(self) -> dict[str, Token]:
         data = read_private(self._path)
@@ -164,3 +180,74 @@ class TokenFile:
             yield
         finally:
             os.close(handle)
+
+
+# -- the TLS identity --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TlsIdentity:
+    """``path`` is the file with the key and the certificate; ``fingerprint`` is the SHA-256 of the certificate in
+    hexadecimal."""
+
+    path: Path
+    fingerprint: str
+
+
+def tls_identity(store: Store) -> TlsIdentity:
+    """The identity of a store, created at the first call. Raises UnusableSecret, and AsterismError if ``cryptography``
+    is not installed."""
+    path = path_beside(store, IDENTITY_SUFFIX)
+    data = read_private(path)
+    if data is None:
+        write_private(path, _new_identity(), replace=False)  # if another process was faster, its identity stays
+        data = read_private(path) or b""
+    return TlsIdentity(path, _checked(path, data))
+
+
+def fingerprint(certificate: bytes) -> str:
+    """The fingerprint of a certificate in DER."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def _checked(path: Path, data: bytes) -> str:
+    """The fingerprint, after checking that key and certificate belong together."""
+    try:
+        text = data.decode("ascii")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        certificate = ssl.PEM_cert_to_DER_cert(text[begin:])
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+    except (ValueError, ssl.SSLError):
+        raise UnusableSecret(
+            f"{path} is damaged: it does not contain a key and its certificate. Restore it from a backup, or remove it "
+            "and invite the peers again"
+        ) from None
+    return fingerprint(certificate)
+
+
+def _new_identity() -> bytes:
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise AsterismError(f"peers need cryptography: {install_hint('peers')}") from None
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "asterism")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=365 * VALID_YEARS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("asterism")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private + certificate.public_bytes(serialization.Encoding.PEM)

@@ -21,7 +21,7 @@ from asterism.store.store_errors import Conflict
 
 PEER_PREFIX = "peer/"
 MAX_NAME_LENGTH = 100
-CLOCK_TOLERANCE = 60.0
+FUTURE_TOLERANCE = 60.0
 """How many seconds a time may lie in the future, since clocks are corrected now and then."""
 
 ROLLBACK_KEY = "store/put-back"
@@ -89,12 +89,12 @@ class PeerRegistry:
         new = Peer(name, store, url, pin, token_sha256, invited_at, invitation_sha256)
 
         async def attempt() -> Peer:
-            found = await self._store.register(peer_key(name))
-            if found is not None and found.value:
+            register = await self._store.register(peer_key(name))
+            if register is not None and register.value:
                 raise PeerExists(f"there is already a peer {name!r}: choose another name, or remove that peer first")
             if store is not None:
                 await self._check_store_unused(name, store)
-            await self._store.commit([PutRegister(peer_key(name), new.to_json(), found and found.revision)])
+            await self._store.commit([PutRegister(peer_key(name), new.to_json(), register and register.revision)])
             return new
 
         return await retry_on_conflict(attempt)
@@ -105,11 +105,11 @@ class PeerRegistry:
 
     async def all(self) -> list[Peer]:
         """All peers, ordered by name."""
-        found = await self._store.registers(PEER_PREFIX)
-        return [_peer(one) for one in found if one.value and one.key.count("/") == 1]
+        registers = await self._store.registers(PEER_PREFIX)
+        return [_peer(one) for one in registers if one.value and one.key.count("/") == 1]
 
     async def remove(self, name: str) -> None:
-        """Remove a peer and nothing else; removal.py also decides about its runs. Raises UnknownPeer."""
+        """Remove a peer and nothing else; takeover.py also decides about its runs. Raises UnknownPeer."""
 
         async def attempt() -> None:
             await self._store.commit(await self.removal_writes(name))
@@ -120,8 +120,8 @@ class PeerRegistry:
         """The writes that remove a peer, and make all others send everything again. Raises UnknownPeer."""
         peer, revision = await self._read(name)
         writes: list[Write] = [PutRegister(peer_key(name), {}, revision), *await self._mark_reset(peer)]
-        for kept in await self._store.registers(f"{peer_key(name)}/"):
-            writes.append(PutRegister(kept.key, {}, kept.revision))
+        for register in await self._store.registers(f"{peer_key(name)}/"):
+            writes.append(PutRegister(register.key, {}, register.revision))
         for session in await self._store.sessions():
             if is_announced_by(session, name):
                 writes.append(PutSession(session.changed(state=ENDED), session.revision))
@@ -130,8 +130,10 @@ class PeerRegistry:
     async def _mark_reset(self, peer: Peer) -> list[Write]:
         """Drop the marks of a peer, so that it is sent everything if it comes back. The turn stays, or older turns
         would look like future ones (rollback_detection.py)."""
-        found = await self._store.register(marks_key(peer.store)) if peer.store is not None else None
-        return [PutRegister(found.key, {"turn": found.value.get("turn", 0)}, found.revision)] if found else []
+        register = await self._store.register(marks_key(peer.store)) if peer.store is not None else None
+        return (
+            [PutRegister(register.key, {"turn": register.value.get("turn", 0)}, register.revision)] if register else []
+        )
 
     async def replay_writes(self, gone: str) -> list[Write]:
         """The writes that make all other peers send everything again. Records of theirs may have been ignored because
@@ -166,9 +168,9 @@ class PeerRegistry:
     async def _clear_removal(self, store: str) -> None:
         """Let a peer that was removed before decide about its own runs again. If it is being removed at the same
         moment, that wins."""
-        found = await self._store.register(removed_peer_key(store))
-        if found is not None and found.value:
-            await try_commit(self._store, [PutRegister(found.key, {}, found.revision)])
+        register = await self._store.register(removed_peer_key(store))
+        if register is not None and register.value:
+            await try_commit(self._store, [PutRegister(register.key, {}, register.revision)])
 
     async def record_contact(self, name: str, skew: float) -> Peer:
         """Note that the peer was heard from now. Raises UnknownPeer."""
@@ -199,11 +201,11 @@ class PeerRegistry:
         return _peer_with_hash(((peer, peer.invitation_sha256) for peer in await self.all()), sha256)
 
     async def _read(self, name: str) -> tuple[Peer, int]:
-        found = await self._store.register(peer_key(name))
-        if found is None or not found.value:
+        register = await self._store.register(peer_key(name))
+        if register is None or not register.value:
             known = ", ".join(one.name for one in await self.all()) or "none"
             raise UnknownPeer(f"there is no peer {name!r}; known peers: {known}")
-        return _peer(found), found.revision
+        return _peer(register), register.revision
 
     async def _write(self, peer: Peer, revision: int, changes: Mapping[str, Any]) -> Peer:
         """Raises Conflict."""
@@ -219,11 +221,11 @@ class PeerRegistry:
 
 def _peer_with_hash(known: Iterable[tuple[Peer, str | None]], sha256: str) -> Peer | None:
     """Compares with every hash in constant time, so that the duration reveals nothing."""
-    given, found = sha256.encode(), None
+    given, result = sha256.encode(), None
     for peer, one in known:
         if one and hmac.compare_digest(one.encode(), given):
-            found = peer
-    return found
+            result = peer
+    return result
 
 
 def check_peer_name(name: str) -> None:
@@ -253,7 +255,7 @@ def largest_clock_lag(peers: Iterable[Peer]) -> float:
 
 def is_in_future(at: float, now: float) -> bool:
     """Whether a time was written while the store's clock was ahead. It does not say when the event really was."""
-    return at > now + CLOCK_TOLERANCE
+    return at > now + FUTURE_TOLERANCE
 
 
 def peer_key(name: str, part: str = "") -> str:
@@ -278,11 +280,11 @@ def marks_key(store: str | None) -> str:
 
 
 def removed_peer_key(store: str) -> str:
-    """The key of the register that says whether the runs of a removed peer are adopted (removal.py). It contains the id
-    of the peer's store."""
+    """The key of the register that says whether the runs of a removed peer are adopted (takeover.py). It contains the
+    id of the peer's store."""
     return f"feed/removed/{store}"
 
 
-def _peer(found: Register) -> Peer:
-    known = {name: value for name, value in found.value.items() if name in _FIELDS}
-    return Peer(found.key.removeprefix(PEER_PREFIX), **known)
+def _peer(register: Register) -> Peer:
+    known = {name: value for name, value in register.value.items() if name in _FIELDS}
+    return Peer(register.key.removeprefix(PEER_PREFIX), **known)

@@ -91,21 +91,21 @@ async def _accepted(
     sessions of the store."""
     hosts = {session_host(one.name) for one in await PeerRegistry(store).all()} - {session_host(peer)}
     others = [one for one in known if one.peer is None or one.host in hosts]
-    found: dict[str, Session] = {}
+    accepted: dict[str, Session] = {}
     refused = 0
     for one in devices[:MAX_DEVICES] if isinstance(devices, list) else ():
         now = store.clock()
         session = _parse_session(one, peer, now, max_timeout)
-        if session is None or session.id in found:
+        if session is None or session.id in accepted:
             notice = Notice(now, "refused", f"peer {peer} announced an invalid device: {str(one)[:80]}")
         elif (impersonation := _impersonation(session, peer, others, now)) is not None:
             notice = Notice(now, "impostor", impersonation)
         else:
-            found[session.id] = session
+            accepted[session.id] = session
             continue
         refused += 1
         await peer_notices.notify_once(store, peer, notice)
-    return found, refused
+    return accepted, refused
 
 
 def _surplus(gone: Iterable[Session]) -> list[str]:
@@ -169,7 +169,7 @@ def _fits_limit(profile: Mapping[str, Any]) -> bool:
 
 
 def _impersonation(new: Session, peer: str, others: Iterable[Session], now: float) -> str | None:
-    """A sentence about the other store's device whose id or name an announced device has; None if there is none. A
+    """A sentence about the other store's device whose id or name an announced device has; None otherwise. A
     device of a peer that is absent for long may have moved to another store."""
     for session in others:
         absent = now - session.beat_at > session.timeout + NAME_RESERVED_FOR
@@ -181,6 +181,6 @@ def _impersonation(new: Session, peer: str, others: Iterable[Session], now: floa
 
 
 async def _has_own_work(store: Store, session: Session) -> bool:
-    """Whether it works on a run that is ours to decide. Then only its own store can say that the work goes on."""
+    """Whether it works on a run that is ours to decide. Then only its own store can say that the work continues."""
     owned = await store.find(Query(session=session.id, judged=True)) if session.used else []
     return any(run.status is not ASSIGNED for run in owned)

@@ -74,12 +74,12 @@ class FeedMarks:
         text = f"{self._fleet.chance.getrandbits(96):024x}"
 
         async def attempt() -> tuple[int, str]:
-            found = await self._register(peer)
-            turn, marks, void = _parse_marks(found)
+            register = await self._register(peer)
+            turn, marks, void = _parse_marks(register)
             present = [one for one in marks[: 1 - MARKS_KEPT] if cursor is not None and one[2] == cursor.mark]
             marks = [*present, *marks[1 - MARKS_KEPT :], [number, turn + 1, text]]
             value = {"turn": turn + 1, "marks": marks, "void": void}
-            await self._store.commit([PutRegister(marks_key(peer.store), value, found and found.revision)])
+            await self._store.commit([PutRegister(marks_key(peer.store), value, register and register.revision)])
             return turn + 1, text
 
         return await retry_on_conflict(attempt)
@@ -93,8 +93,8 @@ class FeedMarks:
         )
 
         async def attempt() -> None:
-            found = await self._register(peer)
-            turn, marks, void = _parse_marks(found)
+            register = await self._register(peer)
+            turn, marks, void = _parse_marks(register)
             if void == _cursor_text(cursor):
                 return
             at = await self._store.register(cursor_key(peer.name))
@@ -103,7 +103,7 @@ class FeedMarks:
             value = {"turn": turn, "marks": marks, "void": _cursor_text(cursor)}
             await self._store.commit(
                 [
-                    PutRegister(marks_key(peer.store), value, found and found.revision),
+                    PutRegister(marks_key(peer.store), value, register and register.revision),
                     PutRegister(cursor_key(peer.name), Cursor(feed, 0, whole=True)._asdict(), at and at.revision),
                     *await self._time_writes(),
                     *await peer_notices.rollback_writes(self._store, peer.name, "here", message),
@@ -114,17 +114,17 @@ class FeedMarks:
 
     async def _time_writes(self) -> list[Write]:
         """The write of the time of the rollback, unless another peer has just reported the same one."""
-        found, now = await self._store.register(ROLLBACK_KEY), self._store.clock()
-        if found is not None and 0.0 <= now - found.value["at"] < ROLLBACK_WINDOW:
+        register, now = await self._store.register(ROLLBACK_KEY), self._store.clock()
+        if register is not None and 0.0 <= now - register.value["at"] < ROLLBACK_WINDOW:
             return []
-        return [PutRegister(ROLLBACK_KEY, {"at": now}, found and found.revision)]
+        return [PutRegister(ROLLBACK_KEY, {"at": now}, register and register.revision)]
 
     async def _register(self, peer: Peer) -> Register | None:
         return await self._store.register(marks_key(peer.store))
 
 
-def _parse_marks(found: Register | None) -> tuple[int, list[list[Any]], str]:
-    value = found.value if found is not None else {}
+def _parse_marks(register: Register | None) -> tuple[int, list[list[Any]], str]:
+    value = register.value if register is not None else {}
     if value.get("turn", 0) > LAST_TURN:
         value = {}
     return value.get("turn", 0), value.get("marks", []), value.get("void", "")

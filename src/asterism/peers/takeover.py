@@ -1,9 +1,8 @@
-"""Takeover: a monitor pass that adopts the runs of a peer that has been silent for too long.
+"""Takeover: what happens to the unfinished runs of a peer that is silent for too long or was removed.
 
-While a peer is heard from, it decides about its own runs, and we keep copies. After ``peer_timeout`` seconds of silence
-the waiting ones are offered here, and the owned ones count as lost. If the peer was only disconnected and comes back,
-core/run/merge.py decides, and the device that loses stops. The runs of a removed peer are held until a person adopts
-them (removal.py).
+**Silence.** While a peer is heard from, it decides about its own runs, and we keep copies. After ``peer_timeout``
+seconds of silence a monitor pass offers the waiting ones here, and the owned ones count as lost. If the peer was only
+disconnected and comes back, core/run/merge.py decides, and the device that loses stops.
 
 Silence is measured by the store's clock. Since that clock may have jumped, a monitor also has to observe a part of the
 silence itself: ``MIN_OBSERVED_SILENCE`` seconds, or a machine that is never on for long would never adopt anything. If
@@ -12,23 +11,48 @@ the store's clock cannot tell, because it was ahead at the last contact, a monit
 Records of other peers about the silent peer's devices were ignored so far, since only that peer was believed about them
 (trust.py). From now on they are accepted. So all others are asked to send everything again, whether any run is left to
 the silent peer or not, at most five times in an hour for the same peer.
+
+**Removal.** A person who removes a peer decides whether its unfinished runs are held or adopted. *Held* are runs that
+have not ended and
+
+- were left to the peer: its own runs, with copies here, and our runs that a device of the peer has
+  claimed. Devices here do not take copies, so nothing happens to them; an assignment to a device of ours that was not
+  answered yet is taken back;
+- or were first received from the peer, are ours to decide by now, and have not started: they are paused. A run that a
+  device of ours has claimed and not started is withdrawn, so that its start is fenced. A run that has started
+  continues, and is listed as running.
+
+Runs of ours that were only offered to a device of the peer stay ours, and are assigned to others.
+
+With ``adopt`` the monitor pass takes over the runs that were left to the peer, and the paused ones are resumed. A peer
+that is invited again decides about its own runs as before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.run import ASSIGNED, OWNED, Run
+from asterism.core.run.run import ASSIGNED, CLAIMED, OWNED, PROCESSING, Run
 from asterism.core.run.session import ABROAD, ENDED, Session
 from asterism.core.series.machine import UnreadableSeries
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.peers.registry import Peer, PeerRegistry, is_announced_by, is_in_future, peer_key, removed_peer_key
-from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import FEED, PutRegister, PutRun, PutSession, Query, Write, feed_of
+from asterism.peers.registry import (
+    Peer,
+    PeerRegistry,
+    UnknownPeer,
+    is_announced_by,
+    is_in_future,
+    peer_key,
+    removed_peer_key,
+)
+from asterism.store.optimistic_update import retry_on_conflict, try_commit
+from asterism.store.protocol import FEED, PutCopy, PutRegister, PutRun, PutSession, Query, Store, Write, feed_of
 from asterism.store.store_errors import Conflict
 
 log = logging.getLogger("asterism.peers")
@@ -39,10 +63,11 @@ PEER_CHECK_INTERVAL = 5.0
 
 MAX_REPLAYS = 5
 REPLAY_WINDOW = 3600.0
-"""How often, within so many seconds, the other peers are asked for everything because of the same peer."""
+"""How often, within so many seconds, the other peers are asked for everything when the same peer falls silent."""
 
 MIN_OBSERVED_SILENCE = 300.0
 """How many seconds of a peer's silence a monitor observes by its own clock before it adopts."""
+COPIES_PER_READ = 500
 
 
 class Takeover:
@@ -52,7 +77,7 @@ class Takeover:
         self._fleet, self._store = fleet, fleet.store
         self._peers = PeerRegistry(fleet.store)
         self._silent: dict[str, tuple[float | None, float]] = {}  # the last contact, and since when we know it
-        self._replayed: dict[str, float] = {}  # the last contact of peers because of which the others were asked
+        self._replayed: dict[str, float] = {}  # silent peers whose silence was handled, and their last contact
         self._has_feed = False
         self._looked_at: float | None = None
 
@@ -84,10 +109,10 @@ class Takeover:
 
     async def _removal(self, store: str) -> str | None:
         """Why the runs that were left to a removed peer are adopted; None if they are held."""
-        found = await self._store.register(removed_peer_key(store))
-        if found is None or not found.value or not found.value["adopt"]:
+        register = await self._store.register(removed_peer_key(store))
+        if register is None or not register.value or not register.value["adopt"]:
             return None
-        return f"peer {found.value['peer']} was removed, and its runs are adopted"
+        return f"peer {register.value['peer']} was removed, and its runs are adopted"
 
     async def _has_peers(self) -> bool:
         """Whether the store has ever had a peer. A store without peers is asked once in a while."""
@@ -121,21 +146,21 @@ class Takeover:
         return f"peer {peer.name} has been silent for {silent:.0f} s"
 
     async def _request_replays(self, gone: Peer) -> None:
-        """Ask all other peers for everything, once for each time a peer falls silent, whichever monitor notices it. The
+        """Ask all other peers for everything, once for each time a peer falls silent, by one of the monitors. The
         number is limited for a peer that comes and goes: when it is back, it sends its own records. A peer that was
         never heard from was not in the way of the others."""
         if gone.heard_at is None or self._replayed.get(gone.name) == gone.heard_at:
             return
         key = peer_key(gone.name, "asked")
-        found = await self._store.register(key)
-        if found is None or found.value.get("heard_at") != gone.heard_at:
+        register = await self._store.register(key)
+        if register is None or register.value.get("heard_at") != gone.heard_at:
             now = self._store.clock()
-            before = found.value.get("asked", []) if found is not None else []
+            before = register.value.get("asked", []) if register is not None else []
             recent = [at for at in before if 0 <= now - at < REPLAY_WINDOW]
             if len(recent) >= MAX_REPLAYS:
                 return
             value = {"heard_at": gone.heard_at, "asked": [*recent, now]}
-            request = PutRegister(key, value, found and found.revision)
+            request = PutRegister(key, value, register and register.revision)
             if not await try_commit(self._store, [request, *await self._peers.replay_writes(gone.name)]):
                 return  # the next pass tries again
         self._replayed[gone.name] = gone.heard_at
@@ -164,3 +189,144 @@ class Takeover:
         else:
             after = transitions.adopt(run, now, reason)
         return await self._fleet.ledger.readmit(after, now)
+
+
+# -- removal -----------------------------------------------------------------------------------------------------------
+
+
+class RemovalResult(NamedTuple):
+    """``held`` are the runs that wait for a decision, empty if they were ``adopted``. ``running`` are runs of the peer
+    that a device here has started: they continue."""
+
+    name: str
+    held: list[Run]
+    adopted: list[Run]
+    running: list[Run]
+
+
+async def remove_peer(fleet: Fleet, name: str, *, adopt: bool = False) -> RemovalResult:
+    """Remove a peer, and hold or ``adopt`` its unfinished runs. With ``adopt`` a peer that was removed before can be
+    named again. Raises UnknownPeer."""
+    store, peers = fleet.store, PeerRegistry(fleet.store)
+
+    async def attempt() -> RemovalResult:
+        try:
+            known: Peer | None = await peers.get(name)
+        except UnknownPeer:
+            if not adopt:
+                raise
+            known = None
+        peer_store = known.store if known is not None else await _removed_store(store, name)
+        affected = await _affected_runs(store, peer_store)
+        while affected.claimed and not adopt:
+            await _withdraw(fleet, affected.claimed, name)
+            affected = await _affected_runs(store, peer_store)
+        writes = await peers.removal_writes(name) if known is not None else []
+        writes += await _removal_mark(store, peer_store, name, adopt)
+        writes += [_resume_write(run, name, store) for run in affected.paused_by(name)] if adopt else []
+        writes += affected.hold_writes(store, name) if not adopt else []
+        await store.commit(writes)
+        held, adopted = ([], affected.all) if adopt else (affected.all, [])
+        return RemovalResult(name, held, adopted, affected.running)
+
+    return await retry_on_conflict(attempt)
+
+
+async def held_runs(store: Store, run_ids: list[str]) -> dict[str, str]:
+    """The runs among these that were left to a removed peer, and its name."""
+    if await store.register(FEED) is None:
+        return {}
+    left_to = await feed_of(store).left_to(run_ids)
+    names = {
+        register.key.removeprefix(removed_peer_key("")): register.value["peer"]
+        for register in await store.registers(removed_peer_key(""))
+        if register.value and not register.value["adopt"]
+    }
+    return {run_id: names[peer_store] for run_id, peer_store in left_to.items() if peer_store in names}
+
+
+async def _withdraw(fleet: Fleet, claimed: list[Run], name: str) -> None:
+    """Withdraw runs one by one, before the removal: a run with a cancel request ends, which has consequences."""
+    for run in claimed:
+        with contextlib.suppress(RunRefused):  # it has started or left its device meanwhile
+            await fleet.ledger.request(
+                run.id, lambda one, _: transitions.withdraw(one, fleet.store.clock(), _pause_reason(name))
+            )
+
+
+class _AffectedRuns(NamedTuple):
+    """``left`` are copies that were left to the peer, ``own`` its runs that are ours to decide; devices of ours have
+    started none of them, those they have are ``running``. ``sessions`` are the ids of our sessions, ``store`` is the id
+    of the peer's store."""
+
+    store: str
+    left: list[Run]
+    own: list[Run]
+    running: list[Run]
+    sessions: frozenset[str]
+
+    @property
+    def all(self) -> list[Run]:
+        return sorted([*self.left, *self.own], key=lambda run: run.id)
+
+    @property
+    def claimed(self) -> list[Run]:
+        """The runs that a device of ours would start next."""
+        return [run for run in self.all if run.status is CLAIMED and run.session in self.sessions]
+
+    def hold_writes(self, store: Store, name: str) -> list[Write]:
+        now = store.clock()
+        reason = f"peer {name} was removed"
+        assigned = [run for run in self.left if run.status is ASSIGNED and run.session in self.sessions]
+        writes: list[Write] = [
+            PutCopy(transitions.take_back(run, now, reason), run.revision, self.store, same=False) for run in assigned
+        ]
+        for run in self.own:
+            paused = transitions.pause(run, now, _pause_reason(name))
+            writes += [PutRun(paused, run.revision)] if paused is not run else []
+        return writes
+
+    def paused_by(self, name: str) -> list[Run]:
+        return [run for run in self.all if run.paused == f"by {_pause_reason(name)}"]
+
+
+def _pause_reason(name: str) -> str:
+    """Stored in records, and compared with them."""
+    return f"the removal of peer {name}"
+
+
+def _resume_write(run: Run, name: str, store: Store) -> Write:
+    return PutRun(transitions.resume(run, store.clock(), f"the adoption of what peer {name} left"), run.revision)
+
+
+async def _affected_runs(store: Store, peer_store: str | None) -> _AffectedRuns:
+    if peer_store is None or await store.register(FEED) is None:
+        return _AffectedRuns("", [], [], [], frozenset())
+    feed = feed_of(store)
+    left: list[Run] = []
+    while some := await feed.copies(peer_store, COPIES_PER_READ, left[-1].id if left else ""):
+        left += some
+    received = await feed.came_from(peer_store)
+    copies = await feed.left_to([run.id for run in received])
+    sessions = frozenset(one.id for one in await store.sessions(ended=True) if one.peer is None)
+    elsewhere = [run.id for run in received if run.status in (CLAIMED, PROCESSING) and run.session not in sessions]
+    own = [run for run in received if run.id not in copies and run.id not in elsewhere]
+    running = [run for run in [*left, *own] if run.status is PROCESSING and run.session in sessions]
+    started = {run.id for run in running}
+    left, own = ([run for run in runs if run.id not in started] for runs in (left, own))
+    return _AffectedRuns(peer_store, left, own, running, sessions)
+
+
+async def _removed_store(store: Store, name: str) -> str:
+    """The id of the store of a peer that was removed. Raises UnknownPeer."""
+    for register in await store.registers(removed_peer_key("")):
+        if register.value and register.value["peer"] == name:
+            return register.key.removeprefix(removed_peer_key(""))
+    raise UnknownPeer(f"there is no peer {name!r}, and no peer of that name was removed")
+
+
+async def _removal_mark(store: Store, peer_store: str | None, name: str, adopt: bool) -> list[Write]:
+    if peer_store is None:
+        return []
+    register = await store.register(removed_peer_key(peer_store))
+    return [PutRegister(removed_peer_key(peer_store), {"peer": name, "adopt": adopt}, register and register.revision)]

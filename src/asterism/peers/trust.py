@@ -9,7 +9,7 @@
   cannot make us believe that our own devices did.
 
 A store that was rolled back has forgotten what its devices did since, and does not believe its peers about it. But
-someone has to continue such a run, or each store would leave it to the other. So a run that one of our devices is said
+one store has to continue such a run, or each would leave it to the other. So a run that one of our devices is said
 to own, in a session that is over, counts as lost by that device: it is offered again, and is ours to decide. A run that
 one is said to have completed, while our copy is open and left to the peer that says so, is done again. Its result is
 kept as superseded, or keeps the other one from being the result (core/run/merge.py).

@@ -12,11 +12,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from asterism.base import expressions, function_calls, task_inputs
-from asterism.base.extras import install_hint
 from asterism.base.secret_mask import short_secret_warning
+from asterism.base.startup import install_hint
 from asterism.base.task_inputs import MissingInput, fill_template, is_reference
-from asterism.base.text import describe_value
-from asterism.base.url_text import request_url_problem
+from asterism.base.text import describe_value, request_url_problem
 from asterism.planfile import models
 from asterism.planfile.models import Part
 from asterism.planfile.validation_messages import format_path, suggestion

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
@@ -26,9 +27,11 @@ def _duration_schema(minimum: str) -> WithJsonSchema:
     )
 
 
+_seconds = BeforeValidator(partial(parse_duration, unit_required=True))
+
 Name = Annotated[str, Field(min_length=1)]
-Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _duration_schema("exclusiveMinimum")]
-Pause = Annotated[float, BeforeValidator(parse_duration), Field(ge=0), _duration_schema("minimum")]
+Duration = Annotated[float, _seconds, Field(gt=0), _duration_schema("exclusiveMinimum")]
+Pause = Annotated[float, _seconds, Field(ge=0), _duration_schema("minimum")]
 
 
 def _kind(value: Any) -> str | None:

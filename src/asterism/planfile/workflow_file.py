@@ -22,7 +22,7 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.durations import InvalidDuration, parse_duration
-from asterism.base.url_text import request_url_problem
+from asterism.base.text import request_url_problem
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import DEFAULTS, Workflow
@@ -100,8 +100,8 @@ class _File:
             flow = Workflow.from_json({"name": name, **known})
         except InvalidWorkflow as error:
             for problem in error.problems:
-                key = problem.split(" ", 1)[0]
-                self.blame((*path, key) if key in given else path, f"workflow {name!r}: {problem}")
+                place = (*path, problem.field) if problem.field in given else path
+                self.blame(place, f"workflow {name!r}: {problem.text}")
             if not error.problems:
                 self.blame(path, str(error))
             return []
@@ -113,7 +113,7 @@ class _File:
             self.blame((*path, key), f"unknown key {key!r}{hint}")
         elif key in _DURATIONS and isinstance(value, str):
             try:
-                return parse_duration(value)
+                return parse_duration(value, unit_required=True)
             except InvalidDuration as error:
                 self.blame((*path, key), f"{key}: {error}")
                 return DEFAULTS[key]

@@ -10,12 +10,12 @@
     result = await orchestrator.run(plan)
     write_report("report.html", result, recording)
 
-A constellation becomes a ``Picture`` (``picture``), plain data that ``svg``, ``mermaid`` and ``terminal`` draw; they
-share ``drawing_graph`` (the shape), ``layout`` (places and routes for SVG) and ``status_style`` (marks and colours).
+A constellation becomes a ``Picture`` (``picture``), plain data that ``svg``, ``mermaid`` and ``terminal`` draw from its
+``Graph``. ``layout`` computes places and routes for SVG, ``status_style`` has marks and colours for the terminal.
 
 A result becomes a ``Report`` (``result_report``, records in ``report_data``), which ``html_report`` turns into a page
-with a ``timeline`` of ``timeline_bands``. ``result_summary`` has the figures and the JSON of a result, ``event_text``
-the sentences for events.
+with a ``timeline``. ``result_summary`` has the figures and the JSON of a result, ``event_text`` the sentences for
+events.
 
 Invariants: drawing functions are pure: the same data gives the same text, and nothing reads a clock or a terminal.
 Every text from outside is cleaned or escaped. Secrets are masked before data reaches a drawing. Large plans are drawn
@@ -27,7 +27,7 @@ function in ``html_report``.
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 from asterism.report.html_report import report
 from asterism.report.mermaid import mermaid
 from asterism.report.picture import DrawnEdge, DrawnTask, Picture, picture

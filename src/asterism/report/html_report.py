@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from asterism.base.durations import format_duration
 from asterism.base.text import markup, plural
-from asterism.report.drawing_graph import Graph
-from asterism.report.picture import Picture
+from asterism.report.picture import Graph, Picture
 from asterism.report.report_data import EditRow, Report, StoryLine, TaskRow
 from asterism.report.svg import beside, svg
 from asterism.report.timeline import timeline
@@ -191,16 +190,16 @@ def _list(kind: str, lines: Sequence[str]) -> str:
 
 
 def stories(data: Report) -> str:
-    """What happened to each task, step by step and why; closed until asked for."""
+    """The story of each task, with reasons; collapsed at first."""
     if not data.stories:
-        return _section("Stories", '<p class="none">There is nothing to tell.</p>')
+        return _section("Stories", '<p class="none">There are no stories.</p>')
     shown, remark = _first(data.stories, "story")
     status_of = {row.id: row.status for row in data.tasks}
-    told = "".join(
+    items = "".join(
         _story(place, task, status_of.get(task, ""), story, data.started_at)
         for place, (task, story) in enumerate(shown)
     )
-    return _section("Stories", f'{remark}<div class="stories">{told}</div>')
+    return _section("Stories", f'{remark}<div class="stories">{items}</div>')
 
 
 def _story(place: int, task: str, status: str, story: Sequence[StoryLine], since: float) -> str:

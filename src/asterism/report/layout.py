@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, sqrt
 
-from asterism.report.drawing_graph import Graph
+from asterism.report.picture import Graph
 
 # A graph with many long edges would need far more bends than it has tasks. Past this many, the longest edges
 # run straight.
@@ -156,14 +156,14 @@ def _align(net: _Net) -> dict[int, float]:
 
 
 def _settle(net: _Net, layer: list[int], towards: Neighbours, rows: dict[int, float]) -> None:
-    wishes, weights = [], []
+    targets, weights = [], []
     for node in layer:
         pulls = [_pull(net, node, other) for other in towards[node]]
         total = sum(pulls)
-        wish = sum(pull * rows[other] for pull, other in zip(pulls, towards[node], strict=True))
-        wishes.append(wish / total if total else rows[node])
+        target = sum(pull * rows[other] for pull, other in zip(pulls, towards[node], strict=True))
+        targets.append(target / total if total else rows[node])
         weights.append(total or 1.0)
-    rows.update(zip(layer, spread(wishes, weights, _gaps(net, layer)), strict=True))
+    rows.update(zip(layer, spread(targets, weights, _gaps(net, layer)), strict=True))
 
 
 def _pull(net: _Net, node: int, other: int) -> float:
@@ -225,8 +225,8 @@ def count_crossings(layers: list[list[int]], below: Neighbours) -> int:
     return crossings
 
 
-def spread(wishes: Sequence[float], weights: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """Positions nearest to the wishes such that each is at least `gaps[i]` after the one before it.
+def spread(targets: Sequence[float], weights: Sequence[float], gaps: Sequence[float]) -> list[float]:
+    """Positions nearest to the targets such that each is at least `gaps[i]` after the one before it.
 
     `gaps[0]` is not used. A heavier weight gives way less.
     """
@@ -236,8 +236,8 @@ def spread(wishes: Sequence[float], weights: Sequence[float], gaps: Sequence[flo
         offset += gap if number else 0.0
         offsets.append(offset)
     blocks: list[tuple[float, float, int]] = []  # (weighted mean, weight, members)
-    for wish, weight, offset in zip(wishes, weights, offsets, strict=True):
-        mean, total, members = wish - offset, weight, 1
+    for target, weight, offset in zip(targets, weights, offsets, strict=True):
+        mean, total, members = target - offset, weight, 1
         while blocks and blocks[-1][0] > mean:
             other_mean, other_total, other_members = blocks.pop()
             mean = (mean * total + other_mean * other_total) / (total + other_total)

@@ -6,8 +6,7 @@ import json
 import re
 
 from asterism.base.text import clean
-from asterism.report.drawing_graph import Graph
-from asterism.report.picture import STATUSES, DrawnTask, Picture
+from asterism.report.picture import STATUSES, DrawnTask, Graph, Picture
 
 # Kept as they are: letters and digits, spaces, a few harmless signs, and hyphen, dot and underscore inside a
 # word. Everything else could mean something to Mermaid, or to the Markdown that it finds in labels.

@@ -55,11 +55,11 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
     plan, secrets = result.plan, PlanMask(result.plan)
     values = secrets.results()
     story = [_hidden(entry, secrets) for entry in result.story()]
-    told: dict[str, list[Entry]] = {}
+    by_task: dict[str, list[Entry]] = {}
     for entry in story:
         if entry.task is not None:
-            told.setdefault(entry.task, []).append(entry)
-    gone = {task: entries for task, entries in told.items() if task not in plan}
+            by_task.setdefault(entry.task, []).append(entry)
+    gone = {task: entries for task, entries in by_task.items() if task not in plan}
     first = recording.first if recording is not None else {}
     started, ended = plan.started_at or 0.0, plan.ended_at or 0.0
     return Report(
@@ -79,7 +79,7 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
         edits=tuple(sorted(_edits(story, recording, secrets), key=lambda row: row.at)),
         stories=tuple(
             (task, tuple(StoryLine(entry.at, entry.what, entry.why) for entry in entries))
-            for task, entries in told.items()
+            for task, entries in by_task.items()
         ),
     )
 

@@ -48,27 +48,27 @@ def figures(result: Result) -> tuple[tuple[str, str], ...]:
 def counts(result: Result) -> str:
     """``12 completed, 1 failed``."""
     numbers = result.plan.counts
-    told = [f"{numbers[status]:,} {status}" for status in TaskStatus if numbers[status]]
-    return ", ".join(told) or plural(0, "task")
+    counted = [f"{numbers[status]:,} {status}" for status in TaskStatus if numbers[status]]
+    return ", ".join(counted) or plural(0, "task")
 
 
 def summary_lines(result: Result) -> list[Text]:
     """The figures for a terminal, one per line."""
-    told = figures(result)
-    wide = max(len(name) for name, _ in told)
+    rows = figures(result)
+    wide = max(len(name) for name, _ in rows)
     return [
         Text.assemble((f"{name:<{wide}}  ", DIM), (clean(value), state_tone(result.state) if name == "State" else ""))
-        for name, value in told
+        for name, value in rows
     ]
 
 
 def failure_reasons(result: Result) -> list[str]:
     """The tasks that did not complete, each with the reason; at most ``MOST_REASONS``."""
     secrets = PlanMask(result.plan)
-    told = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
+    cancelled = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     ends = [node for node in result.plan.nodes.values() if node.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)]
     shown = [
-        clean(secrets.shown(f"{node.id} {node.status}: {reason(node.error) or told.get(node.id, '')}"))
+        clean(secrets.shown(f"{node.id} {node.status}: {reason(node.error) or cancelled.get(node.id, '')}"))
         for node in ends[:MOST_REASONS]
     ]
     return [*shown, *([f"and {len(ends) - MOST_REASONS:,} more"] if len(ends) > MOST_REASONS else [])]

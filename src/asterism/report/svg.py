@@ -13,9 +13,8 @@ from itertools import accumulate
 from rich.cells import cell_len
 
 from asterism.base.text import markup, plural, shorten
-from asterism.report.drawing_graph import Graph
 from asterism.report.layout import Layout, lay_out, spread
-from asterism.report.picture import STATUSES, DrawnEdge, DrawnTask, Picture
+from asterism.report.picture import STATUSES, DrawnEdge, DrawnTask, Graph, Picture
 
 KINDS = {"success": "on success", "failure": "on failure", "completion": "on completion", "condition": "if …"}
 LEGEND_HEIGHT = 30.0

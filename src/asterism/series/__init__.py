@@ -35,7 +35,7 @@ The pure state machine is ``asterism.core.series``. Invariants of this room:
 
 - A state is written only in place of the state that was read. An unreadable state is never taken for a free series.
 - An update that may have happened ends with OutcomeUnknown, never with an error that says nothing was written.
-- A failure is told apart by the type of its error. Only ``git_register`` has to read the messages of git.
+- The type of an error identifies the failure. Only ``git_register`` has to read the messages of git.
 - Secrets of an address appear neither in process arguments nor in messages.
 
 To add a register, implement ``SeriesRegister``, and let ``asterism.testing.register_conformance`` test it. To add a
@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.core.series.machine import Series, UnreadableSeries

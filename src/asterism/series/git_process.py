@@ -29,7 +29,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from asterism.base import process_guard
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.series.register import RegisterUnavailable
 
 DIRECTORY_PREFIX = "asterism-series-"

@@ -25,7 +25,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from asterism.base.url_text import masked_url, masked_urls
+from asterism.base.text import masked_url, masked_urls
 from asterism.series.git_process import (
     REWRITE_SETTINGS,
     GitResult,

@@ -21,17 +21,16 @@ writes, each with the revision it replaces, and writes all of them or none: ther
 ``url``                     from an address to an open store
 ``row_codec``               records as rows of a table, and back; on the way of every write
 ``dump_format``             a whole store as lines of JSON; backup and restore
-``watches``                 waking waiters after a commit, within one process
-``predicates``              which runs a query, a take request or the search for orphans means, in plain Python
+``watches``                 waking waiters after a commit, within one process; the topics of a commit
 ``file_ownership``          whether a file beside a store may have been planted by another user
 ``memory``                  the reference engine; ``memory_change_feed`` is its feed
 ``sqlite``                  the engine for one machine: any number of processes share a file
 ``postgres``                the engine for many machines
 ==========================  ============================================================================================
 
-The two database engines have the same parts under the same names: ``store`` (the class), ``schema`` (migrations),
-``statements`` (SQL, from ``statements.sql``), ``group_commit`` (many callers, one transaction), ``queue`` (taking of
-runs), ``reads``, ``maintenance`` (check, dump, retention) and ``error_mapping`` (database errors as StoreErrors).
+The two database engines have the same parts under the same names: ``store`` (the class), ``connection``, ``schema``
+(migrations, and SQL from ``statements.sql``), ``group_commit`` (many callers, one transaction), ``queue`` (taking of
+runs), ``reads`` and ``error_mapping`` (database errors as StoreErrors).
 
 Invariants:
 
@@ -42,14 +41,14 @@ Invariants:
   has just arrived.
 - Stored formats are stable: a new one comes with a migration, forward only.
 
-To add a query, add a field to ``Query``, a condition to each engine and to ``predicates``, and a test to
+To add a query, add a field to ``Query``, a condition to each engine, and a test to
 ``asterism.testing.store_conformance``, which every engine has to pass. To add an engine, implement ``Store`` and run
 that suite.
 """
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.store.memory import MemoryStore

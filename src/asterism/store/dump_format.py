@@ -41,8 +41,10 @@ from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
 
 VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
-AT_ONCE = 500
-OF_ITS_STORE = ("store/id", NOTIFIED, "coordinator", "feed/", "peer/")
+LARGEST_BATCH = 500
+"""How many records are written or read at once."""
+
+NOT_RESTORED = ("store/id", NOTIFIED, "coordinator", "feed/", "peer/")
 """Prefixes of registers that belong to one store and are not restored: notices, for instance, are numbered anew, and
 the peers of the old store know it by its id."""
 
@@ -60,8 +62,8 @@ def line(
         case Register():
             return {"register": record._asdict()}
         case Notice():
-            said = {"notice": row_codec.notice_to_json(record)}
-            return said if number is None else {**said, "number": number}
+            notice = {"notice": row_codec.notice_to_json(record)}
+            return notice if number is None else {**notice, "number": number}
 
 
 def blob_line(data: bytes) -> dict[str, Any]:
@@ -96,15 +98,15 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
     seen = _SeenNotices(await last_notice(store))
     runs = 0
     left_out: list[tuple[str, str | None]] = []
-    async for one in lines:
-        write = await _write(store, one)
-        seen.read(one)
+    async for record in lines:
+        write = await _write(store, record)
+        seen.read(record)
         if isinstance(write, PutCopy):
             left_out.append((write.run.id, write.run.series))
         elif write is not None:
             writes.append(write)
             runs += isinstance(write, PutRun)
-        if len(writes) >= AT_ONCE:
+        if len(writes) >= LARGEST_BATCH:
             await _commit(store, writes)
             writes = []
     await _commit(store, writes)
@@ -128,8 +130,8 @@ class _SeenNotices:
         self._numbers: list[int] = []
         self._up_to = 0
 
-    def read(self, one: Mapping[str, Any]) -> None:
-        match one:
+    def read(self, record: Mapping[str, Any]) -> None:
+        match record:
             case {"notice": _, "number": int(number)}:
                 self._numbers.append(number)
             case {"register": {"key": key, "value": {"after": int(after)}}} if key == NOTIFIED:
@@ -138,7 +140,7 @@ class _SeenNotices:
     async def restore(self, store: Store) -> None:
         left = sum(number <= self._up_to for number in self._numbers)
         after = self._before
-        while left and (found := await store.notices(after=after, limit=min(left, AT_ONCE))):
+        while left and (found := await store.notices(after=after, limit=min(left, LARGEST_BATCH))):
             after, left = found[-1][0], left - len(found)
         if after != self._before:
             await store.commit([PutRegister(NOTIFIED, {"after": after}, None)])
@@ -190,16 +192,16 @@ async def _commit(store: Store, writes: list[Write]) -> None:
         raise StoreCorrupt(f"the backup contradicts itself: {error}") from error
 
 
-async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
+async def _write(store: Store, record: Mapping[str, Any]) -> Write | None:
     try:
-        match one:
+        match record:
             case {"run": row, "left_to": str(left_to)} if not (copy := row_codec.run_of(row)).ended:
                 return PutCopy(copy, None, left_to)
             case {"run": row}:
-                return PutRun(_freed(row_codec.run_of(row), store.clock()), None)
+                return PutRun(_without_owner(row_codec.run_of(row), store.clock()), None)
             case {"session": row}:
                 return PutSession(replace(row_codec.session_of(row), state=ENDED), None)
-            case {"register": {"key": str(key)}} if key.startswith(OF_ITS_STORE):
+            case {"register": {"key": str(key)}} if key.startswith(NOT_RESTORED):
                 return None
             case {"register": {"key": str(key), "value": value}}:
                 return PutRegister(key, value, None)
@@ -209,18 +211,18 @@ async def _write(store: Store, one: Mapping[str, Any]) -> Write | None:
                 await store.put_blob(base64.b64decode(text, validate=True))
                 return None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise StoreCorrupt(f"a line of the backup cannot be read: {str(one)[:80]}: {error!r}") from error
-    raise StoreCorrupt(f"unknown line in the backup: {str(one)[:80]}")
+        raise StoreCorrupt(f"a line of the backup cannot be read: {str(record)[:80]}: {error!r}") from error
+    raise StoreCorrupt(f"unknown line in the backup: {str(record)[:80]}")
 
 
-def _freed(run: Run, now: float) -> Run:
+def _without_owner(run: Run, now: float) -> Run:
     grant = run.grant
     if (grant is None) != (run.status not in OWNED) or (grant is not None and None in (run.device, run.assigned_at)):
         raise ValueError(f"run {run.id} is {run.status} and owned by {run.session} of {run.device}")
     if grant is None:
         return run
     if run.stop_request == "cancel" and run.series is not None:
-        # ending it here would leave its series waiting for ever: only a fleet ends a run and advances its series
+        # ending it here would leave its series waiting forever: only a fleet ends a run and advances its series
         words = f"by {run.stop_requested_by}, who asked to cancel it before the store was restored: cancel it again"
         run = run.changed(stop_request="pause", stop_requested_by=words)
     return release(run, grant, "released", "the store was restored from a backup", now)

@@ -16,12 +16,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import OWNED, Run, RunStatus
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.store import dump_format, row_codec
 from asterism.store.memory_change_feed import MemoryChangeFeed
-from asterism.store.predicates import is_orphan, matches, suits
 from asterism.store.protocol import (
     Contribution,
     ExpectRegister,
@@ -42,8 +41,7 @@ from asterism.store.protocol import (
     Write,
 )
 from asterism.store.store_errors import Conflict
-from asterism.store.watches import Watches
-from asterism.store.write_batch import check_distinct_records, topics_of
+from asterism.store.watches import Watches, check_distinct_records, topics_of
 
 _WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
 _Place = tuple[int, float, str]
@@ -179,7 +177,7 @@ class MemoryStore(MemoryChangeFeed):
                 place = heapq.heappop(self._queue)
                 seen.append(place)
                 run = self._runs[place[2]]
-                if not self._is_offered(run) or not suits(run, request):
+                if not self._is_offered(run) or not _suits(run, request):
                     continue
                 if request.above is not None and run.priority <= request.above:
                     break
@@ -229,7 +227,7 @@ class MemoryStore(MemoryChangeFeed):
 
     def _matches(self, run: Run, query: Query) -> bool:
         return (
-            matches(run, query)
+            _satisfies(run, query)
             and (query.offered is None or self._is_offered(run) == query.offered)
             and (query.judged is None or (run.id not in self._feed.left) == query.judged)
         )
@@ -239,7 +237,7 @@ class MemoryStore(MemoryChangeFeed):
             (run, self._with_used(session))
             for session in self._sessions.values()
             for run in self._held(session.id)
-            if run.id not in self._feed.left and is_orphan(run, session, now)
+            if run.id not in self._feed.left and _is_orphan(run, session, now)
         ][:limit]
 
     async def waiting(self) -> list[WaitingRuns]:
@@ -396,3 +394,40 @@ def _stored(run: Run, before: Run | None) -> Run:
 
 def _place(run: Run) -> _Place:
     return (-run.priority, run.created_at, run.id)
+
+
+def _is_orphan(run: Run, session: Session, now: float) -> bool:
+    """Whether the owner of a run has ended, or was silent for longer than the run's timeout."""
+    if session.state in (ENDED, ABROAD):
+        return session.state == ENDED
+    return run.status is not RunStatus.ASSIGNED and session.beat_at + run.timeout < now
+
+
+def _suits(run: Run, request: TakeRequest) -> bool:
+    """Whether an offered run may go to the device of a request, apart from its priority."""
+    return (
+        run.not_before <= request.now
+        and run.kind not in request.not_kinds
+        and run.pinned in (None, request.device)
+        and request.device not in run.avoid
+    )
+
+
+def _satisfies(run: Run, query: Query) -> bool:
+    """Whether a run satisfies a query, apart from ``offered`` and ``judged``."""
+    return (
+        (query.statuses is None or run.status in query.statuses)
+        and (query.workflow is None or run.workflow == query.workflow)
+        and (query.device is None or run.device == query.device)
+        and (query.session is None or run.session == query.session)
+        and (query.key is None or run.key == query.key)
+        and (query.series is None or run.series == query.series)
+        and (query.avoiding is None or bool(run.avoid) == query.avoiding)
+        and (query.due_before is None or (run.due_at is not None and run.due_at < query.due_before))
+        and (query.ended_before is None or (run.ended_at is not None and run.ended_at < query.ended_before))
+        and (
+            query.waiting_before is None or (run.waiting_since is not None and run.waiting_since < query.waiting_before)
+        )
+        and (query.id_like is None or query.id_like in run.id)
+        and (query.after is None or (run.id < query.after if query.newest else run.id > query.after))
+    )

@@ -60,26 +60,26 @@ class Contributions:
     """Contributions of peers, by run, then by the id of the peer's store."""
 
     def __init__(self) -> None:
-        self._brought: dict[str, dict[str, Usage]] = {}
+        self._by_run: dict[str, dict[str, Usage]] = {}
 
     @property
     def runs(self) -> Set[str]:
-        return self._brought.keys()
+        return self._by_run.keys()
 
     def add(self, one: Contribution) -> None:
-        by = self._brought.setdefault(one.run, {})
+        by = self._by_run.setdefault(one.run, {})
         before = by.get(one.store, Usage())
         by[one.store] = Usage(max(before.runs, one.runs), before.bytes + one.bytes, before.blobs + one.blobs)
 
     def forget(self, run_id: str) -> None:
-        self._brought.pop(run_id, None)
+        self._by_run.pop(run_id, None)
 
     def usage(self, store: str) -> Usage:
-        brought = [by[store] for by in self._brought.values() if store in by]
-        return Usage(*(sum(values) for values in zip(*brought, strict=True))) if brought else Usage()
+        usages = [by[store] for by in self._by_run.values() if store in by]
+        return Usage(*(sum(values) for values in zip(*usages, strict=True))) if usages else Usage()
 
     def first_from(self, store: str) -> list[str]:
-        return sorted(run_id for run_id, by in self._brought.items() if store in by and by[store].runs)
+        return sorted(run_id for run_id, by in self._by_run.items() if store in by and by[store].runs)
 
 
 class MemoryChangeFeed:
@@ -107,11 +107,11 @@ class MemoryChangeFeed:
         return {run_id: self._feed.left[run_id][0] for run_id in run_ids if run_id in self._feed.left}
 
     async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        found = [self._runs[run_id] for run_id, (whom, _) in sorted(self._feed.left.items()) if whom == left_to]
+        found = [self._runs[run_id] for run_id, (peer, _) in sorted(self._feed.left.items()) if peer == left_to]
         return [run for run in found if not run.ended and run.id > after][:limit]
 
     async def judges(self) -> set[str]:
-        return {whom for run_id, (whom, _) in self._feed.left.items() if not self._runs[run_id].ended}
+        return {peer for run_id, (peer, _) in self._feed.left.items() if not self._runs[run_id].ended}
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
         for name in ids:

@@ -53,7 +53,7 @@ CONFLICT_PAUSE = (0.005, 0.05)
 """The first and the longest pause after further conflicts, in seconds."""
 
 OUTAGE_PAUSE = (0.05, 2.0)
-"""The first and the longest pause while the store is unavailable, in seconds."""
+"""The same while the store is unavailable."""
 
 
 async def retry_on_conflict(
@@ -61,6 +61,7 @@ async def retry_on_conflict(
     *,
     tries: int | None = None,
     patience: float = 0.0,
+    outage_pause: tuple[float, float] = OUTAGE_PAUSE,
     clock: Clock | None = None,
     chance: random.Random | None = None,
 ) -> Result:
@@ -72,8 +73,10 @@ async def retry_on_conflict(
         means that another writer succeeded, so the store as a whole makes progress.
     :param patience: for how many seconds to try again while the store is unavailable. Whether the last commit happened
         is then unknown, so ``attempt`` has to recognise its own earlier writes. 0 raises StoreUnavailable at once.
+    :param outage_pause: the first and the longest pause while the store is unavailable, in seconds.
     :param clock: measures ``patience`` and sleeps; by default the event loop's clock, so that virtual time works.
-    :param chance: spreads the pauses, so that writers do not meet again at the same moment.
+    :param chance: spreads the pauses, so that writers do not collide again at the same moment; None to take them as
+        they are.
     """
     clock = clock or _LOOP_CLOCK
     until = clock.time() + patience if patience else None
@@ -92,10 +95,8 @@ async def retry_on_conflict(
             if until is None or clock.time() >= until:
                 raise
             outages += 1
-            pause = _doubled(OUTAGE_PAUSE, outages)
-        # seeded by the loop's clock, so that a simulation with one seed is repeatable
-        chance = chance or random.Random(asyncio.get_running_loop().time())
-        await clock.sleep(pause * chance.uniform(0.5, 1.5))
+            pause = _doubled(outage_pause, outages)
+        await clock.sleep(pause if chance is None else pause * chance.uniform(0.5, 1.5))
 
 
 async def update_register(store: Store, key: str, change: Callable[[Any], Any]) -> Any:

@@ -110,7 +110,7 @@ class Contribution(NamedTuple):
     run.
 
     :param store: the id of the peer's store.
-    :param runs: 1 if this store first heard of the run from that peer, else 0.
+    :param runs: 1 if this store first received the run from that peer, else 0.
     :param bytes: by how many bytes the record grew.
     :param blobs: by how many bytes its blobs grew.
     """
@@ -189,8 +189,8 @@ class Register(NamedTuple):
 
 
 class OwnedRun(NamedTuple):
-    """A run that the store records as owned by a session. ``stop_request`` is pause, cancel or
-    cancel."""
+    """A run that the store records as owned by a session. ``stop_request`` is ``pause`` or
+    ``cancel``."""
 
     run: str
     epoch: int
@@ -293,7 +293,7 @@ class Store(Protocol):
     ) -> HeartbeatReply:
         """Record that a session is alive, and return what it owns.
 
-        :param profile: what the device says of itself now (load, battery, labels), replacing what it said before.
+        :param profile: the current values of the device (load, battery, labels), which replace the previous ones.
         :param reports: progress of the runs it owns. A report that does not name the current epoch is dropped.
         """
         ...
@@ -304,7 +304,7 @@ class Store(Protocol):
 
     async def orphans(self, now: float, limit: int) -> list[tuple[Run, Session]]:
         """Return runs whose owner has ended, or was silent for longer than the run's timeout, with that owner. A run
-        that is only assigned expires by its own ``due_at`` instead, since an idle device is heard of rarely."""
+        that is only assigned expires by its own ``due_at`` instead, since an idle device sends few heartbeats."""
         ...
 
     async def waiting(self) -> list[WaitingRuns]: ...
@@ -337,7 +337,7 @@ class Store(Protocol):
     async def blob(self, name: str) -> bytes | None: ...
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        """Delete old runs, and return how many. If there is none, delete ended sessions, notices and blobs of that age
+        """Delete old runs, and return how many. If there was none, delete ended sessions, notices and blobs of that age
         to which no run refers.
 
         :param ended_before: the time before which a run must have ended. For a copy, the time when this store first saw
@@ -410,7 +410,7 @@ class ChangeFeed(Protocol):
         ...
 
     async def came_from(self, store: str) -> list[Run]:
-        """Return the runs that this store first heard of from a peer and that have not ended, by id."""
+        """Return the runs that this store first received from a peer and that have not ended, by id."""
         ...
 
     async def kinds(self) -> set[str]:

@@ -17,11 +17,11 @@ from operator import itemgetter
 from typing import Any
 
 from asterism.core.history import Entry
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.run.session import Session
 from asterism.store.protocol import Notice
-from asterism.store.store_errors import StoreCorrupt
+from asterism.store.store_errors import CorruptRecord
 
 FIXED = (
     "id",
@@ -86,7 +86,7 @@ _blank = BLANK.__dict__.copy
 
 _STATUSES = {str(status): status for status in RunStatus}
 _STORY = '"story":['
-_UNTOLD: tuple[tuple[Entry, ...], str] = ((), "")
+_NO_STORY_TEXT: tuple[tuple[Entry, ...], str] = ((), "")
 _quoted: Callable[[str], str] = json.encoder.encode_basestring_ascii
 _make_entry = tuple.__new__  # the same as Entry(…), without the cost of its constructor
 
@@ -110,12 +110,10 @@ def _encoder() -> Callable[[Any], str]:
     return encode
 
 
-_encode = _encoder()
+to_text = _encoder()
+"""Encodes a JSON value. Raises TypeError or ValueError for a value that is not JSON."""
+
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-
-
-def to_text(value: Any) -> str:
-    return _encode(value)
 
 
 def from_text(text: str) -> Any:
@@ -155,10 +153,10 @@ def _state(fields: dict[str, Any]) -> str:
     """Return the fields without a column of their own as JSON, with the story at the end."""
     text = _head(*_grant(fields))
     if (value := fields["output"]) is not None:
-        text = f'{text},"output":{_encode(value)}'
+        text = f'{text},"output":{to_text(value)}'
     if _rare(fields) != _COMMON and (more := _uncommon(fields)):
         text = f"{text},{more}"
-    return f"{text},{_STORY}{_told(fields)}]}}"
+    return f"{text},{_STORY}{_story_text(fields)}]}}"
 
 
 @lru_cache(1024)
@@ -175,24 +173,24 @@ def _head(created_by: str, assigned_by: str | None, *times: float | None) -> str
 def _uncommon(fields: dict[str, Any]) -> str:
     parts = [f'"{_KEYS.get(name, name)}":{_quoted(value)}' for name in _TEXTS if (value := fields[name]) is not None]
     if (value := fields["progress"]) is not None:
-        parts.append(f'"progress":{_encode(value)}')
+        parts.append(f'"progress":{to_text(value)}')
     for name in _EMPTY:
         if value := fields[name]:
-            parts.append(f'"{name}":{_encode(value)}')
+            parts.append(f'"{name}":{to_text(value)}')
     for name in _MAPPINGS:
         if value := fields[name]:
-            parts.append(f'"{name}":{_encode(dict(value))}')
+            parts.append(f'"{name}":{to_text(dict(value))}')
     if fields["superseded"] or fields["keep"] != "epoch":
-        parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{_encode(fields["superseded"])}')
+        parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{to_text(fields["superseded"])}')
     return ",".join(parts)
 
 
-def _told(fields: dict[str, Any]) -> str:
+def _story_text(fields: dict[str, Any]) -> str:
     """Return the entries of the story as JSON. The text of the first ones is remembered."""
     story = fields["story"]
     before: tuple[Entry, ...]
     text: str
-    before, text = fields.get("_told", _UNTOLD)
+    before, text = fields.get("_told", _NO_STORY_TEXT)
     known = len(before)
     new = story[known:]
     if story[:known] != before:
@@ -219,7 +217,7 @@ def _entry(one: Entry) -> str:
 def _number(value: float) -> str:
     """A number as JSON. Cached, since everything in one step has the same time, and the shortest text is slow to
     find."""
-    return repr(value) if type(value) is float and isfinite(value) else _encode(value)
+    return repr(value) if type(value) is float and isfinite(value) else to_text(value)
 
 
 def _avoided(names: tuple[str, ...]) -> str:
@@ -242,12 +240,12 @@ def fixed(run: Run) -> tuple[Any, ...]:
         run.priority,
         run.pinned,
         run.timeout,
-        _encode(run.input if type(run.input) is dict else dict(run.input)),
+        to_text(run.input if type(run.input) is dict else dict(run.input)),
     )
 
 
 def run_of(row: Sequence[Any]) -> Run:
-    """Return the run in a row with the columns COLUMNS. Raises StoreCorrupt."""
+    """Return the run in a row with the columns COLUMNS. Raises CorruptRecord."""
     try:
         fields = _blank()
         (
@@ -298,7 +296,7 @@ def run_of(row: Sequence[Any]) -> Run:
         if "superseded" in state:
             fields["superseded"] = tuple([Superseded(*one) for one in state["superseded"]])
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        raise StoreCorrupt(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
+        raise CorruptRecord(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
     run: Run = object.__new__(Run)
     object.__setattr__(run, "__dict__", fields)
     return run
@@ -327,13 +325,13 @@ def session_row(session: Session) -> tuple[Any, ...]:
         session.state,
         1 if session.draining else 0,
         session.beat_at,
-        _encode(dict(session.profile)),
-        _encode(terms),
+        to_text(dict(session.profile)),
+        to_text(terms),
     )
 
 
 def session_of(row: Sequence[Any], used: int = 0) -> Session:
-    """Return the session in a row with the columns SESSION_COLUMNS. Raises StoreCorrupt."""
+    """Return the session in a row with the columns SESSION_COLUMNS. Raises CorruptRecord."""
     try:
         terms = from_text(row[7])
         return Session(
@@ -354,7 +352,7 @@ def session_of(row: Sequence[Any], used: int = 0) -> Session:
             used,
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise StoreCorrupt(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error
+        raise CorruptRecord(f"session {row[0] if row else '?'} cannot be read: {error!r}") from error
 
 
 def notice_to_json(notice: Notice) -> dict[str, Any]:

@@ -10,6 +10,7 @@
     │   └── StoreUnwritable   an open store cannot be written for now; nothing happened
     ├── StoreReadOnly         the store cannot be written
     ├── StoreCorrupt          the stored data is damaged
+    │   └── CorruptRecord     one record cannot be read
     ├── UnknownSchema         a later version has written the store
     └── StoreMissing          the store does not exist, or its driver is not installed
         └── StoreNotFound     there is no store at this address: it was not created yet
@@ -70,6 +71,10 @@ class StoreCorrupt(StoreError):
     def __init__(self, problem: str, advice: str = "") -> None:
         self.problem = problem
         super().__init__(f"{problem}; {advice}" if advice else problem)
+
+
+class CorruptRecord(StoreCorrupt):
+    """One record cannot be read. The message names the record, not the store."""
 
 
 class UnknownSchema(StoreError):

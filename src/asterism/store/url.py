@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore

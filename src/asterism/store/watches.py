@@ -1,13 +1,28 @@
 """Watches within one process: a commit wakes the waiters of its topics.
 
-A commit costs time for the watches that it wakes, not for those of other topics.
+``topics_of`` returns the topics that a batch of writes concerns, and ``check_distinct_records`` refuses a batch that
+names a record twice. A commit costs time for the watches that it wakes, not for those of other topics.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+from asterism.core.run.run import RunStatus
+from asterism.store.protocol import (
+    ENDED,
+    OFFERED,
+    ExpectRegister,
+    ExpectSession,
+    PutCopy,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Write,
+    for_device,
+)
 
 
 class LocalWatch:
@@ -39,18 +54,18 @@ class Watches:
     """All watches on one store, by topic."""
 
     def __init__(self) -> None:
-        self._all: set[LocalWatch] = set()
+        self.open: set[LocalWatch] = set()
         self._by_topic: dict[str, set[LocalWatch]] = {}
 
     def add(self, topics: frozenset[str]) -> LocalWatch:
         watch = LocalWatch(topics, self._forget)
-        self._all.add(watch)
+        self.open.add(watch)
         for topic in topics:
             self._by_topic.setdefault(topic, set()).add(watch)
         return watch
 
     def _forget(self, watch: LocalWatch) -> None:
-        self._all.discard(watch)
+        self.open.discard(watch)
         for topic in watch.topics:
             watching = self._by_topic.get(topic, set())
             watching.discard(watch)
@@ -64,8 +79,64 @@ class Watches:
 
     def wake_all(self) -> None:
         """Wake every watch: something changed, and the topics are unknown."""
-        for watch in self._all:
+        for watch in self.open:
             watch.wake()
 
-    def __len__(self) -> int:
-        return len(self._all)
+
+# -- batches of writes -------------------------------------------------------------------------------------------------
+
+
+def topics_of(writes: Iterable[Write]) -> set[str]:
+    """Return the topics of a batch."""
+    topics: set[str] = set()
+    for write in writes:
+        if type(write) is PutRun:
+            run = write.run
+            if run.session is not None:
+                if run.status is RunStatus.ASSIGNED or run.stop_request is not None:
+                    topics.add(for_device(run.device or ""))
+            elif run.offered:
+                topics.add(OFFERED)
+            elif run.ended:
+                topics.add(ENDED)
+        elif type(write) is PutCopy:
+            run = write.run
+            if run.ended:
+                topics.add(ENDED)
+            elif run.device is not None:
+                topics.add(for_device(run.device))
+        elif type(write) is PutSession and write.session.draining:
+            topics.add(for_device(write.session.device))
+    return topics
+
+
+def check_distinct_records(writes: Sequence[Write]) -> None:
+    """Raises ValueError for a batch that names a record twice, or gives two runs one key: the outcome would depend on
+    the order in which an engine performs it, and no retry could succeed."""
+    if len(writes) < 2:
+        return
+    if type(writes[0]) is PutRun:
+        changed = {write.run.id for write in writes if type(write) is PutRun and write.expected is not None}
+        if len(changed) == len(writes):
+            return  # the common case of runs that end together
+    seen = set()
+    for write in writes:
+        for name in _names(write):
+            if name in seen:
+                raise ValueError(f"one batch names {' '.join(name)} twice")
+            seen.add(name)
+
+
+def _names(write: Write) -> tuple[tuple[str, str], ...]:
+    """Return the records that a write names. Without match, for speed: every commit passes here."""
+    if type(write) is PutRun and write.expected is not None:
+        return (("run", write.run.id),)
+    if isinstance(write, PutRegister | ExpectRegister):
+        return (("register", write.key),)
+    if isinstance(write, PutRun | PutCopy):
+        if write.expected is None and write.run.key is not None:
+            return ("run", write.run.id), ("key", write.run.key)
+        return (("run", write.run.id),)
+    if isinstance(write, PutSession):
+        return (("session", write.session.id),)
+    return (("session", write.session),) if isinstance(write, ExpectSession) else ()

@@ -16,7 +16,7 @@ They test Asterism itself, and programs and engines built on it.
 ===========================  ===========================================================================================
 ``virtual_time``             ``run`` and ``SimLoop``: an event loop whose clock jumps, in an order that follows a seed
 ``simulator``                ``simulate``: the real runtime on machines and a network that misbehave, from one seed
-``conformance``              ``AsyncTests``: async tests that need no pytest plugin, shared by the suites
+``conformance``              ``AsyncTests``: async tests that need no pytest plugin, the base of the suites
 ``store_conformance``        ``StoreConformance``: what every store promises; ``SharedStoreConformance`` with processes
 ``register_conformance``     ``RegisterConformance``: what every register of series promises
 ===========================  ===========================================================================================
@@ -31,17 +31,17 @@ No other room imports from this one. A fault is added in ``simulator/faults.py``
 
 from typing import TYPE_CHECKING
 
-from asterism.base.lazy_names import lazy_names
+from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.core.plan.invariants import check_invariants
     from asterism.testing.conformance import AsyncTests, ProcessOpener
     from asterism.testing.register_conformance import FaultyRegister, RegisterConformance
+    from asterism.testing.simulator.checker import Violation
     from asterism.testing.simulator.fleet_world import FleetWorld
     from asterism.testing.simulator.peer_world import PeerWorld
     from asterism.testing.simulator.plan_world import PlanWorld
     from asterism.testing.simulator.simulation import simulate
-    from asterism.testing.simulator.witness import Violation
     from asterism.testing.store_conformance import SharedStoreConformance, StoreConformance
     from asterism.testing.virtual_time import Deadlock, SimLoop, run
 
@@ -73,7 +73,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.testing.simulator.peer_world": ["PeerWorld"],
         "asterism.testing.simulator.plan_world": ["PlanWorld"],
         "asterism.testing.simulator.simulation": ["simulate"],
-        "asterism.testing.simulator.witness": ["Violation"],
+        "asterism.testing.simulator.checker": ["Violation"],
         "asterism.testing.store_conformance": ["SharedStoreConformance", "StoreConformance"],
         "asterism.testing.virtual_time": ["Deadlock", "SimLoop", "run"],
     },

@@ -1,4 +1,4 @@
-"""Small expressions that cost more than anybody has."""
+"""Small expressions that cost more than any budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def doubled(start: str = "'x'") -> str:
 
 
 CONSTANT = {"nested macros": f"{nested(9)} == []", "doubled text": f"{doubled()} == []"}
-"""Conditions that cost too much whatever the data is: whoever checks them knows."""
+"""Conditions that cost too much for any data, so that a check refuses them."""
 
 
 def over(name: str) -> dict[str, str]:

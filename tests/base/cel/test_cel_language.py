@@ -220,7 +220,7 @@ def test_data_of_python_is_taken_as_it_is() -> None:
         value("result.odd == 1", names)  # type: ignore[arg-type]
 
 
-def test_what_an_expression_built_is_nobody_elses() -> None:
+def test_the_value_that_an_expression_built_is_a_copy() -> None:
     program = compile_expression("[1, [2]]")
     program.evaluate({}, 100)[1].append(3)
     assert program.evaluate({}, 100) == [1, [2]]

@@ -46,7 +46,7 @@ def test_an_accepted_batch_makes_one_version_and_tells_who_and_why() -> None:
 def test_a_batch_without_author_or_reason_is_by_somebody() -> None:
     plan = chain("a")
     plan.edit([UpdateTask("a", timeout=5)])
-    assert told(plan, "a") == [("edited", "version 1 by unknown")]
+    assert told(plan, "a") == [("edited", "version 1 by somebody")]
 
 
 def test_an_empty_batch_changes_nothing_not_even_the_version() -> None:

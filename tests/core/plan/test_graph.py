@@ -408,7 +408,7 @@ def test_a_plan_that_is_cancelled_says_so_to_every_task_that_was_left() -> None:
     plan = begin(chain("a", "b"))
     end(plan, "a")
     assert plan.close(3.0, cancelled=True) is ConstellationState.CANCELLED
-    assert told(plan, "b") == [("cancelled", "the plan was cancelled")]
+    assert told(plan, "b") == [("cancelled", "the constellation was cancelled")]
     check_invariants(plan)
 
 

@@ -1,4 +1,4 @@
-"""Whoever takes the recorded steps again has the same plan and the same lock, to the byte."""
+"""Replay of the recorded steps gives the same plan and the same lock, to the byte."""
 
 from __future__ import annotations
 
@@ -286,3 +286,63 @@ def test_a_lost_device_is_counted_and_recorded() -> None:
     again.add(Task("a"))
     replay(again, lock, steps)
     assert again.to_json() == plan.to_json()
+
+
+# -- records of earlier versions ---------------------------------------------------------------------------------------
+
+OLD_PLAN = {
+    "schema": 1,
+    "id": "old",
+    "version": 0,
+    "state": "created",
+    "epochs": 0,
+    "started_at": None,
+    "ended_at": None,
+    "tasks": [{"task": {"id": "a"}}, {"task": {"id": "b"}}, {"task": {"id": "c"}}],
+    "dependencies": [
+        {"source": "a", "target": "b", "on": "success"},
+        {"source": "b", "target": "c", "on": "success"},
+    ],
+    "touched": [],
+    "story": [],
+}
+ANONYMOUS = {"author": "", "base_version": None, "triggers": []}
+OLD_STEPS = [
+    ["begin", 1.0],
+    ["start", "a", "laptop", 2.0],
+    [
+        "edit",
+        {"edits": [{"op": "update_task", "task_id": "b", "changes": {"timeout": 5.0}}], "reason": "", **ANONYMOUS},
+        3.0,
+    ],
+    ["edit", {"edits": [{"op": "add_task", "task": {"id": "d"}}], "reason": "more", **ANONYMOUS}, 3.5],
+    ["finish", "a", "completed", 4.0, 7, None, False],
+    ["cancel", "b", 5.0, "the constellation was cancelled"],
+    ["close", 6.0, True],
+]
+OLD_STORY = [
+    (1.0, "began", None, ""),
+    (2.0, "started", "a", "laptop"),
+    (3.0, "edited", None, "version 1 by somebody (update task 'b': timeout)"),
+    (3.0, "edited", "b", "version 1 by somebody"),
+    (3.5, "edited", None, "version 2 by somebody: more (add task 'd')"),
+    (3.5, "added", "d", "version 2 by somebody: more"),
+    (4.0, "completed", "a", ""),
+    (5.0, "cancelled", "b", "the constellation was cancelled"),
+    (6.0, "cancelled", "c", "the constellation was cancelled"),
+    (6.0, "cancelled", "d", "the constellation was cancelled"),
+    (6.0, "cancelled", None, ""),
+]
+"""Written by the commit cc5acb9. Replay writes these words again, so they are part of the format."""
+
+
+def test_steps_of_an_earlier_version_replay_to_its_words() -> None:
+    plan = RecordedConstellation.from_json(OLD_PLAN)
+    replay(plan, RecordedLock(plan), OLD_STEPS)
+    assert plan.story() == OLD_STORY
+    assert {task.id: task.reason for task in plan} == {
+        "a": "",
+        "b": "the constellation was cancelled",
+        "c": "the constellation was cancelled",
+        "d": "the constellation was cancelled",
+    }

@@ -9,10 +9,10 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import AddDependency, AddTask, RemoveTask, UpdateTask
 from asterism.core.plan.invariants import check_invariants
-from asterism.core.plan.parallelism import parallelism
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import COMPLETED, ConstellationState
 from asterism.core.plan.task import Task
+from asterism.core.plan.topological_order import parallelism
 from tests.core.plan.tiny_plans import begin, end, fail, ready, start
 
 pytestmark = pytest.mark.long
@@ -79,7 +79,7 @@ def test_an_edge_against_the_order_visits_only_what_it_disturbs() -> None:
 
 def test_a_deep_chain_is_measured_verified_stored_and_compared() -> None:
     plan = long_chain(DEEP)
-    assert parallelism(plan).critical_path == DEEP
+    assert parallelism(plan.nodes).critical_path == DEEP
     check_invariants(plan)
     twin = Constellation.from_json(plan.to_json())
     assert twin.topological() == plan.topological()

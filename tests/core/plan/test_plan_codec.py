@@ -381,7 +381,7 @@ def test_a_twin_shares_tasks_that_are_data_and_has_others_as_data() -> None:
 
 
 class Kind(Task):
-    """Somebody's own."""
+    """A class of the user."""
 
 
 def test_a_recorded_plan_is_a_twin_of_another() -> None:

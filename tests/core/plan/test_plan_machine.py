@@ -194,13 +194,13 @@ class LivingPlan(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_for_nothing(self) -> None:
-        """Whoever is held is held by an end that some cycle, or the queue for one, still names."""
+        """A held task is held by an end that an open cycle names, or that waits for a cycle."""
         if not hasattr(self, "plan"):
             return
         named = {task for task, _ in self.lock.waiting} | {t for c in self.lock.cycles.values() for t in c.tasks}
         for node in self.plan.nodes.values():
             if not node.reviewed:
-                assert node.id in named, f"{node.id} waits for a review that nobody will give"
+                assert node.id in named, f"{node.id} waits for a review that will not happen"
 
     def teardown(self) -> None:
         """From wherever it is, the plan can be brought to its end."""

@@ -19,7 +19,7 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.invariants import check_invariants
-from asterism.core.plan.provisional import provisional_below
+from asterism.core.plan.node import provisional_below
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import Task
 from tests.core.plan.tiny_plans import begin, chain, end, fail, ready, review, start, told

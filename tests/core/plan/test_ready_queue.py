@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from asterism.core.plan.node import Node
-from asterism.core.plan.ready_queue import ANY_DEVICE, Lane, ReadyQueue, lane_of
-from asterism.core.plan.task import Task
+from asterism.core.plan.ready_queue import ReadyQueue
+from asterism.core.plan.task import ANY_DEVICE, Lane, Task, lane_of
 from tests.core.plan.tiny_plans import begin, chain
 
 

@@ -1,4 +1,4 @@
-"""A plan that goes on while it is written is written as it was at one instant, to the byte."""
+"""A snapshot of a running plan shows it as it was at one instant, to the byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asterism.core.plan import journal, plan_codec
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import AddTask, EditBatch, UpdateTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
-from asterism.core.plan.plan_codec import Snapshot
+from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.core.plan.status import COMPLETED
 from asterism.core.plan.task import Task
 from tests.core.plan.test_journal import RecordedPlan
@@ -28,7 +28,7 @@ def text(plan: Constellation) -> str:
 class FrozenPlan(RecordedPlan):
     """Everything that may happen to a plan, while it is being taken and after that."""
 
-    snapshot: Snapshot | None = None
+    snapshot: PlanSnapshot | None = None
     as_it_was = ""
 
     @rule()
@@ -117,7 +117,9 @@ def judged(plan: RecordedConstellation, lock: RecordedLock) -> None:
     plan.finish(plan.node("below"), COMPLETED, 6.0, 7)
 
 
-def only_in_turn(self: Snapshot, most: int | None = None, take: Callable[..., None] = Snapshot.copy_nodes) -> None:
+def only_in_turn(
+    self: PlanSnapshot, most: int | None = None, take: Callable[..., None] = PlanSnapshot.copy_nodes
+) -> None:
     if most is not None:
         take(self, most)
 
@@ -125,12 +127,12 @@ def only_in_turn(self: Snapshot, most: int | None = None, take: Callable[..., No
 @pytest.mark.parametrize(
     ("step", "where", "what", "instead"),
     [
-        (started, Snapshot, "preserve", lambda self, *nodes: None),
+        (started, PlanSnapshot, "preserve", lambda self, *nodes: None),
         *(
-            (step, Snapshot, "preserve", lambda self, *nodes: None)
+            (step, PlanSnapshot, "preserve", lambda self, *nodes: None)
             for step in (located, counted, lost, retried, released)
         ),
-        (edited, Snapshot, "copy_nodes", only_in_turn),
+        (edited, PlanSnapshot, "copy_nodes", only_in_turn),
         (confirmed, journal, "provisional_below", lambda node: [node]),
         (judged, journal, "_conditional_children", lambda node: []),
     ],

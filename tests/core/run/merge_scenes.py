@@ -107,7 +107,7 @@ class Peers:
         except RunRefused:
             return
         if after is not before:
-            if event != "report":  # that is no step: nothing is told
+            if event != "report":  # a report is not a step: it adds no entry
                 self.lines.append((before, after))
             self.put(here, after)
 
@@ -178,7 +178,7 @@ def check_lag(before: Run, after: Run) -> None:
 
 
 def check_healed(peers: Peers, order: Sequence[tuple[int, int]]) -> None:
-    """They all meet, in some order, until nobody learns anything any more."""
+    """All peers exchange records, in some order, until no record changes any more."""
     apart, seen = list(peers.records), list(peers.seen)
     for _ in range(len(apart) + 1):
         if not [pair for pair in order if peers.send(*pair)]:

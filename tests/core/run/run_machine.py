@@ -1,4 +1,4 @@
-"""A run to which anything may happen at any time, said by anybody, and what must be true of it all the while.
+"""A run with any step at any time by any party, and what must be true of it after each step.
 
 ``RunMachine`` is a machine of Hypothesis. It knows in its own words who owns the run, what is wished of it and how
 often it went wrong. So it can tell beforehand whether a step is legal, and look afterwards whether the code thought so
@@ -33,12 +33,12 @@ words = st.one_of(
 )
 """What an owner may say, with its terms."""
 
-# Whose word it is: mostly the owner's, or else that of somebody who lies, sleeps or mistakes one run for another.
+# Whose grant it is: mostly the owner's, else one that is forged, outdated or of another run.
 speakers = st.sampled_from(["owner", "owner", "owner", "owner", "past", "future", "stranger", "other run"])
 
 
 def outcome(say: Callable[[], Run]) -> tuple[Any, RunRefused | None]:
-    """The next record, or why there is none."""
+    """The next record, or the reason why the step was refused."""
     try:
         return say(), None
     except RunRefused as refusal:
@@ -107,7 +107,7 @@ class RunMachine(RuleBasedStateMachine):
         return last
 
     def said(self, speaker: str, places: tuple[str, ...], say: Callable[[Run, Grant], Run], tick: float) -> bool:
-        """Somebody speaks as the owner: legal if it is the owner and the run is in one of ``places``."""
+        """A step of an owner: legal with the grant of the owner, and if the run is in one of ``places``."""
         grant = self.grant(speaker)
         right = self.owner is not None and grant == self.owner
         return self.step(right and self.where in places, lambda run: say(run, grant), fenced=not right, tick=tick)
@@ -191,7 +191,7 @@ class RunMachine(RuleBasedStateMachine):
         if self.step(self.held, lambda run: transitions.release_hold(run, self.now)):
             self.held = False
 
-    # -- an owner speaks, or somebody who says that he is one ----------------------------------------------------------
+    # -- steps of an owner, or of another party that claims to be the owner --------------------------------------------
 
     @rule(speaker=speakers, what=words, tick=ticks)
     def an_owner_says(self, speaker: str, what: tuple[Any, ...], tick: float) -> None:
@@ -297,7 +297,7 @@ class RunMachine(RuleBasedStateMachine):
         run = self.run
         where = {"created": "waiting", "reassigning": "waiting", "completed": "over", "failed": "over"}
         assert where.get(run.status, run.status) == self.where
-        assert run.grant == self.owner, "somebody else owns it"
+        assert run.grant == self.owner, "another session owns it"
         assert (run.held, run.paused is not None, run.stop_request or "") == (self.held, self.paused, self.stop_request)
         assert run.epoch == len(self.grants), "an epoch counts grants, one by one"
         assert (run.series, run.pinned, run.priority) == (self.series, self.device, 7)

@@ -51,13 +51,13 @@ def completed(run: Run | None = None, now: float = 4.0) -> Run:
 
 
 def grant_of(run: Run) -> Grant:
-    """What the owner shows; of a run that nobody owns, what its last one did."""
+    """The grant that the owner shows; for a run without an owner, that of its last one."""
     session = run.session if run.session is not None else KITCHEN.session
     return Grant(run.id, session, run.epoch)
 
 
 def wrong_grants(run: Run) -> dict[str, Grant]:
-    """What anybody but the owner could show."""
+    """A grant that is not that of the owner."""
     right = grant_of(run)
     return {
         "an earlier epoch": right._replace(epoch=right.epoch - 1),
@@ -154,7 +154,7 @@ def check(run: Run, flow: Workflow) -> None:
     assert owned + ended + waits == 1
     assert (run.session is not None) == owned == (run.grant is not None), "owned without an owner, or the reverse"
     assert run.device is not None or not owned, "an owner without a name"
-    assert run.device is None or not waits, "a device that owns nothing"
+    assert run.device is None or not waits, "an unowned run with a device"
     assert (run.assigned_at is not None) == (run.assigned_by is not None) == (run.device is not None)
     assert (run.due_at is not None) == (run.status in ("assigned", "claimed")), "due_at belongs to a lease"
     assert (run.waiting_since is not None) == waits, "only what nobody owns waits"
@@ -165,8 +165,8 @@ def check(run: Run, flow: Workflow) -> None:
     assert run.offered == (waits and run.paused is None and not run.held), "offered is not what it says"
     assert run.stop_request is None or run.status in (CLAIMED, PROCESSING), "a stop request without an owner"
     assert (run.stop_requested_by is not None) == (run.stop_request is not None)
-    assert run.paused is None or waits, "somebody owns a paused run"
-    assert not run.held or (run.status == "created" and run.series is not None), "somebody got a held run"
+    assert run.paused is None or waits, "a paused run has an owner"
+    assert not run.held or (run.status == "created" and run.series is not None), "a held run was assigned"
     assert run.pinned is None or run.device in (None, run.pinned), "it is with a device that it is not for"
     _check_history(run, flow)
 
@@ -214,6 +214,6 @@ def check_step(before: Run, after: Run) -> None:
 
 
 def _heard(before: Run, after: Run) -> bool:
-    """What becomes of a run that is to pause: it does, or ends first, or somebody thought better of it."""
+    """A run that was asked to pause is paused, ends first, or the request is withdrawn."""
     resumed = "resumed" in [entry.what for entry in after.story[len(before.story) :]]
     return after.ended or resumed or after.stop_request is not None or after.paused is not None

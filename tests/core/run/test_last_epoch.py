@@ -1,4 +1,4 @@
-"""A run is given away only so often: then it fails, and a record that says otherwise is none."""
+"""The number of assignments of a run is limited: then it fails, and a record with more of them is not valid."""
 
 from __future__ import annotations
 

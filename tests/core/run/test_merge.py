@@ -1,5 +1,5 @@
 """Peers without a common store: whatever happens while they are apart, and in whatever order they meet, they end with
-one record, nothing that was done is lost, and every loser is told why.
+one record, nothing that was done is lost, and every loser learns why.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism.core.errors import RunRefused
-from asterism.core.run import transitions
+from asterism.core.run import merge, transitions
 from asterism.core.run.merge import FIXED, NotTheSameRun, loss_reason, next_revision, was_taken_away
 from asterism.core.run.run import KEEP_RULES, Owner, Progress, Run, Superseded
 from asterism.store import row_codec
@@ -102,7 +102,7 @@ def retried(run: Run, now: float, by: Owner = LAPTOP) -> Run:
 
 
 def check_won(winner: Run, loser: Run, *words: str) -> Run:
-    """It wins from both sides, and the loser is told in these words."""
+    """It wins from both sides, and the loser gets this reason."""
     found = resolve(winner, loser)
     assert found == resolve(loser, winner)
     won = (found.status, found.grant, found.device) == (winner.status, winner.grant, winner.device)
@@ -137,7 +137,7 @@ def then_an_end() -> None:
 
 
 def then_an_end_that_somebody_knows() -> None:
-    """Who has not heard how it ended knows less, however much it tells."""
+    """A record without the end ranks lower, however many steps it has."""
     for keep in KEEP_RULES:
         begun = taken(new(keep=keep), KITCHEN, 1.0)
         closed = transitions.mark_forgotten(begun, 90.0, "nobody knows")
@@ -205,7 +205,8 @@ def then_what_was_reported() -> None:
     for keep in KEEP_RULES:
         begun = taken(new(keep=keep), KITCHEN, 1.0)
         reports = [begun, begun.changed(progress=Progress(9)), begun.changed(progress=Progress(10))]
-        assert resolve(resolve(reports[2], reports[0]), reports[1]).progress == Progress(10), "a report was lost"
+        for first, second, third in permutations(reports):
+            assert resolve(resolve(first, second), third).progress == Progress(10), "a report was lost"
 
 
 def the_original_is_kept() -> None:
@@ -227,7 +228,7 @@ def the_original_is_kept_against_a_takeover_by_its_own_word() -> None:
     assert was_taken_away(first, replacement)
     assert not was_taken_away(replacement, first)
     assert not was_taken_away(first, first)
-    assert not was_taken_away(new(keep="original"), replacement), "nobody owned it"
+    assert not was_taken_away(new(keep="original"), replacement), "it had no owner"
     kept = transitions.confirm_ownership(first, grant_of(first), "it is at work", 96.0)
     check_won(kept, replacement, "kitchen had it first and was only unreachable, not lost", "the original owner")
 
@@ -269,8 +270,27 @@ RULES = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_order_has_this_rule(rule: Callable[[], None]) -> None:
+def test_the_order_has_this_rule(rule: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By example; and the example shows it: it fails if the first of two records wins."""
     rule()
+    monkeypatch.setattr(merge, "_winner", lambda a, b: a)
+    with pytest.raises(AssertionError):
+        rule()
+
+
+ASSIGNMENT = ["session", "stage", "steps", "reported"]
+ORDERS = {
+    "epoch": ["completed", "epoch", "terminal", "known", "free", "earlier", "device", *ASSIGNMENT],
+    "original": ["completed", "origin", "free", "terminal", "known", *ASSIGNMENT],
+    "furthest": ["completed", "epoch", "terminal", "known", "free", "progress", "earlier", "device", *ASSIGNMENT],
+}
+
+
+@pytest.mark.parametrize("keep", KEEP_RULES)
+def test_the_rules_come_in_this_order(keep: str) -> None:
+    begun = taken(new(keep=keep), KITCHEN, 1.0)
+    assert [name for name, _ in merge._rank(begun)] == ORDERS[keep]
+    assert [name for name, _ in merge._rank(ended(begun, 2.0))] == ORDERS["epoch"], "results are compared alike"
 
 
 def test_a_result_that_lost_is_kept_and_its_device_is_told() -> None:
@@ -317,7 +337,7 @@ def test_a_run_that_nobody_owned_has_no_loser() -> None:
 
 
 def test_a_story_without_a_beginning_is_all_line() -> None:
-    """Nobody writes one, but a peer may send it."""
+    """No store writes one, but a peer may send it."""
     headless = new().changed(story=taken(new(), KITCHEN, 1.0).story[1:])
     assert resolve(headless, new()) == resolve(new(), headless)
 

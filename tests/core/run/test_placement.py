@@ -90,7 +90,7 @@ def test_round_robin_remembers_whom_it_gave_to() -> None:
         turns.append(name)
     assert turns == ["a", "b", "a", "b"]
     assert chosen(view, flow()) is None, "all their slots are given out"
-    view.record_assignment("a stranger")  # who has left meanwhile
+    view.record_assignment("a stranger")  # it has left meanwhile
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ ANY_CAPABILITIES = st.frozensets(st.sampled_from(["gpu", "tape", "camera", "disk
 def test_what_is_wanted_tells_candidates_apart_by_the_share_they_have(
     devices: list[frozenset[str]], needs: frozenset[str], wants: frozenset[str]
 ) -> None:
-    """All else equal, ten times that share lies between them, and the greatest share wins. It excludes nobody."""
+    """All else equal, ten times that share lies between them, and the greatest share wins. It excludes no device."""
     sessions = [session(f"d{number}", can=can) for number, can in enumerate(devices)]
     work = flow(needs=needs, wants=wants)
     choice = outlook(*sessions, weights=Weights(rank=0.0)).choose(run_of(work), work)
@@ -222,7 +222,7 @@ def test_what_is_wanted_tells_candidates_apart_by_the_share_they_have(
         assert choice.scores == {name: pytest.approx(70 + 10 * share, abs=0.01) for name, share in shares.items()}
         assert choice.owner is None or shares[choice.owner.device] == max(shares.values())
     else:
-        assert len(set(choice.scores.values())) <= 1, "what is needed tells nobody apart"
+        assert len(set(choice.scores.values())) <= 1, "a requirement gives no device a higher score"
 
 
 @given(SESSIONS, FLOWS, st.frozensets(st.sampled_from(["d0", "d1", "d2", "d9"])))

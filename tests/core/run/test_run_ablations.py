@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from asterism.core.errors import Fenced
-from asterism.core.run import status_changes, transitions
+from asterism.core.run import run as run_module
+from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, FAILED, TRANSITIONS, UNOWNED, Grant, Run
 from tests.core.run.run_machine import RunMachine
 
@@ -34,7 +35,7 @@ def hunt() -> None:
 
 def patch_steps(patch: Patch, name: str, function: Callable[..., Any]) -> None:
     """In the module that has the function, and in the one that imports it."""
-    modules = [module for module in (transitions, status_changes) if hasattr(module, name)]
+    modules = [module for module in (transitions, run_module) if hasattr(module, name)]
     assert modules, f"there is no function {name} to take out"
     for module in modules:
         patch.setattr(module, name, function)
@@ -222,7 +223,7 @@ PAUSED = "a pause was forgotten|refused, and legal"
     [
         (believe_everybody, STRANGER),
         (believe_any_epoch, STRANGER),
-        (believe_any_session, STRANGER),
+        pytest.param(believe_any_session, STRANGER, marks=pytest.mark.long),  # as long as all the others
         (believe_a_grant_for_another_run, STRANGER),
         (keep_the_epoch, "an epoch counts grants"),
         (leave_the_owner_in_place, "ended and is not told|owned without an owner"),
@@ -234,7 +235,9 @@ PAUSED = "a pause was forgotten|refused, and legal"
         (let_ends_be_left, ENDED),
         (let_ends_be_paused, ENDED),
         (keep_the_owner_of_what_is_completed, "owned without an owner"),
-        (forgive_every_failure, "more failures than there may be|allowed, and wrong"),
+        pytest.param(
+            forgive_every_failure, "more failures than there may be|allowed, and wrong", marks=pytest.mark.long
+        ),
         (forgive_every_loss, "more losses than there may be|allowed, and wrong"),
         (ask_for_ever, "more rounds than there may be|allowed, and wrong"),
         (count_a_loss_as_a_failure, "wrongly counted|more failures|allowed, and wrong"),

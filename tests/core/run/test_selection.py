@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asterism.core.plan.ready_queue import ANY_DEVICE, Lane
+from asterism.core.plan.task import ANY_DEVICE, Lane
 from asterism.core.run.placement import STRATEGIES, Candidate, Weights, capable, score
 
 GPU: Lane = (None, frozenset({"gpu"}))

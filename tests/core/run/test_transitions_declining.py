@@ -101,7 +101,7 @@ def test_a_round_waits_as_long_as_the_worst_that_happened_calls_for() -> None:
     flow = Workflow("w", shell="true", retries=9, losses=9, rounds=9)
     run = lost(now=10.0).changed(failures=4, losses=2, rounds=1)
     assert transitions.offer_again(run, flow, 10.0).not_before == 10.0 + 8.0
-    assert transitions.offer_again(run, flow, 15.0).not_before == 10.0 + 8.0, "who comes late makes nobody wait longer"
+    assert transitions.offer_again(run, flow, 15.0).not_before == 10.0 + 8.0, "a late step does not extend the wait"
     assert transitions.offer_again(run, flow, 30.0).not_before == 30.0
 
 

@@ -220,7 +220,7 @@ def test_resumed_before_its_owner_has_noticed_it_goes_on_as_if_nothing_had_been(
 
 
 def test_resumed_after_its_owner_has_noticed_it_is_only_given_back() -> None:
-    """The owner heard of the pause, and gives the run back after the pause was over: somebody goes on with it."""
+    """The owner learned of the pause, and hands the run back after the pause ended: another device may take it."""
     run = release(resume(pause(processing())))
     assert (run.status, run.paused, run.offered, run.progress) == ("reassigning", None, True, HALF_WAY)
 

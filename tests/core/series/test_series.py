@@ -203,7 +203,7 @@ def test_a_rebuild_during_a_pause_makes_nobody_active() -> None:
     live = [Live(1, 1, True), Live(2, 2)]
     paused = Series("RFC-093").pause(1.0, "ann")
     assert (paused.rebuild(live, 2.0).active, paused.rebuild(live, 2.0).queue) == (None, (1, 2))
-    assert Series("RFC-093").claim(2, 0.5).pause(1.0, "ann").rebuild(live, 2.0).active == 2, "who is active stays so"
+    assert Series("RFC-093").claim(2, 0.5).pause(1.0, "ann").rebuild(live, 2.0).active == 2, "it stays active"
 
 
 def test_who_waits_and_asks_for_a_lease_gets_it_when_it_is_promoted() -> None:

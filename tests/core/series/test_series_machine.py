@@ -190,7 +190,7 @@ def round_of(cell: Cell, contenders: int, chance: random.Random) -> tuple[int, i
     todo = list(range(1, contenders + 1))
     while todo or seen:
         place = chance.randrange(len(todo) + len(seen))
-        if place < len(todo) and len(seen) < 5:  # somebody reads; those who read before have not written yet
+        if place < len(todo) and len(seen) < 5:  # one client reads; those that read before have not written yet
             todo[place], todo[-1] = todo[-1], todo[place]
             seen[todo.pop()] = (cell.number, cell.series)
             continue

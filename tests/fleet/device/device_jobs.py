@@ -19,7 +19,7 @@ async def triple(n: int) -> int:
     return 3 * n
 
 
-def told(run: CurrentRun) -> dict[str, object]:
+def reports(run: CurrentRun) -> dict[str, object]:
     run.report(1, 2)
     run.report(2, 2)
     return {"id": run.id, "epoch": run.epoch, "attempt": run.attempt, "progress": run.progress and list(run.progress)}

@@ -13,7 +13,7 @@ from asterism.fleet.policy.policy import DevicePolicy
 from tests.process_scenes import PATIENCE
 
 
-class Told:
+class Reports:
     """What an execution reports."""
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ def executors(policy: DevicePolicy | None = None, **terms: Any) -> DeviceExecuto
 
 def execute(workflow: Workflow, given: Any = None, policy: DevicePolicy | None = None, **terms: Any) -> Any:
     """The result of one execution."""
-    told = terms.pop("told", None) or Told()
+    reports = terms.pop("reports", None) or Reports()
     run = terms.pop("run", None)
 
     async def main() -> Any:
         made = executors(policy, **terms)
         try:
             async with asyncio.timeout(PATIENCE):
-                return await made.execute(told.work(workflow, given, run))
+                return await made.execute(reports.work(workflow, given, run))
         finally:
             made.close()
 
@@ -47,7 +47,7 @@ def execute(workflow: Workflow, given: Any = None, policy: DevicePolicy | None =
 
 def check(workflow: Workflow, given: Any = None, policy: DevicePolicy | None = None) -> str | None:
     made = executors(policy)
-    return made.check(Told().work(workflow, given))
+    return made.check(workflow, {} if given is None else given)
 
 
 def command(*argv: str, **terms: Any) -> Workflow:

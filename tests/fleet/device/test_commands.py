@@ -1,4 +1,4 @@
-"""Commands as the work of a run: what they are told, what they tell, and how they are stopped."""
+"""Commands as the work of a run: what they are reports, what they tell, and how they are stopped."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 
 from asterism.base.processes import OUTPUT_LIMIT, CommandFailed
 from asterism.base.secret_mask import Mask
-from asterism.base.task_inputs import MissingInput
+from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.fleet.device.executor import LONGEST_VARIABLE, LimitReached
-from asterism.fleet.device.output import TAIL, progress_of
+from asterism.fleet.device.executor import TAIL, LimitReached, progress_of
 from asterism.fleet.device.process_records import ProcessRecords
 from asterism.fleet.device.run_inputs import literal
 from asterism.fleet.policy.policy import DevicePolicy, Rules
-from tests.fleet.device.device_scenes import Told, check, command, execute, executors, lines, shell
+from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, lines, shell
 from tests.process_scenes import PATIENCE, alive, soon, soon_async
 
 PYTHON = sys.executable
@@ -68,15 +67,15 @@ def test_a_workflow_sets_variables_from_inputs() -> None:
 
 @pytest.mark.parametrize("given", [None, "text", [1], 5])
 async def test_an_input_that_is_no_object_fails_and_says_so(given: Any) -> None:
-    told = Told()
-    work = told.work(shell("true"), "" if given is None else given)
+    reports = Reports()
+    work = reports.work(shell("true"), "" if given is None else given)
 
     async def main() -> None:
         await executors().execute(work)
 
     with pytest.raises(MissingInput, match="must be an object of named values"):
         await main()
-    assert executors().check(work) is None
+    assert executors().check(work.workflow, work.given) is None
 
 
 def test_names_that_cannot_be_variables_are_in_the_file_all_the_same() -> None:
@@ -138,13 +137,13 @@ def test_the_words_of_a_command_that_failed_are_bounded() -> None:
 
 
 def test_more_output_than_is_kept_and_bytes_that_are_no_text_do_no_harm() -> None:
-    told = Told()
+    reports = Reports()
     program = f"import sys; sys.stdout.buffer.write(b'x' * {3 * OUTPUT_LIMIT} + b'\\xff\\xfeend')"
-    value = execute(command(PYTHON, "-c", program), told=told)
+    value = execute(command(PYTHON, "-c", program), reports=reports)
     assert len(value) <= OUTPUT_LIMIT
     assert value.endswith("x��end")
-    assert told.output[-1].endswith("x��end")
-    assert len(told.output[-1].encode()) <= TAIL
+    assert reports.output[-1].endswith("x��end")
+    assert len(reports.output[-1].encode()) <= TAIL
 
 
 async def test_the_tail_has_both_pipes_and_is_reported_while_the_command_runs(tmp_path: Path) -> None:
@@ -152,15 +151,15 @@ async def test_the_tail_has_both_pipes_and_is_reported_while_the_command_runs(tm
     os.mkfifo(go)
 
     async def main() -> Any:
-        told, made = Told(), executors()
+        reports, made = Reports(), executors()
         flow = shell(f"echo one; echo two >&2; read line < {go}; echo $line")
-        running = asyncio.create_task(made.execute(told.work(flow)))
-        await soon_async(lambda: any("one" in tail and "two" in tail for tail in told.output))
+        running = asyncio.create_task(made.execute(reports.work(flow)))
+        await soon_async(lambda: any("one" in tail and "two" in tail for tail in reports.output))
         with open(go, "w") as pipe:  # noqa: ASYNC230 - the command waits for it
             pipe.write("three\n")
         value = await running
         made.close()
-        return value, told.output[-1]
+        return value, reports.output[-1]
 
     value, tail = await main()
     assert value == "one\nthree"
@@ -170,15 +169,15 @@ async def test_the_tail_has_both_pipes_and_is_reported_while_the_command_runs(tm
 async def test_progress_is_reported_while_the_command_runs_and_at_its_end(tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)
-    told, made = Told(), executors()
+    reports, made = Reports(), executors()
     flow = shell(f'echo 1/10 >> "$ASTERISM_PROGRESS"; read line < {go}; echo 2/10 > "$ASTERISM_PROGRESS"')
-    running = asyncio.create_task(made.execute(told.work(flow)))
-    await soon_async(lambda: told.progress)
+    running = asyncio.create_task(made.execute(reports.work(flow)))
+    await soon_async(lambda: reports.progress)
     with open(go, "w") as pipe:  # noqa: ASYNC230 - the command waits for it
         pipe.write("\n")
     await running
     made.close()
-    assert told.progress == [Progress(1, 10), Progress(2, 10)]
+    assert reports.progress == [Progress(1, 10), Progress(2, 10)]
 
 
 @pytest.mark.parametrize(
@@ -212,16 +211,16 @@ def test_progress_is_a_step_or_a_step_of_a_total(text: bytes, progress: Progress
     ],
 )
 def test_whatever_a_command_makes_of_its_files_does_no_harm(line: str, state: Path) -> None:
-    told = Told()
-    assert execute(shell(f"{line}; echo done"), told=told) == "done"
-    assert told.progress == []
+    reports = Reports()
+    assert execute(shell(f"{line}; echo done"), reports=reports) == "done"
+    assert reports.progress == []
     assert not list((state / "lives").iterdir())
 
 
 def test_the_last_line_counts_however_many_there_are() -> None:
-    told = Told()
-    execute(shell('seq 1 5000 > "$ASTERISM_PROGRESS"; printf "\\n\\n" >> "$ASTERISM_PROGRESS"'), told=told)
-    assert told.progress[-1] == Progress(5000)
+    reports = Reports()
+    execute(shell('seq 1 5000 > "$ASTERISM_PROGRESS"; printf "\\n\\n" >> "$ASTERISM_PROGRESS"'), reports=reports)
+    assert reports.progress[-1] == Progress(5000)
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
@@ -229,16 +228,19 @@ def test_the_last_line_counts_however_many_there_are() -> None:
 
 def test_a_secret_reaches_the_command_and_no_text_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-value")
-    told, given = Told(), {"token": {"secret": "MY_TOKEN"}}
-    assert execute(shell('test "$token" = s3cr3t-value && echo "got $token"'), given, told=told) == "got s3cr3t-value"
-    assert execute(command("echo", "{token}"), given, told=told) == "s3cr3t-value"  # a result is data
+    reports, given = Reports(), {"token": {"secret": "MY_TOKEN"}}
+    assert (
+        execute(shell('test "$token" = s3cr3t-value && echo "got $token"'), given, reports=reports)
+        == "got s3cr3t-value"
+    )
+    assert execute(command("echo", "{token}"), given, reports=reports) == "s3cr3t-value"  # a result is data
     assert execute(shell('cat "$ASTERISM_INPUT"'), given) == given
-    assert execute(shell("echo $T", env={"T": {"secret": "MY_TOKEN"}}), told=told) == "s3cr3t-value"
-    assert told.output[-1] == "[secret]\n"
+    assert execute(shell("echo $T", env={"T": {"secret": "MY_TOKEN"}}), reports=reports) == "s3cr3t-value"
+    assert reports.output[-1] == "[secret]\n"
     with pytest.raises(CommandFailed) as caught:
-        execute(shell('echo "bad $token" >&2; exit 1'), given, told=told)
+        execute(shell('echo "bad $token" >&2; exit 1'), given, reports=reports)
     assert str(caught.value) == "the command exited with 1: bad [secret]"
-    assert "s3cr3t" not in repr(vars(caught.value)) + repr(told.output)
+    assert "s3cr3t" not in repr(vars(caught.value)) + repr(reports.output)
     with pytest.raises(NotJson) as other:
         execute(shell("""printf '{"%s": NaN}' "$token" """), given)
     assert "s3cr3t" not in str(other.value)
@@ -263,15 +265,15 @@ def test_a_secret_that_the_device_does_not_have_is_its_own_lack_and_not_a_failur
 def test_no_part_of_a_secret_shows_where_the_output_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "K7mQ9zXw2VbN4tRyPgLs"
     monkeypatch.setenv("MY_TOKEN", secret)
-    told = Told()
+    reports = Reports()
     program = (
         "import os, sys\n"
         "t = os.environ['ASTERISM_INPUT_t']\n"
         f"sys.stdout.write(t * ({2 * OUTPUT_LIMIT} // len(t)) + 'end')\n"  # wherever it is cut, a secret is cut
     )
     with pytest.raises(CommandFailed) as caught:
-        execute(command(PYTHON, "-c", program + "sys.exit(1)"), {"t": {"secret": "MY_TOKEN"}}, told=told)
-    for text in (caught.value.output, *told.output):
+        execute(command(PYTHON, "-c", program + "sys.exit(1)"), {"t": {"secret": "MY_TOKEN"}}, reports=reports)
+    for text in (caught.value.output, *reports.output):
         rest = re.sub(r"^[a-z]*\]", "", text).replace("[secret]", "").replace("�", "")  # the mask may be cut, too
         assert rest in ("", "end"), rest[:40]
 
@@ -298,7 +300,7 @@ def stopped_when(path: Path, count: int, line: str, times: int = 1, **terms: Any
 
     async def main() -> list[int]:
         made = executors(**terms)
-        running = asyncio.create_task(made.execute(Told().work(shell(line))))
+        running = asyncio.create_task(made.execute(Reports().work(shell(line))))
         numbers = [int(line) for line in await soon_async(lambda: lines(path, count))]
         assert all(map(alive, numbers))
         for _ in range(times):
@@ -356,7 +358,7 @@ def test_cancelling_at_any_moment_of_the_start_ends_soon_and_leaves_no_process(
     async def main(turns: int) -> None:
         made = executors(grace=0.2)
         line = f"trap '' TERM; sleep 1000 & echo $! >> {noted}; echo $$ >> {noted}; while :; do sleep 0.01; done"
-        running = asyncio.create_task(made.execute(Told().work(shell(line))))
+        running = asyncio.create_task(made.execute(Reports().work(shell(line))))
         for _ in range(turns):
             await asyncio.sleep(0)
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -376,15 +378,15 @@ def test_cancelling_at_any_moment_of_the_start_ends_soon_and_leaves_no_process(
 
 async def test_a_stopped_command_has_reported_its_progress(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
-    told, made = Told(), executors()
+    reports, made = Reports(), executors()
     flow = shell(f'echo 4/9 > "$ASTERISM_PROGRESS"; echo $$ >> {noted}; exec sleep 1000')
-    running = asyncio.create_task(made.execute(told.work(flow)))
+    running = asyncio.create_task(made.execute(reports.work(flow)))
     await soon_async(lambda: lines(noted))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     made.close()
-    assert told.progress == [Progress(4, 9)]
+    assert reports.progress == [Progress(4, 9)]
 
 
 def test_an_execution_that_outlives_its_limit_is_stopped_and_fails(tmp_path: Path) -> None:
@@ -400,13 +402,13 @@ def test_an_execution_that_outlives_its_limit_is_stopped_and_fails(tmp_path: Pat
 async def test_nothing_is_left_behind(state: Path) -> None:
     made = executors()
     flow = shell("exit $n")
-    works = [made.execute(Told().work(flow, {"n": n % 2})) for n in range(6)]
+    works = [made.execute(Reports().work(flow, {"n": n % 2})) for n in range(6)]
     assert len([one for one in await asyncio.gather(*works, return_exceptions=True) if one == ""]) == 3
     (life,) = (state / "lives").iterdir()
     assert [entry.name for entry in life.iterdir()] == ["groups"]
     made.close()
     assert not list((state / "lives").iterdir())
-    assert await made.execute(Told().work(shell("echo again"))) == "again"
+    assert await made.execute(Reports().work(shell("echo again"))) == "again"
     made.close()
 
 

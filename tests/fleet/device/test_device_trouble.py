@@ -20,7 +20,7 @@ from asterism.base.processes import CommandFailed, Commands, LeaseExpired
 from asterism.core.errors import DeviceTrouble
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import DeviceExecutor
-from tests.fleet.device.device_scenes import Told, command, executors, shell
+from tests.fleet.device.device_scenes import Reports, command, executors, shell
 from tests.process_scenes import PATIENCE
 
 
@@ -30,7 +30,7 @@ def outcome(made: DeviceExecutor, workflow: Workflow) -> Any:
     async def main() -> Any:
         try:
             async with asyncio.timeout(PATIENCE):
-                return await made.execute(Told().work(workflow))
+                return await made.execute(Reports().work(workflow))
         except Exception as error:
             return error
         finally:
@@ -66,7 +66,7 @@ def within_limits(workflow: Workflow, spare: int) -> Any:
         try:
             with no_descriptors(spare):
                 async with asyncio.timeout(PATIENCE):
-                    return await made.execute(Told().work(workflow))
+                    return await made.execute(Reports().work(workflow))
         except Exception as error:
             return error
         finally:
@@ -133,7 +133,7 @@ async def test_a_machine_without_another_thread_is_in_trouble(monkeypatch: pytes
         made = executors()
         monkeypatch.setattr(threading.Thread, "start", no_more)
         try:
-            return await made.execute(Told().work(Workflow("work", call="os:getcwd")))
+            return await made.execute(Reports().work(Workflow("work", call="os:getcwd")))
         finally:
             monkeypatch.undo()
             made.close()

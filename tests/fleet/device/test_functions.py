@@ -19,7 +19,7 @@ from asterism.core.run.run import Assignment, Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import LimitReached
 from asterism.fleet.device.functions import CurrentRun, RunStopped
-from tests.fleet.device.device_scenes import Told, execute, executors
+from tests.fleet.device.device_scenes import Reports, execute, executors
 from tests.process_scenes import soon_async
 
 
@@ -73,20 +73,20 @@ def test_a_module_is_imported_beside_the_loop(tmp_path: Path, monkeypatch: pytes
         sys.modules.pop("slow_to_import_module", None)
 
 
-# -- telling and being told --------------------------------------------------------------------------------------------
+# -- reports of a function ---------------------------------------------------------------------------------------------
 
 
 def test_a_function_gets_its_attempt_and_reports_progress() -> None:
-    told = Told()
+    reports = Reports()
     before = (Assignment("d", 1, 0.0, 1.0, "declined"), Assignment("d", 2, 0.0, 1.0, "timeout"))
     run = Run("r9", "work", 1, 0.0, "test", epoch=3, progress=Progress(4, 7), previous=before)
-    assert execute(function("device_jobs:told"), told=told, run=run) == {
+    assert execute(function("device_jobs:reports"), reports=reports, run=run) == {
         "id": "r9",
         "epoch": 3,
         "attempt": 2,
         "progress": [4, 7],
     }
-    assert told.progress == [Progress(1, 2), Progress(2, 2)]
+    assert reports.progress == [Progress(1, 2), Progress(2, 2)]
 
 
 async def test_progress_from_any_thread_arrives_on_the_event_loop() -> None:
@@ -99,12 +99,12 @@ async def test_progress_from_any_thread_arrives_on_the_event_loop() -> None:
 
     async def on_the_loop(run: CurrentRun) -> int:
         run.report(2)
-        return len(where)  # told at once
+        return len(where)  # reported at once
 
     made = executors()
     for call in (from_a_thread_of_its_own, on_the_loop):
-        told = Told().work(function(call))
-        work = told._replace(on_progress=lambda progress: where.append(threading.get_ident()))
+        reports = Reports().work(function(call))
+        work = reports._replace(on_progress=lambda progress: where.append(threading.get_ident()))
         value = await made.execute(work)
     made.close()
     assert int(value) == 2
@@ -229,7 +229,7 @@ async def test_a_coroutine_is_cancelled_and_its_limit_is_kept_in_virtual_time() 
             ended.append(asyncio.get_running_loop().time())
 
     with pytest.raises(LimitReached, match="its limit of 60 s"):
-        await executors().execute(Told().work(function(sleeps, limit=60.0)))
+        await executors().execute(Reports().work(function(sleeps, limit=60.0)))
     assert ended == [60.0]
 
 
@@ -250,7 +250,7 @@ async def test_a_coroutine_that_will_not_stop_is_left_to_itself_after_the_grace(
         made = executors(grace=5.0)
         loop = asyncio.get_running_loop()
         with pytest.raises(LimitReached):
-            await made.execute(Told().work(function(stubborn, limit=10.0)))
+            await made.execute(Reports().work(function(stubborn, limit=10.0)))
         assert loop.time() == 15.0
         assert made.lingering == 1
         await asyncio.sleep(100)
@@ -274,7 +274,7 @@ async def test_a_thread_learns_that_it_should_stop_when_it_reports() -> None:
             raise
 
     made = executors(grace=30.0)
-    work = asyncio.create_task(made.execute(Told().work(function(works))))
+    work = asyncio.create_task(made.execute(Reports().work(function(works))))
     await soon_async(running.is_set)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -297,12 +297,12 @@ async def test_a_thread_that_does_not_stop_keeps_its_run_until_that_is_lost_and_
             said.append(str(error))
         done.set()
 
-    told, made = Told(), executors(grace=0.01)
-    work = asyncio.create_task(made.execute(told.work(function(deaf))))
+    reports, made = Reports(), executors(grace=0.01)
+    work = asyncio.create_task(made.execute(reports.work(function(deaf))))
     await soon_async(running.is_set)
     work.cancel()
     done_soon, _ = await asyncio.wait([work], timeout=0.1)  # ten times the grace
-    assert not done_soon, "it was given back while it went on: somebody else would have begun it"
+    assert not done_soon, "it was handed back while it still ran: another device would have begun it"
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
@@ -310,7 +310,7 @@ async def test_a_thread_that_does_not_stop_keeps_its_run_until_that_is_lost_and_
     go.set()
     await soon_async(lambda: made.lingering == 0)
     assert done.is_set()
-    assert told.progress == []
+    assert reports.progress == []
     assert said == ["run r1 was taken away"]
 
 
@@ -322,7 +322,7 @@ async def test_cancelling_twice_does_not_wait_for_the_grace() -> None:
         go.wait()
 
     made = executors(grace=10_000.0)
-    work = asyncio.create_task(made.execute(Told().work(function(deaf))))
+    work = asyncio.create_task(made.execute(Reports().work(function(deaf))))
     await soon_async(running.is_set)
     for _ in range(2):
         work.cancel()
@@ -340,7 +340,7 @@ def test_a_thread_that_reports_after_the_device_has_gone_should_stop() -> None:
     def deaf(run: CurrentRun) -> None:
         running.set()
         go.wait()
-        run._stopped = False  # as if it had not been told
+        run._stopped = False  # as if it did not know
         try:
             run.report(1)
         except RunStopped as error:
@@ -349,7 +349,7 @@ def test_a_thread_that_reports_after_the_device_has_gone_should_stop() -> None:
     async def main() -> threading.Thread:
         before = threading.enumerate()  # one of another test may be about to end
         made = executors(grace=0.01)
-        work = asyncio.create_task(made.execute(Told().work(function(deaf))))
+        work = asyncio.create_task(made.execute(Reports().work(function(deaf))))
         await soon_async(running.is_set)
         (thread,) = (one for one in threading.enumerate() if one.name == "asterism-deaf" and one not in before)
         for _ in range(2):

@@ -21,7 +21,7 @@ from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.policy.policy_file import parse
 from asterism.fleet.settings import Settings
-from tests.fleet.device.device_scenes import Told, check, command, execute, executors, shell
+from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell
 from tests.process_scenes import PATIENCE
 
 VALUE = "s3cr3t-välue/1"
@@ -107,9 +107,9 @@ async def test_a_result_is_stored_unmasked_and_shown_masked(tmp_path: Path, monk
             return await run_in(fleet, await fleet.run(run.id))
 
     monkeypatch.delenv("MY_VALUE")
-    told = await elsewhere()
-    assert told["output"] == "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
-    assert told["input"] == GIVEN
+    reports = await elsewhere()
+    assert reports["output"] == "[withheld: it may show a secret whose value is unknown here: MY_VALUE]"
+    assert reports["input"] == GIVEN
 
 
 @settings(max_examples=15, deadline=None)
@@ -127,13 +127,13 @@ def test_a_result_is_the_same_to_the_byte(value: str) -> None:
 
 async def test_a_command_that_prints_a_secret_of_earlier_work_is_masked() -> None:
     """It does not refer to it, but has it in its environment."""
-    told = Told()
+    reports = Reports()
 
     async def main() -> str:
         made = executors()
         try:
-            await made.execute(Told().work(command("true"), GIVEN))
-            await made.execute(told.work(shell('echo "bad $MY_VALUE" >&2; exit 1')))
+            await made.execute(Reports().work(command("true"), GIVEN))
+            await made.execute(reports.work(shell('echo "bad $MY_VALUE" >&2; exit 1')))
         except CommandFailed as error:
             return f"{error} {error.output}"
         finally:
@@ -141,15 +141,15 @@ async def test_a_command_that_prints_a_secret_of_earlier_work_is_masked() -> Non
         return ""
 
     assert await main() == "the command exited with 1: bad [secret] bad [secret]\n"
-    assert told.output[-1] == "bad [secret]\n"
+    assert reports.output[-1] == "bad [secret]\n"
 
 
 def test_a_variable_that_is_named_like_a_secret_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", VALUE)
-    told = Told()
+    reports = Reports()
     with pytest.raises(CommandFailed, match=r"bad \[secret\]$"):
-        execute(shell('echo "bad $DEPLOY_TOKEN" >&2; exit 1'), told=told)
-    assert VALUE not in repr(told.output)
+        execute(shell('echo "bad $DEPLOY_TOKEN" >&2; exit 1'), reports=reports)
+    assert VALUE not in repr(reports.output)
 
     def fails() -> None:
         raise ValueError(f"cannot log in with {VALUE}")
@@ -163,14 +163,14 @@ def test_a_variable_that_is_named_like_a_secret_is_masked(monkeypatch: pytest.Mo
 
 def test_secrets_of_the_device_policy_are_masked_in_all_output() -> None:
     listed = policy(shell=True, environment=("MY_VALUE",), secrets=("MY_*",))
-    told = Told()
-    assert execute(shell('echo "$MY_VALUE"'), policy=listed, told=told) == VALUE
-    assert told.output == ["[secret]\n"]
+    reports = Reports()
+    assert execute(shell('echo "$MY_VALUE"'), policy=listed, reports=reports) == VALUE
+    assert reports.output == ["[secret]\n"]
     with pytest.raises(CommandFailed, match=r"bad \[secret\]$"):
         execute(shell('echo "bad $MY_VALUE" >&2; exit 1'), policy=listed)
     unlisted = policy(shell=True, environment=("MY_VALUE",))
-    execute(shell('echo "$MY_VALUE"'), policy=unlisted, told=told)
-    assert told.output[-1] == f"{VALUE}\n"  # which is why there is a key for secrets
+    execute(shell('echo "$MY_VALUE"'), policy=unlisted, reports=reports)
+    assert reports.output[-1] == f"{VALUE}\n"  # which is why there is a key for secrets
 
 
 def test_secrets_are_for_work_that_asks_and_not_for_every_command() -> None:
@@ -210,7 +210,7 @@ async def test_a_short_secret_of_a_run_is_warned_of_once(
     monkeypatch.setenv("MY_PIN", "123")
     made = executors()
     for _ in range(3):
-        await made.execute(Told().work(command("true"), {"pin": {"secret": "MY_PIN"}}))
+        await made.execute(Reports().work(command("true"), {"pin": {"secret": "MY_PIN"}}))
     made.close()
     assert caplog.text.count("the secret 'MY_PIN' has only 3 characters") == 1
 
@@ -228,8 +228,8 @@ def test_output_of_a_notification_command_is_masked_in_the_log(
 ) -> None:
     listed = policy(commands=("sh",), environment=("MY_VALUE",), secrets=("MY_VALUE",))
     notifier = Notifier(None, listed)  # type: ignore[arg-type] # it is not asked
-    told = Settings(notify_command=("sh", "-c", 'echo "bad $MY_VALUE" >&2; exit 1'))
-    assert not asyncio.run(notifier._deliver(told, {"message": "x"}))
+    reports = Settings(notify_command=("sh", "-c", 'echo "bad $MY_VALUE" >&2; exit 1'))
+    assert not asyncio.run(notifier._deliver(reports, {"message": "x"}))
     notifier.close()
     assert "bad [secret]" in caplog.text
     assert VALUE not in caplog.text

@@ -102,8 +102,8 @@ def check_that_nothing_failed(url: str, found: list[Run], words: str) -> None:
     assert {one.device for one in lost} == {"sick"}
     assert all(words in one.detail for one in lost)
     assert len(lost) <= 6, "it stops taking after a few"
-    (told,) = asyncio.run(notices(url, "suspended"))
-    assert words in told
+    (reports,) = asyncio.run(notices(url, "suspended"))
+    assert words in reports
 
 
 def test_a_device_without_descriptors_fails_nothing(tmp_path: Path) -> None:

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.fleet.policy.patterns import HostRule, NamePatterns, compile_pattern, parse_host
-from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
+from asterism.fleet.policy.policy import (
+    DevicePolicy,
+    HostRule,
+    NamePatterns,
+    PolicyForbids,
+    Rules,
+    compile_pattern,
+    parse_host,
+)
 
 
 def allows(entry: str, url: str) -> bool:

@@ -16,9 +16,9 @@ from asterism.base import function_calls
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.run_inputs import fill
+from asterism.fleet.device.run_inputs import command_of, fill
 from asterism.fleet.policy.policy import ORDINARY, DevicePolicy, PolicyForbids, Rules
-from tests.fleet.device.device_scenes import Told, check, command, execute, executors, shell
+from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell
 
 
 def policy(**rules: Any) -> DevicePolicy:
@@ -206,10 +206,9 @@ def test_however_a_word_is_put_together_it_is_judged_as_a_whole(place: Path, dat
     second = data.draw(st.integers(first, len(word)))
     parts = {"a": word[:first], "b": word[first:second], "c": word[second:]}
     allowed = policy(commands=("tool",), environment=("*",))
-    made = executors(allowed)
-    work = Told().work(command("{a}{b}{c}"), parts)
+    work = Reports().work(command("{a}{b}{c}"), parts)
     with pytest.raises(PolicyForbids):
-        made._command(work, fill(work.workflow, parts, Mask()))
+        command_of(work.run, work.workflow, fill(work.workflow, parts, Mask()), allowed, {})
 
 
 # -- shell, workflows --------------------------------------------------------------------------------------------------
@@ -371,9 +370,11 @@ def test_whatever_is_sent_only_listed_variables_differ_from_the_devices(
     inputs: dict[str, Any], variables: dict[str, str]
 ) -> None:
     allowed = policy(commands=("true",), environment=("MEDIA_*",))
-    work = Told().work(command("true", env=variables), inputs)
+    work = Reports().work(command("true", env=variables), inputs)
+    marks = executors(allowed)._records.marks()
     try:
-        environment = executors(allowed)._command(work, fill(work.workflow, inputs, Mask())).environment
+        resolved = fill(work.workflow, inputs, Mask())
+        environment = command_of(work.run, work.workflow, resolved, allowed, marks).environment
     except PolicyForbids:
         assert any(not name.startswith("MEDIA_") for name in variables)
         return

@@ -107,6 +107,9 @@ shell: true
         ("shell: !!python/object/apply:os.system [true]", "shell must be true or false, not a list"),
         ("shell: !!python/object/apply:os.system [true]", "2002:python/object/apply:os.system' has no meaning"),
         ("shell: !mine true", "the tag '!mine' has no meaning"),
+        ("commands: [007]", "commands[0] must be text, not 7"),
+        ("commands: [!!int 5]", "commands[0] must be text, not 5"),
+        ("shell: tRue", "shell must be true or false, not 'tRue'"),
         ("{[1, 2]: 3}", "a key is text"),
         ("commands: [\x01]", "this is not YAML"),
         ("other: 1", "the keys are commands, shell, callables, hosts, directories, environment, secrets, workflows"),
@@ -115,6 +118,13 @@ shell: true
 )
 def test_an_invalid_policy_file_is_reported(text: str, words: str) -> None:
     assert any(words in line for line in mistakes(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["shell: !!bool true", "commands: [1e5, 08, ! x, !!str 5]", "directories: [~, ~/work]"]
+)
+def test_text_that_only_looks_like_a_number_and_standard_tags_are_accepted(text: str) -> None:
+    assert parse(text) != Rules()
 
 
 def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
@@ -138,8 +148,8 @@ def test_any_text_is_a_device_policy_or_has_mistakes(text: str) -> None:
     try:
         DevicePolicy(parse(text))
     except InvalidDevicePolicy as error:
-        told = error.mistakes
+        found_mistakes = error.mistakes
     else:
         return
-    assert told
-    assert all(mistake.line >= 1 for mistake in told)
+    assert found_mistakes
+    assert all(mistake.line >= 1 for mistake in found_mistakes)

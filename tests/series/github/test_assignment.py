@@ -311,7 +311,7 @@ def people(server: GitHubServer, number: int) -> set[str]:
 
 
 def before_the_list(server: GitHubServer, happens: Callable[[], None]) -> None:
-    """``happens`` once, after who is assigned was asked for and before the whole list is put in its place."""
+    """``happens`` once, after the assignees were read and before the whole list is replaced."""
     answer = server.routes.answer
     left = [happens]
 

@@ -93,7 +93,7 @@ async def test_a_change_that_github_does_not_allow_is_told_and_not_taken_for_a_r
 
 
 async def test_a_ref_that_holds_no_commit_is_not_free_and_can_be_replaced(server):
-    """Whoever pushed a tag or a file there, the state has to be mended in its place."""
+    """If a tag or a file was pushed there, the state must be repaired in place."""
     register = opened(server)
     blob = server.call(lambda world: world.put_blob("rubbish"))
     server.call(lambda world: world.refs.update({f"refs/asterism/series/{NAME}": blob}))

@@ -5,14 +5,14 @@ TooCostly. The libraries for CEL do not offer this: the usual one needs six seco
 aborts the interpreter on ``['x'].map(a, a + a)`` repeated 40 times, and is quadratic in the length of a list. The tests
 use it as the reference.
 
-cel_syntax.py parses text into a tree, cel_program.py compiles the tree into closures, cel_members.py has fields, items
-and macros, cel_functions.py the functions, cel_values.py the types and operators. regex.py and regex_syntax.py match
+cel_syntax.py parses text into a tree, cel_program.py compiles the tree into closures, cel_functions.py has functions,
+fields and macros, cel_values.py the types, operators and errors. regex.py and regex_syntax.py match
 regular expressions in linear time. To add a function, add it to ``FUNCTIONS`` or ``METHODS`` with its cost.
 """
 
 from __future__ import annotations
 
-from asterism.base.cel.cel_errors import ExpressionError, InvalidExpression, TooCostly, Unevaluable
 from asterism.base.cel.cel_program import Program, compile_expression
+from asterism.base.cel.cel_values import ExpressionError, InvalidExpression, TooCostly, Unevaluable
 
 __all__ = ["ExpressionError", "InvalidExpression", "Program", "TooCostly", "Unevaluable", "compile_expression"]

@@ -10,9 +10,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asterism.base.cel import cel_syntax
-from asterism.base.cel.cel_errors import ExpressionError, InvalidExpression, TooCostly, Unevaluable
-from asterism.base.cel.cel_functions import FUNCTIONS, METHODS, Function
-from asterism.base.cel.cel_members import ERROR, MACROS, Part, Run, field, item_at, step, truth
+from asterism.base.cel.cel_functions import (
+    ERROR,
+    FUNCTIONS,
+    MACROS,
+    METHODS,
+    Function,
+    Part,
+    Run,
+    field,
+    item_at,
+    step,
+    truth,
+)
 from asterism.base.cel.cel_values import (
     ABSENT,
     MAP,
@@ -21,6 +31,10 @@ from asterism.base.cel.cel_values import (
     BuiltList,
     BuiltMap,
     Evaluation,
+    ExpressionError,
+    InvalidExpression,
+    TooCostly,
+    Unevaluable,
     as_key,
     exported,
     find,
@@ -43,11 +57,11 @@ class Program:
         self._run, self._variables = run, variables
 
     def evaluate(self, names: Mapping[str, Any], steps: int) -> Any:
-        """The value of the expression, within so many steps. Raises Unevaluable and TooCostly."""
+        """The value of the expression, within a budget of ``steps``. Raises Unevaluable and TooCostly."""
         return self.metered(names, steps)[0]
 
     def metered(self, names: Mapping[str, Any], steps: int) -> tuple[Any, int]:
-        """The same, and how many of the steps are left."""
+        """As ``evaluate``, and how many of the steps are left."""
         run = Evaluation(names, self._variables, steps)
         try:
             return exported(run, self._run(run)), run.left
@@ -94,8 +108,8 @@ _NOTHING: frozenset[str] = frozenset()
 class _Compiler:
     def __init__(self) -> None:
         self.most_variables = 0
-        self._scope: dict[str, int] = {}  # where the variable of each macro around is kept
-        self._macros = 0  # how many are around
+        self._scope: dict[str, int] = {}  # the slot of the variable of each enclosing macro
+        self._macros = 0  # how many macros enclose this node
         self._constants = Evaluation({}, cel_syntax.DEEPEST, CONSTANT_STEPS)
 
     def compile(self, node: cel_syntax.Node) -> _Code:
@@ -191,7 +205,7 @@ class _Compiler:
         return _Code(run, first.free | free)
 
     def _logical(self, node: cel_syntax.Logical) -> _Code:
-        """Commutative, as in CEL: a deciding operand makes up for another that cannot be evaluated."""
+        """Commutative, as in CEL: a decisive operand hides the error of another one."""
         operands, free = self._all(node.operands)
         decisive, sign = node.operator == "||", f"'{node.operator}'"
 
@@ -347,7 +361,7 @@ def _pair(left: Run, operate: Function, right: Run) -> Run:
     return run
 
 
-# -- what is known before it runs --------------------------------------------------------------------------------------
+# -- check of a call at compile time -----------------------------------------------------------------------------------
 
 
 def _known(

@@ -12,8 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from asterism.base.cel.cel_errors import InvalidExpression
-from asterism.base.cel.cel_values import LARGEST_INT, LARGEST_UINT, UInt
+from asterism.base.cel.cel_values import LARGEST_INT, LARGEST_UINT, InvalidExpression, UInt
 
 LONGEST = 4_000
 """The longest expression, in characters."""
@@ -59,7 +58,7 @@ class Has:
 
 @dataclass(frozen=True, slots=True)
 class Prefixed:
-    """``!`` or ``-``, so many times."""
+    """``!`` or ``-``, repeated ``times`` times."""
 
     operator: str
     times: int
@@ -84,7 +83,7 @@ class Logical:
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """``a ? b : c ? d : e``: the branches, and what is left if none is taken."""
+    """``a ? b : c ? d : e``: the branches, and the value if no condition holds."""
 
     branches: tuple[tuple[Node, Node], ...]
     otherwise: Node
@@ -115,7 +114,7 @@ class Macro:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """``of`` and what is asked of it, from left to right: ``a.b[c].d()``."""
+    """The value ``of``, and its members from left to right: ``a.b[c].d()``."""
 
     of: Node
     parts: tuple[Field | Item | Method | Macro, ...]
@@ -132,7 +131,7 @@ class _Token(NamedTuple):
 
 _ESCAPE = r"\\(?:[abfnrtv\\?\"'`]|x[0-9a-fA-F]{2}|X[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-3][0-7]{2})"
 _EXPONENT = r"[eE][+-]?[0-9]+"
-# Each alternative either matches or ends the reading, so that no text is looked at more than a few times.
+# Each alternative matches or stops the tokenizer, so that no text is scanned more than a few times.
 _TOKEN = re.compile(
     rf"""(?P<space>(?:[\t\n\f\r ]|//[^\n]*)+)
     |(?P<raw>(?:[rR][bB]?|[bB][rR])(?:'''[\s\S]*?'''|\"\"\"[\s\S]*?\"\"\"|'(?!'')[^'\r\n]*'|"(?!"")[^"\r\n]*"))
@@ -155,7 +154,7 @@ _RELATIONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "in"})
 
 
 def parse(text: str) -> Node:
-    """The tree of an expression. Raises InvalidExpression, which says where."""
+    """The tree of an expression. Raises InvalidExpression with the position."""
     if len(text) > LONGEST:
         raise InvalidExpression(f"it is longer than {LONGEST:,} characters")
     try:
@@ -268,7 +267,7 @@ class _Parser:
                 return Prefixed(operator, times, self._member())
         return self._member()
 
-    # -- members and what they are members of --
+    # -- members and their values --
 
     def _member(self) -> Node:
         negative = self._sees("-") and self._tokens[self._next + 1].kind in ("int", "double")

@@ -1,4 +1,4 @@
-"""Types, values and operators of CEL, each with its cost.
+"""Values, operators and errors of CEL, and the cost of each operation.
 
 JSON data is used without a copy: null, booleans, numbers, texts, lists and maps. An expression adds unsigned integers,
 bytes, times, durations and types.
@@ -6,6 +6,13 @@ bytes, times, durations and types.
 Every operation costs steps, which are paid *before* the work is done. One step is about the work of one comparison, and
 at most about a hundred bytes. So the budget of an evaluation bounds both its time and its memory. The cost depends only
 on the expression and the data, never on the machine, its clock or its load: a replayed journal gives the same results.
+
+No message of an error repeats the data of an expression, since data may contain secrets::
+
+    ExpressionError (ValueError)
+    ├── InvalidExpression   it cannot be compiled: syntax, an unknown function, constants that cost too much
+    ├── Unevaluable         it failed on this data; &&, || and the macros may ignore it
+    └── TooCostly           it needs more steps than its budget; never ignored
 """
 
 from __future__ import annotations
@@ -16,8 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from asterism.base.cel.cel_errors import TooCostly, Unevaluable
-
 LARGEST_INT = 2**63 - 1
 LARGEST_UINT = 2**64 - 1
 
@@ -26,6 +31,22 @@ DEEPEST = 200
 
 _LETTERS = 16
 """How many characters of a text one step pays for."""
+
+
+class ExpressionError(ValueError):
+    """An expression that has no value."""
+
+
+class InvalidExpression(ExpressionError):
+    """An expression that cannot be compiled."""
+
+
+class Unevaluable(ExpressionError):
+    """An expression that failed on the data it was given."""
+
+
+class TooCostly(ExpressionError):
+    """An evaluation that ran out of steps."""
 
 
 class Evaluation:
@@ -54,7 +75,7 @@ class UInt(int):
 
 
 class Type:
-    """What ``type(x)`` gives."""
+    """The value of ``type(x)``."""
 
     __slots__ = ("name",)
 
@@ -63,13 +84,13 @@ class Type:
 
 
 class BuiltList(list[Any]):
-    """A list that the expression made; any other is data that it was given."""
+    """A list that the expression built. A list of any other type is data."""
 
     __slots__ = ()
 
 
 class BuiltMap(dict[Any, Any]):
-    """A map that the expression made."""
+    """A map that the expression built."""
 
     __slots__ = ()
 
@@ -133,7 +154,7 @@ _ORDERED = frozenset({BOOL, STRING, BYTES, TIMESTAMP, DURATION})
 
 
 def kind_of(value: Any) -> str:
-    """The type of a value, by its name in CEL. Raises Unevaluable for what is not data."""
+    """The type of a value, by its name in CEL. Raises Unevaluable for a value that is not data."""
     kind = _KINDS.get(type(value))
     if kind is not None:
         return kind
@@ -151,7 +172,7 @@ def no_overload(what: str, *values: Any) -> Unevaluable:
 
 
 def as_key(key: Any) -> Any:
-    """A value as a key of a map. Raises Unevaluable for what cannot be one."""
+    """A value as a key of a map. Raises Unevaluable for a value that cannot be a key."""
     kind = kind_of(key)
     if kind == STRING:
         return key
@@ -184,7 +205,7 @@ def equal(run: Evaluation, left: Any, right: Any) -> bool:
     run.left -= 1
     if run.left < 0:
         raise TooCostly
-    if type(left) is type(right):  # so it is nearly always
+    if type(left) is type(right):  # the usual case
         if type(left) is str:
             if len(left) != len(right):
                 return False
@@ -363,12 +384,12 @@ OPERATORS: dict[str, Callable[[Evaluation, Any, Any], Any]] = {
 }
 
 
-# -- what leaves an expression -----------------------------------------------------------------------------------------
+# -- export to Python --------------------------------------------------------------------------------------------------
 
 
 def exported(run: Evaluation, value: Any) -> Any:
-    """A value for Python. A part of the data is handed out as it is. What the expression built is copied, and paid for
-    as often as it occurs: a list that contains another one twice is twice as large when it is written."""
+    """A value for Python. A part of the data is returned as it is. A value that the expression built is copied, and
+    paid for as often as it occurs: a list that contains another one twice is twice as large when it is written."""
     if kind_of(value) in (LIST, MAP) and type(value) not in (BuiltList, BuiltMap):
         return value
     return _copied(run, value, 0)

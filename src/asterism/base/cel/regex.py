@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from asterism.base.cel.cel_errors import InvalidExpression, Unevaluable
-from asterism.base.cel.cel_values import Evaluation
+from asterism.base.cel.cel_values import Evaluation, InvalidExpression, Unevaluable
 from asterism.base.cel.regex_syntax import (
     Alternatives,
     Assertion,
@@ -87,7 +86,7 @@ def _search(run: Evaluation, pattern: Pattern, text: str) -> bool:
     threads: list[int] = []
     at, end = 0, len(text)
     while True:
-        if not threads:  # nothing has begun: go to where something can begin
+        if not threads:  # no match has begun: skip to the next possible start
             if pattern.anchored and at:
                 return False
             if pattern.prefix:
@@ -187,7 +186,7 @@ def _prefix(instructions: tuple[_Instruction, ...]) -> str:
 
 
 class _TooLarge(InvalidExpression):
-    """A pattern compiles to too many instructions, which is known only afterwards."""
+    """A pattern compiles to too many instructions."""
 
 
 class _Writer:
@@ -203,14 +202,14 @@ class _Writer:
         return index
 
     def _aim_here(self, split: int) -> None:
-        """What is written next is the other way out of a split."""
+        """The next instruction is the second branch of a split."""
         self.instructions[split] = self.instructions[split]._replace(other=len(self.instructions))
 
     def _jump(self, index: int, to: int) -> None:
         self.instructions[index] = self.instructions[index]._replace(to=to)
 
     def write(self, part: Part) -> None:
-        self._parts += 1  # also of parts that become no instruction, such as an empty group
+        self._parts += 1  # also parts without an instruction, such as an empty group
         if self._parts > LARGEST:
             raise _TooLarge(f"the pattern is too large: it becomes more than {LARGEST:,} instructions")
         match part:

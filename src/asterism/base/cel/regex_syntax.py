@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from asterism.base.cel.cel_errors import InvalidExpression
+from asterism.base.cel.cel_values import InvalidExpression
 
 DEEPEST = 32
 """How deep groups may be nested."""
@@ -38,7 +38,7 @@ Ranges = tuple[tuple[str, str], ...]
 class Char(NamedTuple):
     fits: Callable[[str], bool]
     what: str = ""
-    """The only character that fits, if there is only one."""
+    """The only matching character; None if there are several."""
 
 
 class Assertion(NamedTuple):
@@ -68,7 +68,11 @@ class _Flags(NamedTuple):
     lines: bool = False
 
     def changed(self, on: str, off: str) -> _Flags:
-        fields = {"i": "any_case", "s": "dot_all", "m": "lines"}  # U is about greed, which makes no difference here
+        fields = {
+            "i": "any_case",
+            "s": "dot_all",
+            "m": "lines",
+        }  # U changes only greediness: no effect here
         given = {fields[one]: True for one in on if one in fields}
         return self._replace(**given, **{fields[one]: False for one in off if one in fields})
 
@@ -107,7 +111,7 @@ class PatternParser:
         return Sequence(tuple(parts))
 
     def _repeated(self, atom: Part) -> Part:
-        """What follows an atom: ``*``, ``+``, ``?``, ``{2,5}``, each perhaps with a ``?``."""
+        """The quantifier after an atom: ``*``, ``+``, ``?``, ``{2,5}``, each perhaps with a ``?``."""
         least: int
         most: int | None
         found = _COUNT.match(self.text, self.at)
@@ -130,7 +134,7 @@ class PatternParser:
     # -- atoms --
 
     def _atom(self) -> Part | None:
-        """One of them; None for a change of flags, which cannot be repeated."""
+        """One atom; None for a change of flags, which cannot be repeated."""
         char = self.text[self.at]
         self.at += 1
         if char == "(":
@@ -184,7 +188,7 @@ class PatternParser:
         return self._char(((char, char),))
 
     def _escaped(self) -> str:
-        """The character that an escape stands for."""
+        """The character that an escape denotes."""
         char = self.text[self.at : self.at + 1]
         self.at += 1
         if char in _ESCAPES and char:
@@ -259,7 +263,7 @@ def _inverted(ranges: Ranges) -> Ranges:
 
 
 def _fitting(ranges: Ranges, negated: bool, any_case: bool) -> Callable[[str], bool]:
-    """Whether a character is in a set. The set may have many ranges: they are joined, and searched by halves."""
+    """Whether a character is in a set. The set may have many ranges: they are joined, and searched by bisection."""
     joined: list[list[str]] = []
     for first, last in sorted(ranges):
         if joined and ord(first) <= ord(joined[-1][1]) + 1:

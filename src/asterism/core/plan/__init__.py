@@ -15,12 +15,11 @@ How a task moves:
 4. When no task can move, ``Graph.close`` cancels the rest, each with a reason, and sets the final state.
 
 Edits (edits.py) are data. ``apply`` (apply.py) carries out a batch completely or not at all. ``diff`` and ``merge``
-(diff.py) turn a changed copy into a batch. provisional.py confirms and revokes tasks that started before the review
-above them ended. topological_order.py keeps the order and finds cycles, edge by edge.
+(diff.py) turn a changed copy into a batch. topological_order.py keeps the order and finds cycles, edge by edge; it also
+computes the critical path.
 
-Records: plan_codec.py writes a plan as JSON and takes snapshots while the plan goes on. journal.py records every step
-and replays it. explain.py answers why a task does not run, parallelism.py computes the critical path, invariants.py
-recomputes all derived facts for tests.
+Records: plan_codec.py writes a plan as JSON and takes snapshots while the plan runs. journal.py records every step and
+replays it. explain.py answers why a task does not run, invariants.py recomputes all derived facts for tests.
 
 Invariants: I1 two executions never share an epoch; I2 the labels are a topological order; I3 an edit never changes a
 task that runs or has ended, unless it is provisional; I4 edges agree at both ends. ``invariants.check_invariants``

@@ -24,7 +24,6 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
-from asterism.core.plan import provisional
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -38,11 +37,13 @@ from asterism.core.plan.edits import (
     UpdateTask,
 )
 from asterism.core.plan.graph import Graph, is_modifiable
-from asterism.core.plan.node import Node
-from asterism.core.plan.ready_queue import lane_of
+from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS
-from asterism.core.plan.task import Dependency, Task, differences
+from asterism.core.plan.task import Dependency, Task, differences, lane_of
 from asterism.core.plan.topological_order import parents_first
+
+NO_AUTHOR = "somebody"
+"""The author of a batch that names none. Replay of a journal repeats this word, so it never changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class _Attempt:
                 f"task {task_id!r} is {node.status}: neither it nor its dependencies can change{hint}",
             )
         if node.provisional:
-            self.to_revoke.extend(provisional.provisional_below(node))
+            self.to_revoke.extend(provisional_below(node))
         return node
 
     def add_task(self, index: int, edit: AddTask) -> None:
@@ -333,17 +334,15 @@ class _Attempt:
         graph.version += 1
         for key in self.touched:
             graph.touched[key] = graph.version
-        why = f"version {graph.version} by {batch.author or 'unknown'}" + (f": {batch.reason}" if batch.reason else "")
+        why = f"version {graph.version} by {batch.author or NO_AUTHOR}" + (f": {batch.reason}" if batch.reason else "")
         graph.add_entry(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
         revoked = [node for node in dict.fromkeys(self.to_revoke) if node.provisional]
-        stopped = provisional.revoke(graph, revoked, now, why)
+        stopped = graph.revoke(revoked, now, why)
         cancelled = []
         for node, reason in self.cancelled:
             # the same batch may already have removed or cancelled it
             if graph.nodes.get(node.id) is node and node.status in TRANSITIONS["cancel"]:
-                revoked += [
-                    below for below in provisional.provisional_below(node) if below.provisional and below is not node
-                ]
+                revoked += [below for below in provisional_below(node) if below.provisional and below is not node]
                 stopped += graph.cancel(node, now, reason or why)
                 cancelled.append(node)
         for node in self.removed:

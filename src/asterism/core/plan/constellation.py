@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from asterism.core.errors import DuplicateTask, InvalidTask, PlanError, error_text
@@ -112,24 +113,23 @@ class EndView(TaskView):
         return self._error
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Upstream(Mapping[str, Any]):
     """The results of the dependencies of a task, by id, read lazily. None for a dependency that failed."""
 
-    __slots__ = ("_nodes", "_sources")
-
-    def __init__(self, nodes: Mapping[str, Node], sources: Mapping[str, Dependency]) -> None:
-        self._nodes, self._sources = nodes, sources
+    nodes: Mapping[str, Node]
+    sources: Mapping[str, Dependency]
 
     def __getitem__(self, task_id: str) -> Any:
-        if task_id not in self._sources:
+        if task_id not in self.sources:
             raise KeyError(task_id)
-        return self._nodes[task_id].value
+        return self.nodes[task_id].value
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._sources)
+        return iter(self.sources)
 
     def __len__(self) -> int:
-        return len(self._sources)
+        return len(self.sources)
 
     def __repr__(self) -> str:
         return f"Upstream({dict(self)!r})"

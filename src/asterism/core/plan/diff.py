@@ -67,14 +67,14 @@ def merge(live: Graph, base: Graph | Outline, new: Graph | Outline, **about: Any
     """The batch that applies the changes from ``base`` to ``new`` to ``live``, and the edits that were left out because
     their tasks have started or ended since."""
     wanted = diff(base, new, **about)
-    kept: list[Edit] = []
+    applicable: list[Edit] = []
     dropped: list[Edit] = []
     stays = {edit.task_id for edit in wanted.edits if isinstance(edit, RemoveTask) and _overtaken(live, edit)}
     for edit in wanted.edits:
         # a task that depends on one that cannot be removed keeps that dependency
         orphaned = isinstance(edit, RemoveDependency) and edit.source in stays
-        (dropped if orphaned or _overtaken(live, edit) else kept).append(edit)
-    return EditBatch(tuple(kept), wanted.author, wanted.reason, wanted.base_version, wanted.triggers), dropped
+        (dropped if orphaned or _overtaken(live, edit) else applicable).append(edit)
+    return EditBatch(tuple(applicable), wanted.author, wanted.reason, wanted.base_version, wanted.triggers), dropped
 
 
 def _overtaken(live: Graph, edit: Edit) -> bool:

@@ -2,19 +2,28 @@
 
 Tasks start (``start``), end (``finish``), are retried (``retry``), released (``release``) or cancelled (``cancel``).
 Their ends are reviewed (``settle``). When no task can move, ``close`` cancels the rest. Each step visits only the nodes
-that it changes. apply.py carries out edits, provisional.py confirms and revokes provisional tasks.
+that it changes. apply.py carries out edits.
+
+A node is *settled* when it has ended, its editor has reviewed that end, and it is not provisional. Until then each of
+its children counts it in ``held``. Under the lock policy ``speculative``, a revocable task starts although ``held`` is
+not 0, and is then provisional:
+
+* it is **confirmed** when ``held`` becomes 0. If it has ended by then, its end counts from that moment, which may
+  settle it and confirm its children;
+* an edit that changes it **revokes** it and every provisional task below it: they are pending again, their epochs are
+  void and their results are dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.history import Entry, step_time
-from asterism.core.plan import provisional
 from asterism.core.plan.edits import Key
-from asterism.core.plan.node import Node, outcome_fits
+from asterism.core.plan.node import Node, outcome_fits, provisional_below
 from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
     CANCELLED,
@@ -29,6 +38,11 @@ from asterism.core.plan.status import (
 )
 from asterism.core.plan.task import Dependency
 from asterism.core.plan.topological_order import TopologicalOrder, parents_first
+
+PLAN_CANCELLED = "the constellation was cancelled"
+"""Why a task is cancelled with its plan. Replay of a journal repeats these words, so they never change."""
+
+_number = attrgetter("number")
 
 Evaluate = Callable[[str, TaskStatus, Any], "bool | str"]
 """(condition, status, result) -> whether it holds, or the text of an error."""
@@ -69,6 +83,7 @@ class Graph:
         self._placed = 0
         self.epochs = 0  # counts executions; the count at its start is the epoch of an execution
         self._story: list[tuple[float, str, str | None, str]] = []
+        self._last_at = float("-inf")  # the time of the last entry of the story
 
     def node(self, task_id: str) -> Node:
         """The node of a task. Raises UnknownTask."""
@@ -83,14 +98,12 @@ class Graph:
         return [entry for entry in entries if task_id is None or entry.task == task_id]
 
     def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        self._story.append((self.recorded_time(now), what, task_id, why))
-
-    def recorded_time(self, now: float) -> float:
-        """The time to record for a step at ``now``: never before the last step, whatever the clock says."""
-        return step_time(self._story[-1][0], now) if self._story else now
+        """Add an entry to the story, as part of a step."""
+        self._last_at = now = step_time(self._last_at, now)
+        self._story.append((now, what, task_id, why))
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        """Add an entry to the story. Changes nothing else; journals record it."""
+        """Add an entry to the story. A step of its own, which changes nothing else; journals record it."""
         self.add_entry(now, what, task_id, why)
 
     # -- steps of tasks ------------------------------------------------------------------------------------------------
@@ -100,7 +113,7 @@ class Graph:
         if self.state not in (ConstellationState.CREATED, ConstellationState.READY):
             raise PlanError(f"plan {self.id!r} is {self.state}: it cannot begin")
         self.state = ConstellationState.EXECUTING
-        self.started_at = now = self.recorded_time(now)
+        self.started_at = now = step_time(self._last_at, now)
         self.add_entry(now, "began")
         for node in self.nodes.values():
             self.requeue(node)
@@ -109,10 +122,10 @@ class Graph:
         """Assign a ready task to a device. Returns the epoch of this execution.
 
         A running task without a device waits for its next attempt, and keeps its status."""
-        now = self.recorded_time(now)
+        now = step_time(self._last_at, now)
         if node.status is not RUNNING or node.device is not None:
             if node.open or (node.held and not (self.speculative and node.task.revocable)):
-                self._refuse(node, "start")
+                self.refuse(node, "start")
             self.change_status(node, "start")
             node.started_at = now
             if node.held:
@@ -121,7 +134,7 @@ class Graph:
         self.epochs += 1
         node.epoch = self.epochs
         node.attempts += 1
-        node.device, node.begun_at = device, now
+        node.device, node.begun_at, self._last_at = device, now, now
         self._story.append((now, "started provisionally" if node.provisional else "started", node.id, device))
         return self.epochs
 
@@ -135,15 +148,16 @@ class Graph:
         review: bool = False,
     ) -> None:
         """Record the end of a task. With ``review``, the same step holds its children until ``settle``."""
-        now = self.recorded_time(now)
+        now, why = step_time(self._last_at, now), "" if error is None else error_text(error)
         if not node.provisional:
             self.change_status(node, EVENTS[status])
-            self._story.append((now, status, node.id, error_text(error)))
+            self._story.append((now, status, node.id, why))
         elif node.tentative is None:
             node.tentative = status
-            self._story.append((now, f"{status} provisionally", node.id, error_text(error)))
+            self._story.append((now, f"{status} provisionally", node.id, why))
         else:
-            self._refuse(node, EVENTS[status])
+            self.refuse(node, EVENTS[status])
+        self._last_at = now
         if node.device is not None:
             node.worked += now - node.begun_at
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
@@ -175,64 +189,111 @@ class Graph:
         """Record a failed attempt that will be retried. The task stays running, without a device until the next
         attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
-            self._refuse(node, "retry")
+            self.refuse(node, "retry")
         node.device = None
-        node.worked += self.recorded_time(now) - node.begun_at
+        node.worked += step_time(self._last_at, now) - node.begun_at
         self.add_entry(now, "attempt failed", node.id, why)
 
     def count_loss(self, node: Node) -> None:
         """Count that a device vanished. Losses are counted apart from failures of the work."""
         node.losses += 1
 
-    def set_device(self, node: Node, device: str) -> None:
-        """Record which device of a fleet runs a running task."""
-        if node.status is not RUNNING or node.device is None:
-            self._refuse(node, "locate")
-        node.device = device
-
-    def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
-        """Record how often a fleet attempted a running task, and how often it lost a device."""
-        if node.status is not RUNNING or node.device is None:
-            self._refuse(node, "be counted")
-        node.attempts, node.losses = attempts, losses
-
     def release(self, node: Node, now: float, why: str) -> None:
         """Put a task back because its device left before the work began. That is not counted as an attempt."""
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
-            self._refuse(node, "release")
+            self.refuse(node, "release")
         self.add_entry(now, "put back", node.id, why)
         if node.attempts > 1:  # it has run before: it stays running, so that no edit may change it
             node.attempts -= 1
             node.device = None
             self.queue.push(node)
         else:
-            provisional.reset(self, node)
+            self._reset(node)
             self.requeue(node)
 
     def cancel(self, node: Node, now: float, why: str) -> list[tuple[str, int]]:
         """Cancel a pending or running task. Returns the executions (task, epoch) that must stop."""
         if node.provisional:
-            stopped = provisional.revoke(self, provisional.provisional_below(node), now, why)
+            stopped = self.revoke(provisional_below(node), now, why)
         elif node.status is RUNNING and node.device is not None:
             stopped = [(node.id, node.epoch)]
         else:
             stopped = []
         self.change_status(node, "cancel")
-        node.entry, node.ended_at, node.epoch, node.reason = None, self.recorded_time(now), 0, why
+        node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self._last_at, now), 0, why
         self.add_entry(now, "cancelled", node.id, why)
         return stopped
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
-        """Settle the ends (task, epoch) that were reviewed. Returns the provisional tasks that this confirms.
+        """Settle the ends (task, epoch) that were reviewed. Returns the provisional tasks that this confirms, in order.
 
         An end whose epoch is no longer that of its task was revoked, and is ignored."""
-        reviewed = []
+        stack = []
         for task_id, epoch in ends:
             node = self.nodes.get(task_id)
             if node is not None and node.epoch == epoch and not node.reviewed:
                 node.reviewed = True
-                reviewed.append(node)
-        return provisional.settle(self, reviewed, now)
+                if node.unsettled and not node.provisional:
+                    stack.append(node)
+        confirmed = []
+        while stack:
+            node = stack.pop()
+            node.unsettled = False
+            for child in sorted(node.children.values(), key=_number):
+                child.held -= 1
+                if child.held:
+                    continue
+                if not child.provisional:
+                    self.requeue(child)
+                    continue
+                confirmed.append(child)
+                if self._confirm(child, now):
+                    stack.append(child)
+        return confirmed
+
+    def _confirm(self, node: Node, now: float) -> bool:
+        """Confirm a provisional task. Returns whether that settles it."""
+        node.provisional = False
+        self.provisionals -= 1
+        self.add_entry(now, "confirmed", node.id)
+        if node.tentative is None:
+            return False
+        status, node.tentative = node.tentative, None
+        self.change_status(node, EVENTS[status])
+        self.add_entry(now, status, node.id, error_text(node.error))
+        return node.reviewed
+
+    def revoke(self, nodes: Iterable[Node], now: float, why: str) -> list[tuple[str, int]]:
+        """Make provisional tasks pending again. Returns the executions (task, epoch) that must stop."""
+        stopped = []
+        revoked = [node for node in nodes if node.provisional]
+        for node in revoked:
+            if node.tentative is None and node.device is not None:
+                stopped.append((node.id, node.epoch))
+            self._reset(node)
+            self.add_entry(now, "revoked", node.id, why)
+        for node in revoked:
+            self.requeue(node)
+        return stopped
+
+    def _reset(self, node: Node) -> None:
+        """Make a running task pending, as if it had never run. Its children drop what they knew of its provisional
+        end."""
+        if node.tentative is not None:
+            for child in node.children.values():
+                if node.satisfies(child.parents[node.id], child):
+                    child.open += 1
+                if child.verdicts:
+                    child.verdicts.pop(node.id, None)
+                child.held -= 1
+                self.requeue(child)
+        if node.provisional:
+            self.provisionals -= 1
+        self.change_status(node, "release")
+        node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
+        node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
+        node.epoch = node.attempts = node.losses = 0
+        node.worked = 0.0
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
         """End the plan when no task can move: cancel the pending tasks, each with a reason. Returns the final state."""
@@ -245,18 +306,18 @@ class Graph:
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
-        self.ended_at = self.recorded_time(now)
+        self.ended_at = step_time(self._last_at, now)
         self.add_entry(now, str(self.state))
         return self.state
 
     def _give_up(self, node: Node, now: float, cancelled: bool) -> None:
         if cancelled:
-            why = "the plan was cancelled"
+            why = PLAN_CANCELLED
         else:
             node.needless, why = self.unreachable_reason(node)
             self.unreachable += not node.needless
         self.change_status(node, "cancel")
-        node.entry, node.ended_at, node.reason = None, self.recorded_time(now), why
+        node.entry, node.ended_at, node.reason = None, step_time(self._last_at, now), why
         self.add_entry(now, "cancelled", node.id, why)
 
     def unreachable_reason(self, node: Node) -> tuple[bool, str]:
@@ -280,7 +341,7 @@ class Graph:
                 unreachable = f"unreachable: {dependency.requirement}, but {source!r} {ended}"
         return False, unreachable
 
-    # -- structure: used by Constellation, apply and provisional -------------------------------------------------------
+    # -- structure: used by Constellation and apply --------------------------------------------------------------------
 
     def insert(self, node: Node) -> None:
         self.place(node)
@@ -344,12 +405,13 @@ class Graph:
         """Change a status by the table of transitions. The only place that does so."""
         status = TRANSITIONS[event].get(node.status)
         if status is None:
-            self._refuse(node, event)
+            self.refuse(node, event)
         self.counts[node.status] -= 1
         self.counts[status] += 1
         node.status = status
 
-    def _refuse(self, node: Node, event: str) -> NoReturn:
+    def refuse(self, node: Node, event: str) -> NoReturn:
+        """Raise InvalidTransition: the state of a task does not allow a step."""
         raise InvalidTransition(node.id, str(node.status), event, self.story(node.id))
 
 

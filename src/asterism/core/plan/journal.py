@@ -37,10 +37,9 @@ from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.lock import AssignmentLock, EditCycle
-from asterism.core.plan.node import Node
-from asterism.core.plan.plan_codec import Snapshot, clone
-from asterism.core.plan.provisional import provisional_below
-from asterism.core.plan.status import ConstellationState, TaskStatus
+from asterism.core.plan.node import Node, provisional_below
+from asterism.core.plan.plan_codec import PlanSnapshot, clone
+from asterism.core.plan.status import RUNNING, ConstellationState, TaskStatus
 
 SCHEMA = 2
 """The version of steps and snapshots. Every version reads all earlier ones."""
@@ -58,12 +57,13 @@ def _discard(step: Step) -> None:
 
 
 class RecordedConstellation(Constellation):
-    """A plan that calls ``record`` after every step, and preserves nodes for a snapshot before it changes them."""
+    """A plan that calls ``record`` after every step, and preserves nodes for a snapshot before it changes them. It also
+    has the steps of a plan whose device is a fleet: ``set_device`` and ``set_attempts``."""
 
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
         self.record: Record = _discard
-        self.snapshot: Snapshot | None = None  # must know of every node before it changes
+        self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self._editing = False
 
     @classmethod
@@ -71,9 +71,9 @@ class RecordedConstellation(Constellation):
         """A copy of a plan, as another process would read it from its record. Raises NotJson."""
         return clone(plan, cls)
 
-    def take_snapshot(self) -> Snapshot:
+    def take_snapshot(self) -> PlanSnapshot:
         """Start a snapshot of the plan as it is now. One at a time."""
-        self.snapshot = Snapshot(self)
+        self.snapshot = PlanSnapshot(self)
         return self.snapshot
 
     def begin(self, now: float) -> None:
@@ -118,15 +118,21 @@ class RecordedConstellation(Constellation):
         self.record(["lose", node.id])
 
     def set_device(self, node: Node, device: str) -> None:
+        """Record which device of a fleet runs a running task."""
+        if node.status is not RUNNING or node.device is None:
+            self.refuse(node, "locate")
         if self.snapshot is not None:
             self.snapshot.preserve(node)
-        super().set_device(node, device)
+        node.device = device
         self.record(["locate", node.id, device])
 
     def set_attempts(self, node: Node, attempts: int, losses: int) -> None:
+        """Record how often a fleet attempted a running task, and how often it lost a device."""
+        if node.status is not RUNNING or node.device is None:
+            self.refuse(node, "be counted")
         if self.snapshot is not None:
             self.snapshot.preserve(node)
-        super().set_attempts(node, attempts, losses)
+        node.attempts, node.losses = attempts, losses
         self.record(["tried", node.id, attempts, losses])
 
     def release(self, node: Node, now: float, why: str) -> None:
@@ -151,7 +157,7 @@ class RecordedConstellation(Constellation):
         return super().settle(ends, now)
 
     def note(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
-        super().note(now, what, task_id, why)
+        self.add_entry(now, what, task_id, why)
         self.record(["note", now, what, task_id, why])
 
     def apply(self, batch: EditBatch, now: float) -> Applied:
@@ -210,7 +216,7 @@ class RecordedLock(AssignmentLock):
         return confirmed
 
 
-def _preserve_below(snapshot: Snapshot, node: Node) -> None:
+def _preserve_below(snapshot: PlanSnapshot, node: Node) -> None:
     """Preserve a node, the provisional nodes below it, and the children whose conditions they decide."""
     for below in provisional_below(node):
         snapshot.preserve(below, *_conditional_children(below))
@@ -234,7 +240,7 @@ def _batch_as_json(batch: EditBatch) -> Any:
 # -- replay ------------------------------------------------------------------------------------------------------------
 
 
-def replay(plan: Constellation, lock: AssignmentLock, steps: Iterable[Step]) -> None:
+def replay(plan: RecordedConstellation, lock: AssignmentLock, steps: Iterable[Step]) -> None:
     """Replay recorded steps. Raises UnreadableJournal for a step that cannot be replayed."""
     for number, step in enumerate(steps):
         try:
@@ -322,4 +328,4 @@ def lock_from_json(lock: AssignmentLock, data: Mapping[str, Any]) -> None:
         ends = tuple((task, epoch) for task, epoch in item["ends"])
         cycle = EditCycle(item["id"], item["version"], item["opened_at"], ends, item["stuck"])
         cycle.rejections, cycle.edits = item["rejections"], item["edits"]
-        lock.restore(cycle)
+        lock.add_cycle(cycle)

@@ -122,7 +122,9 @@ class AssignmentLock:
         nodes = self.graph.nodes
         current = [end for end in self.waiting if end[0] in nodes and nodes[end[0]].epoch == end[1]]
         self.waiting = []
-        return self._open_cycle(tuple(current), now) if current else None  # a revoked end needs no review
+        if not current:
+            return None  # a revoked end needs no review
+        return self.add_cycle(EditCycle(self.opened + 1, self.graph.version, now, tuple(current)))
 
     def open_stuck(self, now: float, *, always: bool = False) -> EditCycle | None:
         """Open one last cycle because no task can move. None if none has ended since the last such cycle, unless
@@ -131,19 +133,15 @@ class AssignmentLock:
         if not always and (self.edit_on is None or progress == self.progress_at_stuck):
             return None
         self.progress_at_stuck = progress
-        return self._open_cycle((), now, stuck=True)
+        return self.add_cycle(EditCycle(self.opened + 1, self.graph.version, now, (), stuck=True))
 
-    def _open_cycle(self, ends: tuple[tuple[str, int], ...], now: float, stuck: bool = False) -> EditCycle:
-        self.opened += 1
-        cycle = EditCycle(self.opened, self.graph.version, now, ends, stuck)
-        self.restore(cycle)
-        return cycle
-
-    def restore(self, cycle: EditCycle) -> None:
-        """Add an open cycle, unclaimed. Its deadlines count from when it was opened."""
+    def add_cycle(self, cycle: EditCycle) -> EditCycle:
+        """Add an open cycle, new or from a record, unclaimed. Its deadlines count from when it was opened."""
+        self.opened = max(self.opened, cycle.id)
         self.reset_deadlines(cycle, cycle.opened_at)
         self.cycles[cycle.id] = cycle
         self.history.append(cycle)
+        return cycle
 
     def reset_deadlines(self, cycle: EditCycle, now: float) -> None:
         """Count the deadlines of a cycle from now and drop its claim."""

@@ -8,6 +8,7 @@ A pending task is ready when both are 0. So dispatch never searches the graph.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from asterism.core.plan.status import PENDING, TaskStatus
@@ -91,3 +92,15 @@ def outcome_fits(on: str, status: TaskStatus) -> bool:
     if on == "failure":
         return status is TaskStatus.FAILED
     return status is TaskStatus.COMPLETED or status is TaskStatus.FAILED
+
+
+def provisional_below(node: Node) -> list[Node]:
+    """A node and all provisional nodes below it, which started because it did."""
+    below = {node: None}
+    stack = [node]
+    while stack:
+        for child in stack.pop().children.values():
+            if child.provisional and child not in below:
+                below[child] = None
+                stack.append(child)
+    return sorted(below, key=attrgetter("number"))

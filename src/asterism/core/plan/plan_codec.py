@@ -4,8 +4,8 @@ Only facts are written. Everything derived (counters, order, queue) is computed 
 file cannot contradict itself.
 
 A snapshot is the text of ``Constellation.to_json`` at one instant, to the byte. To write a large plan takes long, and
-the plan must go on meanwhile. So ``Snapshot`` copies almost nothing at that instant. ``copy_nodes`` copies the nodes
-step by step, and ``RecordedConstellation`` calls ``preserve`` for a node that is about to change before it was copied
+the plan runs meanwhile. So ``PlanSnapshot`` copies almost nothing at that instant. ``copy_nodes`` copies the nodes step
+by step, and ``RecordedConstellation`` calls ``preserve`` for a node that is about to change before it was copied
 (copy-on-write). When all nodes are copied, ``chunks`` gives the text. Each call does a small and bounded amount of
 work; only an edit, which may change any node, copies all the rest at once (half a second for 100,000 tasks).
 """
@@ -251,7 +251,7 @@ class NodeState(NamedTuple):
 _node_state = attrgetter(*NodeState._fields[2:])
 
 
-class Snapshot:
+class PlanSnapshot:
     """See the module. Shares with the plan only data that is append-only or copied at once."""
 
     def __init__(self, graph: Graph) -> None:

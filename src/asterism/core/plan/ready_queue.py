@@ -17,22 +17,10 @@ from heapq import heappop, heappush
 
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import Task
-
-Lane = tuple[str | None, frozenset[str]] | None
-"""The device and the capabilities that a task requires; None if any device will do."""
-
-ANY_DEVICE: Lane = None
+from asterism.core.plan.task import ANY_DEVICE, Lane, lane_of
 
 Entry = tuple[int, float, int, int, Node]
 """Priority and rank (negated: the least comes first), position among equals, a serial number, the node."""
-
-
-def lane_of(task: Task) -> Lane:
-    """The lane of a task."""
-    if task.device is None and not task.needs:
-        return ANY_DEVICE
-    return (task.device, task.needs)
 
 
 class ReadyQueue:
@@ -52,7 +40,7 @@ class ReadyQueue:
         since = self._pushed if node.entry is None else node.entry[2]  # a moved node keeps its position among equals
         entry = (-task.priority, -node.rank, since, self._pushed, node)
         node.entry = entry
-        lane = lane_of(task)
+        lane = ANY_DEVICE if task.device is None and not task.needs else lane_of(task)
         heap = self.lanes.get(lane)
         if heap is None:
             heap = self.lanes[lane] = []
@@ -67,7 +55,8 @@ class ReadyQueue:
             if entry[4].entry is entry:
                 return entry
             heappop(heap)
-        self._drop(lane)
+        self.lanes.pop(lane, None)
+        self.active_lanes.pop(lane, None)
         return None
 
     def pop(self, lane: Lane) -> Node:
@@ -76,12 +65,9 @@ class ReadyQueue:
         node = heappop(heap)[4]
         node.entry = None
         if not heap:
-            self._drop(lane)
+            del self.lanes[lane]
+            self.active_lanes.pop(lane, None)
         return node
-
-    def _drop(self, lane: Lane) -> None:
-        self.lanes.pop(lane, None)
-        self.active_lanes.pop(lane, None)
 
     def deactivate(self, lane: Lane) -> None:
         """Skip a lane until ``activate``, because all its devices are busy."""

@@ -8,7 +8,8 @@ from enum import IntEnum
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from asterism.core.errors import InvalidTask, NotJson
+from asterism.core.errors import FieldProblem, InvalidTask, NotJson
+from asterism.core.json_values import NOTHING
 
 
 class Priority(IntEnum):
@@ -24,8 +25,12 @@ OUTCOMES = ("success", "failure", "completion")
 """How the source of a dependency may have to end."""
 
 _OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 ACTIONS = ("call", "argv", "shell", "http")
+
+Lane = tuple[str | None, frozenset[str]] | None
+"""The device and the capabilities that a task requires; None if any device will do."""
+
+ANY_DEVICE: Lane = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Task:
             *_problems(self),
         ]
         if problems:
-            raise InvalidTask(f"task {self.id!r}: {'; '.join(problems)}")
+            raise InvalidTask(f"task {self.id!r}: {'; '.join(problem.text for problem in problems)}", problems)
 
     def changed(self, changes: Mapping[str, Any]) -> Task:
         """A copy with some fields replaced. The id cannot change."""
@@ -137,7 +142,7 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) -> list[str]:
+def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) -> list[FieldProblem]:
     """Convert a field to its type. Returns the problems, if it cannot be converted."""
     value = getattr(task, name)
     if type(value) is kind and not (kind is frozenset and value):  # the items of a set may still have any type
@@ -145,7 +150,7 @@ def _coerce(task: Task, name: str, kind: type, convert: Callable[[Any], Any]) ->
     try:
         object.__setattr__(task, name, convert(value))
     except InvalidTask as error:
-        return [str(error)]
+        return [FieldProblem(name, str(error))]
     return []
 
 
@@ -162,6 +167,13 @@ def _needs(value: Any) -> frozenset[str]:
     if needs is None:
         raise InvalidTask(f"needs is a list of strings, not {value!r}")
     return needs
+
+
+def lane_of(task: Task) -> Lane:
+    """The lane of a task."""
+    if task.device is None and not task.needs:
+        return ANY_DEVICE
+    return (task.device, task.needs)
 
 
 def capabilities(value: Any) -> frozenset[str] | None:
@@ -190,35 +202,35 @@ _TYPES: dict[str, tuple[type, str]] = {
 _OPTIONAL = ("shell", "http", "device", "cwd")
 
 
-def _problems(task: Task) -> list[str]:
+def _problems(task: Task) -> list[FieldProblem]:
     """All problems of a task, so that one message can name them."""
-    problems = []
+    problems: list[FieldProblem] = []
     if not isinstance(task.id, str) or not task.id:
-        problems.append("the id must be a non-empty string")
+        problems.append(FieldProblem("id", "the id must be a non-empty string"))
     elif not task.id.isprintable():
-        problems.append("the id must not contain control characters")
+        problems.append(FieldProblem("id", "the id must not contain control characters"))
     if (task.call is not None) + (task.argv is not None) + (task.shell is not None) + (task.http is not None) > 1:
-        problems.append(f"only one of {', '.join(ACTIONS)} may be set")
+        problems.append(FieldProblem("", f"only one of {', '.join(ACTIONS)} may be set"))
     if task.call is not None and not callable(task.call) and not (isinstance(task.call, str) and ":" in task.call):
-        problems.append("call is a function or 'package.module:function'")
+        problems.append(FieldProblem("call", "call is a function or 'package.module:function'"))
     if isinstance(task.argv, tuple) and not (task.argv and all(isinstance(word, str) for word in task.argv)):
-        problems.append("argv is a non-empty list of strings")
+        problems.append(FieldProblem("argv", "argv is a non-empty list of strings"))
     if type(task.retries) is not int or task.retries < 0:
-        problems.append("retries is a whole number, 0 or more")
+        problems.append(FieldProblem("retries", "retries is a whole number, 0 or more"))
     if not _is_number(task.backoff) or task.backoff < 0:
-        problems.append("backoff is a number of seconds, 0 or more")
+        problems.append(FieldProblem("backoff", "backoff is a number of seconds, 0 or more"))
     for name in ("timeout", "estimate"):
         value = getattr(task, name)
         if value is not None and (not _is_number(value) or value <= 0):
-            problems.append(f"{name} is a number of seconds above 0")
+            problems.append(FieldProblem(name, f"{name} is a number of seconds above 0"))
     for name, (kind, words) in _TYPES.items():
         value = getattr(task, name)
         if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
-            problems.append(f"{name} is {words}, not {value!r}")
+            problems.append(FieldProblem(name, f"{name} is {words}, not {value!r}"))
     if task.device == "":
-        problems.append("device is the id of a device, not ''")
+        problems.append(FieldProblem("device", "device is the id of a device, not ''"))
     if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
-        problems.append("http needs a url")
+        problems.append(FieldProblem("http", "http needs a url"))
     return problems
 
 
@@ -297,12 +309,12 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
         if not all(isinstance(source, str) for source in sources):
             raise InvalidTask(f"after= takes ids of tasks, not {after!r}")
         return [Dependency(source, target) for source in dict.fromkeys(sources)]
-    found = []
+    dependencies = []
     for source, terms in after.items():
         if isinstance(terms, str):
-            found.append(Dependency(source, target, terms))
+            dependencies.append(Dependency(source, target, terms))
         elif isinstance(terms, Mapping) and set(terms) <= {"on", "when"}:
-            found.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
+            dependencies.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
         else:
             raise InvalidTask(f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …}}, not {terms!r}")
-    return found
+    return dependencies

@@ -1,8 +1,8 @@
 """Runs: pieces of work of a fleet, each with one owner at a time.
 
-- run.py: the record ``Run``, its states and the table of transitions.
+- run.py: the record ``Run``, its states, the table of transitions, and the functions that compute the next record.
 - transitions.py: what a coordinator, an owner or a person may do to a run. Each function takes a record and returns
-  the next one. status_changes.py has the steps they share.
+  the next one.
 - workflow.py: what a run executes and requires, and its timeouts.
 - session.py: one start of a device, as the store knows it.
 - placement.py: which device gets a run or a task: filter, score, strategy.

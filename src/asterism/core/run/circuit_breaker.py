@@ -21,7 +21,7 @@ trouble had opened it, since the work did begin. Any other end opens it for twic
 
 **A fleet.** If most devices vanish at once, the cause is probably the network or a clock. To take all their work away
 would start it a second time on the few devices that are left, and most owners come back a moment later. So for a while
-no work is taken away (``mass_loss_hold_until``); after that it is, since nothing may block for ever.
+no work is taken away (``mass_loss_hold_until``); after that it is, so that the hold always ends.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Merge of two records of one run, from stores that were apart, into one; and why an owner lost.
 
 Peers keep their own stores and exchange records from time to time. While they are apart, both may assign the same run.
-``merge_records`` is commutative, associative and idempotent, so peers may meet in any order, as often as they like,
-and receive a record on many ways: in the end all have the same one.
+``merge_records`` is commutative, associative and idempotent, so peers may exchange records in any order, as often as
+they like, and receive a record more than once: in the end all have the same one.
 
 *How.* A record has its own **history**, the steps that one store after the other made of the run, and **side entries**:
 what is known to have happened only in other stores. Histories have a total order. The greatest is kept whole. Entries
 of the others that are missing in it become side entries: ended assignments, story entries, results (``superseded``). A
-maximum and a union of sets obey the three laws, whatever the records are. Nothing is mixed into a history, for that
-would change its rank.
+maximum and a union of sets satisfy the three laws, whatever the records are. Nothing is mixed into a history, because
+that would change its rank.
 
 *The order.* The greater history is the one that is completed; has the higher epoch; has ended; has a known end, not
 ``forgotten``; has no owner any more; was assigned earlier; has the greater device name; session; stage (assigned,
@@ -33,8 +33,8 @@ same run, given back.
 *Revisions* count the writes of one store, and differ between stores that made the same record. They are not part of the
 order (the number of steps takes their place), and the merged record has the greater one. A store applies a merge with
 ``next_revision``: it compares all but the revision, writes nothing if nothing is new (or two peers would answer each
-other for ever), and otherwise writes the merged record with its own next revision, expecting its own. On a conflict it
-reads its record again and merges again. After that every function of transitions.py works on it. An owner that lost
+other without end), and otherwise writes the merged record with its own next revision, expecting its own. On a conflict
+it reads its record again and merges again. After that every function of transitions.py works on it. An owner that lost
 stops without another step: giving its assignment back would be another end of the same epoch, and might win.
 
 *Layout.* In ``previous`` and ``story`` the side entries come first, sorted; then the own history in its own order, to
@@ -42,9 +42,9 @@ which the next step is appended. The own story begins with ``created``; the own 
 each ended epoch.
 
 *Limits.* A stop request that is made on a copy while the owner takes a step in its own store can lose: its story entry
-stays, the mark does not, and the exchange of records must make the request again (peers/lost_requests.py). Steps of a
-lying peer count like any other's: peers/trust.py decides whom to believe, and validation.py whether a record can be one
-at all.
+stays, the mark does not, and the exchange of records must make the request again (peers/record_decisions.py). Steps of
+a lying peer count like any other's: peers/trust.py decides whom to believe, and validation.py whether a record can be
+one at all.
 """
 
 from __future__ import annotations
@@ -199,21 +199,21 @@ def _by_time(run: Run) -> Rank:
 
 def _by_origin(run: Run) -> Rank:
     """Assignment by assignment, from the first. A history that continues where another ends is greater."""
-    kept = _times_kept(run)
-    grants = [(-one.assigned_at, one.device, kept[one.epoch]) for one in own_assignments(run)]
+    keeps = _times_kept(run)
+    grants = [(-one.assigned_at, one.device, keeps[one.epoch]) for one in own_assignments(run)]
     if run.status in OWNED:
-        grants.append((-(run.assigned_at or 0.0), run.device or "", kept[run.epoch]))
+        grants.append((-(run.assigned_at or 0.0), run.device or "", keeps[run.epoch]))
     return (("origin", tuple(grants)), ("free", run.status not in OWNED), *_by_end(run))
 
 
 def _times_kept(run: Run) -> Counter[int]:
     """How often its owner kept it, by epoch, counted from the end: the oldest entries may have been dropped."""
-    kept: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     epoch = run.epoch
     for entry in reversed(own_story(run)):
-        kept[epoch] += entry.what == KEPT
+        counts[epoch] += entry.what == KEPT
         epoch -= entry.what.startswith("assigning to ")
-    return kept
+    return counts
 
 
 def was_taken_away(mine: Run, theirs: Run) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asterism.core.plan.ready_queue import Lane
+from asterism.core.plan.task import Lane
 from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import OPEN, Session, election_ranks
 
@@ -77,12 +77,14 @@ DEFAULT_WEIGHTS = Weights()
 def score_parts(
     device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """The parts of the score, by the names of the weights."""
+    """The parts of the score, by the names of the weights. ``capability`` is the share that a device has of the wanted
+    capabilities, or of the needed ones if none are wanted: every candidate has all of the needed ones."""
+    asked = wants or needed_capabilities(lane)
     return {
         "load": weights.load * (1.0 - device.load),
         "connection": weights.connection * device.connection,
         "rank": weights.rank * device.rank,
-        "capability": weights.capability * _capability_share(device.can, wants or needed_capabilities(lane)),
+        "capability": weights.capability * (len(asked & device.can) / len(asked) if asked else 0.0),
     }
 
 
@@ -90,12 +92,6 @@ def score(
     device: Candidate, lane: Lane, weights: Weights = DEFAULT_WEIGHTS, wants: frozenset[str] = frozenset()
 ) -> float:
     return sum(score_parts(device, lane, weights, wants).values())
-
-
-def _capability_share(can: frozenset[str], asked: frozenset[str]) -> float:
-    """The share of ``asked`` that a device has. These are the wanted capabilities, or the needed ones if none are
-    wanted: every candidate has all of the needed ones."""
-    return len(asked & can) / len(asked) if asked else 0.0
 
 
 def highest_score(devices: Sequence[Candidate], lane: Lane) -> Candidate:
@@ -224,7 +220,7 @@ class Placer:
                 free.append(session)
         if not free:
             return Choice(None, _best_scores(scores), refused, tuple(busy), tuple(resting))
-        chosen = self._pick(self._preferred(free, workflow, near), workflow, scores)
+        chosen = free[0] if len(free) == 1 else self._pick(self._preferred(free, workflow, near), workflow, scores)
         return Choice(chosen.owner, _best_scores(scores, chosen.device), refused, tuple(busy), tuple(resting))
 
     def score_parts(self, session: Session, workflow: Workflow) -> dict[str, float]:
@@ -331,7 +327,7 @@ def _rule_names(run: Run, device_names: Mapping[str, Any]) -> dict[str, Any]:
 
 def _best_scores(scores: Mapping[str, float], chosen: str | None = None) -> Mapping[str, float]:
     """The best scores, and that of the chosen device: a strategy may not choose by score."""
-    kept: Iterable[tuple[str, float]] = scores.items()
+    shown: Iterable[tuple[str, float]] = scores.items()
     if len(scores) > MAX_SCORES:
-        kept = heapq.nsmallest(MAX_SCORES, kept, key=lambda one: (one[0] != chosen, -one[1]))
-    return {name: round(one, 2) for name, one in kept}
+        shown = heapq.nsmallest(MAX_SCORES, shown, key=lambda one: (one[0] != chosen, -one[1]))
+    return {name: round(one, 2) for name, one in shown}

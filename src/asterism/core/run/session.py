@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import Owner
 
 OPEN, REPLACED, ENDED, ABROAD = "open", "replaced", "ended", "abroad"
@@ -87,10 +88,8 @@ class Session:
     def reachable(self, now: float) -> bool:
         """Whether its last heartbeat is recent. A peer's session with a heartbeat in the future is not reachable: the
         store's clock was set back since."""
-        return self.state in REACHABLE_STATES and now - self.beat_at <= self.timeout and not self._in_the_future(now)
-
-    def _in_the_future(self, now: float) -> bool:
-        return self.state == ABROAD and self.beat_at > now + 60.0
+        in_the_future = self.state == ABROAD and self.beat_at > now + 60.0
+        return self.state in REACHABLE_STATES and now - self.beat_at <= self.timeout and not in_the_future
 
     def changed(self, **changes: Any) -> Session:
         return replace(self, **changes, revision=self.revision + 1)
@@ -128,7 +127,6 @@ class Session:
 def election_ranks(sessions: Sequence[Session], coordinator: str | None) -> dict[str, float]:
     """The election rank of each device, 0 to 1: 1 for the coordinator, then falling linearly in the order of election,
     which is the order in which they joined. A device with two sessions counts once, by the later one."""
-    by_age = sorted(sessions, key=lambda session: session.joined_at)
-    joined = {session.device: session.joined_at for session in by_age}
-    order = sorted(joined, key=lambda device: (device != coordinator, joined[device], device))
-    return {device: 1.0 - place / len(order) for place, device in enumerate(order)}
+    joined = {session.device: session.joined_at for session in sorted(sessions, key=attrgetter("joined_at"))}
+    order = sorted((device != coordinator, joined_at, device) for device, joined_at in joined.items())
+    return {device: 1.0 - place / len(order) for place, (_, _, device) in enumerate(order)}

@@ -17,7 +17,7 @@ from typing import Any
 
 from asterism.core.errors import Fenced, truncate
 from asterism.core.history import Entry
-from asterism.core.plan.task import NOTHING
+from asterism.core.json_values import NOTHING
 from asterism.core.run.run import (
     ASSIGNED,
     BLANK,
@@ -31,8 +31,6 @@ from asterism.core.run.run import (
     Owner,
     Progress,
     Run,
-)
-from asterism.core.run.status_changes import (
     change_status,
     grant_to,
     mark_cancelled,
@@ -77,23 +75,25 @@ def create(
     if keep not in KEEP_RULES:
         raise ValueError(f"keep is one of {', '.join(KEEP_RULES)}, not {keep!r}")
     why = f"by {by}, a retry of {retry_of}" if retry_of is not None else f"by {by}"
-    return BLANK.changed(
-        id=run_id,
-        workflow=workflow.name,
-        version=workflow.version,
-        created_at=now,
-        created_by=by,
-        input=given,
-        key=key,
-        series=series,
-        priority=workflow.priority if priority is None else priority,
-        pinned=workflow.device if device is None else device,
-        retry_of=retry_of,
-        keep=keep,
-        timeout=workflow.timeout,
-        waiting_since=now,
-        held=series is not None,
-        story=(Entry(now, "created", None, why),),
+    return BLANK.with_changes(
+        {
+            "id": run_id,
+            "workflow": workflow.name,
+            "version": workflow.version,
+            "created_at": now,
+            "created_by": by,
+            "input": given,
+            "key": key,
+            "series": series,
+            "priority": workflow.priority if priority is None else priority,
+            "pinned": workflow.device if device is None else device,
+            "retry_of": retry_of,
+            "keep": keep,
+            "timeout": workflow.timeout,
+            "waiting_since": now,
+            "held": series is not None,
+            "story": (Entry(now, "created", None, why),),
+        }
     )
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from asterism.core.errors import InvalidTask, InvalidWorkflow, safe_repr
-from asterism.core.json_values import plain_json
-from asterism.core.plan.task import ACTIONS, NOTHING, Task, capabilities, import_path
+from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
+from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.plan.task import ACTIONS, Task, capabilities, import_path
 from asterism.core.run.placement import STRATEGIES
 
 
@@ -67,18 +67,19 @@ class Workflow:
         problems = _problems(self)
         wants = capabilities(self.wants)
         if wants is None:
-            problems.append(f"wants is a list of strings, not {safe_repr(self.wants)}")
+            problems.append(FieldProblem("wants", f"wants is a list of strings, not {safe_repr(self.wants)}"))
         else:
             object.__setattr__(self, "wants", wants)
         try:  # what a workflow executes obeys the rules of a task
             action = Task("it", **{name: getattr(self, name) for name in _ACTION})
         except InvalidTask as error:
-            problems.append(str(error).removeprefix("task 'it': "))
+            problems += error.problems
         else:
             for name in _ACTION:
                 object.__setattr__(self, name, getattr(action, name))
         if problems:
-            raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {'; '.join(problems)}", problems)
+            texts = "; ".join(problem.text for problem in problems)
+            raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {texts}", problems)
 
     def delay(self, tries: int) -> float:
         """The delay before the next attempt, after ``tries`` attempts: it doubles."""
@@ -151,43 +152,44 @@ SHORTEST_HEARTBEAT = 0.1
 """The shortest heartbeat interval, in seconds: the store receives the heartbeats of all devices."""
 
 
-def _problems(flow: Workflow) -> list[str]:
+def _problems(flow: Workflow) -> list[FieldProblem]:
     """The problems of the fields that only a workflow has."""
-    problems = []
+    problems: list[FieldProblem] = []
     if not isinstance(flow.name, str) or not 0 < len(flow.name) <= LONGEST_NAME or not flow.name.isprintable():
-        problems.append(
-            f"the name is a non-empty string of at most {LONGEST_NAME} characters, without control characters"
-        )
+        problem = f"the name is a non-empty string of at most {LONGEST_NAME} characters, without control characters"
+        problems.append(FieldProblem("name", problem))
     if all(getattr(flow, name) is None for name in ACTIONS):
-        problems.append(f"it executes nothing: give one of {', '.join(ACTIONS)}")
+        problems.append(FieldProblem("", f"it executes nothing: give one of {', '.join(ACTIONS)}"))
     for name in _SECONDS:
         if not _is_seconds(getattr(flow, name)) and not (name == "limit" and flow.limit is None):
-            problems.append(f"{name} is a number of seconds above 0, at most {MAX_NUMBER:,}")
+            problems.append(FieldProblem(name, f"{name} is a number of seconds above 0, at most {MAX_NUMBER:,}"))
     for name in ("backoff", "backoff_most"):
         if not _is_seconds(getattr(flow, name), or_none=True):
-            problems.append(f"{name} is a number of seconds, 0 or more, at most {MAX_NUMBER:,}")
+            problems.append(FieldProblem(name, f"{name} is a number of seconds, 0 or more, at most {MAX_NUMBER:,}"))
     for name in _COUNTS:
         value = getattr(flow, name)
         if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-            problems.append(f"{name} is a whole number, 0 or more, at most {MAX_NUMBER:,}")
+            problems.append(FieldProblem(name, f"{name} is a whole number, 0 or more, at most {MAX_NUMBER:,}"))
     if type(flow.priority) is not int or abs(flow.priority) > 1_000_000:
-        problems.append("priority is a whole number between -1,000,000 and 1,000,000")
+        problems.append(FieldProblem("priority", "priority is a whole number between -1,000,000 and 1,000,000"))
     for name in ("requires", "prefers"):
         text = getattr(flow, name)
         if text is not None and (not isinstance(text, str) or not text.strip()):
-            problems.append(f"{name} is an expression over a device's profile, not {safe_repr(text)}")
+            problems.append(
+                FieldProblem(name, f"{name} is an expression over a device's profile, not {safe_repr(text)}")
+            )
     if not isinstance(flow.strategy, str) or flow.strategy not in STRATEGIES:
-        problems.append(f"strategy is one of {', '.join(STRATEGIES)}, not {safe_repr(flow.strategy)}")
+        problems.append(
+            FieldProblem("strategy", f"strategy is one of {', '.join(STRATEGIES)}, not {safe_repr(flow.strategy)}")
+        )
     for name in ("orchestration", "preemptible"):
         if not isinstance(getattr(flow, name), bool):
-            problems.append(f"{name} is true or false")
+            problems.append(FieldProblem(name, f"{name} is true or false"))
     if _is_seconds(flow.heartbeat) and flow.heartbeat < SHORTEST_HEARTBEAT:
-        problems.append(f"heartbeat is at least {SHORTEST_HEARTBEAT:g} s")
+        problems.append(FieldProblem("heartbeat", f"heartbeat is at least {SHORTEST_HEARTBEAT:g} s"))
     if _is_seconds(flow.timeout) and _is_seconds(flow.heartbeat) and flow.timeout < 2 * flow.heartbeat:
-        problems.append(
-            f"timeout ({flow.timeout:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s), "
-            "because one heartbeat may be late"
-        )
+        limits = f"timeout ({flow.timeout:g} s) must be at least twice heartbeat ({flow.heartbeat:g} s)"
+        problems.append(FieldProblem("timeout", f"{limits}, because one heartbeat may be late"))
     return problems
 
 

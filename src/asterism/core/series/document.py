@@ -146,10 +146,10 @@ def parse_text(text: str, name: str) -> Any:
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a duplicate key: readers would differ about its value."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key occurs twice")
-    return found
+    return fields
 
 
 def is_issue(value: object) -> bool:

@@ -101,11 +101,11 @@ class Series:
             return self
         return self._activated(self.queue[0], now, claim, None, by)
 
-    def enqueue(self, found: Iterable[tuple[Item, int]], now: float) -> Series:
-        """Append the items of ``found`` that are not in the series. They are pairs (item, micro number) and go in the
+    def enqueue(self, items: Iterable[tuple[Item, int]], now: float) -> Series:
+        """Append the items that are not in the series. They are pairs (item, micro number) and go in the
         order of their micro numbers."""
         known = {self.active, *self.queue}
-        ordered = [item for item, micro in sorted(found, key=lambda one: _order(one[0], one[1]))]
+        ordered = [item for item, micro in sorted(items, key=lambda one: _order(one[0], one[1]))]
         new = tuple(item for item in dict.fromkeys(ordered) if item not in known)
         return self._changed(now, queue=(*self.queue, *new)) if new else self
 
@@ -280,21 +280,21 @@ class Series:
         active."""
         last = cls._last_of(earlier, name)
         try:
-            found = cls.from_text(text, name)
-            return found if text is not None else found.counted_from(last.revision)
+            series = cls.from_text(text, name)
+            return series if text is not None else series.counted_from(last.revision)
         except UnreadableSeries:
-            found = cls._remains_of(text, name)
-        return found.counted_from(last.revision).active_since(last.active, last.since)
+            series = cls._remains_of(text, name)
+        return series.counted_from(last.revision).active_since(last.active, last.since)
 
     @classmethod
     def _last_of(cls, earlier: Iterable[str], name: str) -> Series:
         """The last readable state, with its revision increased by one for each unreadable state after it."""
         for place, text in enumerate(earlier):
             try:
-                found = cls.from_text(text, name)
+                series = cls.from_text(text, name)
             except UnreadableSeries:
                 continue
-            return found.counted_from(found.revision + place)
+            return series.counted_from(series.revision + place)
         return cls(name)
 
     @classmethod
@@ -303,8 +303,8 @@ class Series:
             data = json.loads(text or "", object_pairs_hook=_first_of_each)
         except (ValueError, RecursionError):
             data = None
-        found = data if isinstance(data, dict) else {}
-        active, paused, revision = (found.get(key) for key in ("active_issue", "paused", "revision"))
+        fields = data if isinstance(data, dict) else {}
+        active, paused, revision = (fields.get(key) for key in ("active_issue", "paused", "revision"))
         return cls(
             name,
             active=active if is_issue(active) else None,

@@ -2,28 +2,22 @@
 
 ========================  ==============================================================================================
 ``agent``                 ``DeviceAgent``: joins, works until it is drained, leaves; wires the parts below
-``membership``            the session of the device in the store: join, replace, drain, leave
-``host``                  the machine: its identity, and the lock on the device's name
-``profile``               what the machine measures of itself
-``acceptance``            which runs the device accepts at the moment: its own rules, rest, draining
+``membership``            the session of the device in the store: join, replace, drain, leave; the lock on its name
+``acceptance``            which runs the device accepts now (its own rules, rest, draining), and its measured profile
 ``health``                the circuit breaker: a failing device takes no more work
 ``lease``                 until when the device is certain of its runs, and how often it must renew
-``heartbeat``             renews the lease, reports progress, obeys the store, stops what outlives the lease
+``heartbeat``             renews the lease, reports progress, follows the store's reply, stops what outlives the lease
 ``claimer``               finds runs: claims assigned ones, takes offered ones, starts those created in its process
 ``worker``                holds runs, executes them, hands them back
-``held_run``              one held run
-``completion``            the steps that begin and end a run, and one commit for ends that come up together
+``completion``            a held run, the steps that begin and end it, one commit for ends that come up together
 ``executor``              executes a run as a command, a request or a function, judged by the device policy
 ``functions``             Python functions, in threads or on the event loop
 ``run_inputs``            inputs and secrets of a run, filled into the terms of its workflow
-``device_requests``       HTTP requests, judged by the device policy
-``output``                the tail and the progress of a running command
-``process_records``       which processes a device has started, for the time after a crash
-``orphan_processes``      kills what a crashed device left running
+``process_records``       which processes a device has started; kills what a crashed device left running
 ========================  ==============================================================================================
 
-``Lease`` is passed to claimer, worker and heartbeat; none of them reaches through another for it. The claimer sets
-``Worker.on_free`` and the heartbeat ``Worker.on_report``; all other calls go from the agent downwards.
+``Lease`` is passed to claimer, worker and heartbeat; none of them reaches through another for it. ``Worker.connect``
+names what the worker calls above it, in the claimer and the heartbeat; all other calls go from the agent downwards.
 
 Two clocks, never mixed: the store judges with its own clock when it last heard of a device; the device measures its
 lease with its own, from before it sent the last accepted heartbeat. A process that was frozen asks the lease again

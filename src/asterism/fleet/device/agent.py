@@ -16,20 +16,18 @@ from dataclasses import replace as replaced
 from typing import Any
 
 from asterism.base import expressions
-from asterism.base.ids import new_id
+from asterism.base.clock import new_id
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
-from asterism.fleet.device.acceptance import Acceptance
+from asterism.fleet.device.acceptance import Acceptance, measure
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.executor import DeviceExecutor, Executor
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.heartbeat import Heartbeat
-from asterism.fleet.device.host import LocalHost
 from asterism.fleet.device.lease import Lease
-from asterism.fleet.device.membership import DeviceHost, join, leave, mark_draining, store_identity
-from asterism.fleet.device.profile import measure
+from asterism.fleet.device.membership import DeviceHost, LocalHost, join, leave, mark_draining, store_identity
 from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import DevicePolicy
@@ -58,7 +56,7 @@ class DeviceAgent:
     ``grace``          how long work has to stop before it is killed
     ``monitor_every``  interval of its passes as coordinator; None if it never stands for election
     ``lease``          how long an election lasts; that of the fleet's settings if left out
-    ``replace``        take the name from another living device
+    ``replace``        take the name from another device that is alive
     ``host``           the machine it runs on, if it is not this one
     ``measure``        returns its profile
     """
@@ -137,6 +135,7 @@ class DeviceAgent:
             measure=self._profile,
             on_draining=self.draining.set,
         )
+        self.worker.connect(on_free=self.claimer.look_if_free, on_report=self.heartbeat.report_soon)
 
     @property
     def session(self) -> Session:
@@ -146,7 +145,7 @@ class DeviceAgent:
     def session(self, session: Session) -> None:
         self.acceptance.session = session
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- from joining to leaving ---------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work impossible,
@@ -200,7 +199,7 @@ class DeviceAgent:
                 await self._leave()
 
     async def _stop(self, heartbeat: Sequence[asyncio.Task[None]], others: Sequence[asyncio.Task[None]]) -> bool:
-        """Take nothing more and stop all executions; heartbeats go on until then. Returns whether all have stopped."""
+        """Take nothing more and stop all executions, with heartbeats until then. Returns whether all have stopped."""
         try:
             try:
                 await _cancel(others)
@@ -271,7 +270,7 @@ class DeviceAgent:
     def _profile(self) -> dict[str, Any]:
         """Measure the profile for a heartbeat, and act on it: rest, or take work again."""
         rested = self.acceptance.resting
-        profile = self.acceptance.measure(self.health.suspended, len(self.worker))
+        profile = self.acceptance.measure(self.health.suspended, len(self.worker.held))
         self.claimer.forget_judgements()
         resting = self.acceptance.resting
         if resting is not None:

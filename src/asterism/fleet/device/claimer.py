@@ -1,12 +1,12 @@
 """The claimer of a device: claims runs that are assigned to it, and takes runs that no device has.
 
-A device comes by a run in three ways. The coordinator assigns it one, which it claims or declines. It takes one that is
-offered to all, while it has room. Or a program in its own process creates one, which then starts here in the same
+A device gets runs in three ways. The coordinator assigns a run to it, which it claims or declines. It takes a run that
+is offered to all, while it has room. Or a program in its own process creates a run, which starts here in the same
 commit (``reserve``, ``accept``, ``begin``: the ``InProcessDevice`` of a fleet).
 
 Before it takes an offered run, the device judges it: it reads the workflow and asks its executor, which knows the
 device policy. Reading and judging happen on the event loop; inside the transaction of the store the claimer only looks
-up what it has found out before.
+up earlier judgements.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from operator import attrgetter
 from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
-from asterism.base.httpx_loader import load_httpx
+from asterism.base.http_requests import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.acceptance import LOOK_INTERVAL, Acceptance
-from asterism.fleet.device.executor import RunWork
+from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.health import DeviceHealth
-from asterism.fleet.device.held_run import preemption_order
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.worker import PREEMPTED, Worker
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_blobs import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import OFFERED, Query, TakeRequest, for_device
 from asterism.store.store_errors import StoreUnavailable
@@ -37,7 +36,7 @@ from asterism.store.store_errors import StoreUnavailable
 log = logging.getLogger("asterism.device")
 
 ROUNDS = 4
-"""How often one look asks the store again because it met workflows that it did not know."""
+"""How often one look asks the store again after it read workflows that it did not know."""
 
 SAME_TIME = 0.01
 """Takes within this many seconds share one timestamp, so that most of their record is equal."""
@@ -47,11 +46,11 @@ JUDGED_AHEAD = 16
 
 
 class _Enough(Exception):
-    """So much has to be read or judged first that the store need not look further."""
+    """Ends the search of the store: enough runs have to be read or judged first."""
 
 
 class _Unseen(NamedTuple):
-    """What a look met that must be read (``kinds``) or judged (``runs``) before it can be taken."""
+    """What must be read (``kinds``) or judged (``runs``) before it can be taken."""
 
     kinds: set[tuple[str, int]]
     runs: list[tuple[Run, Workflow]]
@@ -77,7 +76,6 @@ class Claimer:
         self.settled = asyncio.Event()
         """Set while no request is open whose answer may bring a run."""
         self.settled.set()
-        worker.on_free = self._look_if_free
 
     # -- when to look ------------------------------------------------------------------------------------------------
 
@@ -91,7 +89,7 @@ class Claimer:
         """Look again, whether or not there is new work."""
         self._wake.set()
 
-    def _look_if_free(self) -> None:
+    def look_if_free(self) -> None:
         """There may be room again. That is no reason to look if nothing waits here and the store has no more."""
         if self._wake.is_set():
             return
@@ -134,7 +132,8 @@ class Claimer:
         if self.worker.has_waiting:
             await self.worker.start_waiting()
         if self._acceptance.takes_offers:
-            await self._health.retry(self.worker, self.worker.executor.probe)
+            if not self._health.well:
+                await self._health.retry(self.worker, self.worker.executor.probe)
             await self._take_offered()
             if self.worker.has_waiting:
                 await self.worker.start_waiting()
@@ -150,13 +149,6 @@ class Claimer:
         self._unable.clear()
         self._able.clear()
         self._cleared.clear()
-
-    def _objection(self, run: Run, flow: Workflow) -> str | None:
-        """What the executor, with the device policy, says against this very run. An input that is stored as a blob is
-        judged just before the execution."""
-        if blob_of(run.input) is not None:
-            return self.worker.executor.objection(flow)
-        return self.worker.executor.check(RunWork(run, flow, run.input, _ignore, _ignore))
 
     async def _learn(self, unknown: set[tuple[str, int]]) -> None:
         """Read workflows, and find out which of them the device can execute."""
@@ -176,7 +168,7 @@ class Claimer:
     async def _judge(self, run: Run, flow: Workflow) -> None:
         """Whether a run would be executed here. If not, the refusal is written into the run, without a grant: the store
         does not offer it to this device again in this round, and the record shows why."""
-        why = self._objection(run, flow)
+        why = self.worker.executor.check(flow, run.input)
         if why is None:
             self._cleared.add(run.id)
             return
@@ -189,16 +181,18 @@ class Claimer:
 
     async def _look_at_own(self) -> None:
         """Claim what is assigned to us, and stop what a person asks us to stop."""
-        found = await self.fleet.store.find(Query(session=self.worker.owner.session))
-        for run in found:
-            held = self.worker.get(run.id)
+        own = await self.fleet.store.find(Query(session=self.worker.owner.session))
+        for run in own:
+            held = self.worker.held.get(run.id)
             if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
                 self.worker.stop(held, run.stop_request)
-        assigned = [run for run in found if run.status is ASSIGNED]
-        assigned.sort(key=lambda run: (-run.priority, run.created_at, run.id))
+        assigned = [run for run in own if run.status is ASSIGNED]
+        assigned.sort(key=attrgetter("queue_order"))
         remembered = self.fleet.workflows.remembered
         kinds = {(run.workflow, run.version) for run in assigned}
-        await self._learn({kind for kind in kinds if (flow := remembered(*kind)) is None or flow.http is not None})
+        unknown = {kind for kind in kinds if (flow := remembered(*kind)) is None or flow.http is not None}
+        if unknown:
+            await self._learn(unknown)
         flows = [remembered(run.workflow, run.version) for run in assigned]
         claims = [self._claim(run, flow) for run, flow in zip(assigned, flows, strict=True) if flow is not None]
         for outcome in await asyncio.gather(*claims, return_exceptions=True):  # all have ended when this returns
@@ -206,16 +200,15 @@ class Claimer:
                 raise outcome
 
     async def _claim(self, run: Run, flow: Workflow) -> None:
-        if self.worker.knows(run.id, run.epoch) or self.worker.get(run.id) is not None:
+        if run.id in self.worker.held or self.worker.knows(run.id, run.epoch):
             return
         if not self._lease.require(flow):
             return  # the heartbeat that is due now brings us back here
-        why = self._acceptance.refusal_reason(run, flow) or self._objection(run, flow)
+        why = self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input)
         for_now = self._acceptance.resting is not None
         asked = self.fleet.clock.time()
-        starts = self.worker.reserve_slot(run.id)
-        full = not starts and not self.worker.reserve_backlog(run.id)
-        if why is None and full:
+        starts = self.worker.reserve(run.id, starts=True)
+        if not starts and not self.worker.reserve(run.id, starts=False) and why is None:
             why, for_now = "it is full", True
         grant = run.grant
         assert grant is not None
@@ -276,7 +269,7 @@ class Claimer:
         if self.worker.room <= 0:
             await self._preempt()
         if self.worker.has_waiting:
-            self.worker.preempt_for_waiting()
+            self._preempt_for_waiting()
 
     async def _see(self, unseen: _Unseen) -> None:
         await self._learn(unseen.kinds)
@@ -302,7 +295,7 @@ class Claimer:
                     raise _Enough  # the whole queue may be of that kind
                 unseen.kinds.add(kind)
                 return None
-            if worker.get(run.id) is not None or (starts >= free and worker.waited_in_vain(run.id)):
+            if run.id in worker.held or (starts >= free and worker.waited_in_vain(run.id)):
                 return None
             now = self.fleet.store.clock()
             if acceptance.leaves_to_others(run, flow, now) or acceptance.refusal_reason(run, flow):
@@ -342,15 +335,27 @@ class Claimer:
             victims = [held for held in going if not held.started or held.workflow.preemptible]
             if not victims or self.worker.room < 0:
                 return  # no run may go, or one is going already
-            victim = min(victims, key=preemption_order)
+            victim = min(victims, key=_preemption_order)
             taken, unseen = await self._take(0, 1, victim.run.priority)
             if taken:
-                if self.worker.room < 0 and self.worker.get(victim.run.id) is victim:
+                if self.worker.room < 0 and self.worker.held.get(victim.run.id) is victim:
                     self.worker.stop(victim, PREEMPTED)
                 return
             if not unseen:
                 return
             await self._see(unseen)
+
+    def _preempt_for_waiting(self) -> None:
+        """Stop the least urgent execution that may be preempted, if a more urgent held run waits for its slot."""
+        if self.worker.free_slots > 0:
+            return
+        waiting = [held.run.priority for held in self.worker if not held.started and held.stopping is None]
+        working = [held for held in self.worker if held.started]
+        if not waiting or any(held.stopping is not None or (held.ending and not held.slot_freed) for held in working):
+            return  # nothing waits, or a slot is about to be free
+        victims = [held for held in working if held.workflow.preemptible and held.run.priority < max(waiting)]
+        if victims:
+            self.worker.stop(min(victims, key=_preemption_order), PREEMPTED)
 
     # -- runs created in this process --------------------------------------------------------------------------------
 
@@ -359,8 +364,8 @@ class Claimer:
         if not self._lease.is_fresh(flow):
             self._lease.require(flow)
             return False
-        refused = self._acceptance.refusal_reason(run, flow) or self._objection(run, flow)
-        if refused is not None or not self.worker.reserve_slot(run.id):
+        refused = self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input)
+        if refused is not None or not self.worker.reserve(run.id, starts=True):
             return False
         self._count_request(1)
         return True
@@ -381,8 +386,9 @@ class Claimer:
         self.worker.receive(run, flow, asked)
 
     def holds(self, run_id: str) -> bool:
-        return self.worker.get(run_id) is not None
+        return run_id in self.worker.held
 
 
-def _ignore(_: object) -> None:
-    """For the reports of an execution that does not happen."""
+def _preemption_order(held: HeldRun) -> tuple[int, bool, float]:
+    """Sort key: the least urgent first; among equals what has not begun, then the most recent."""
+    return (held.run.priority, held.started, -held.since)

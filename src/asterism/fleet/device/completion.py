@@ -1,6 +1,7 @@
-"""How executions begin and end: the steps of their runs, and one commit for simultaneous ends.
+"""The runs that a device holds: the steps that begin and end them, and one commit for simultaneous ends.
 
-A ``Step`` of the ledger takes the run as it is stored to what it becomes. ``clock`` is always the store's.
+``HeldRun`` is what the device knows of a run while it holds it. A ``Step`` of the ledger takes the run as it is stored
+to what it becomes. ``clock`` is always the store's.
 
 ``CompletionBatch`` writes ends that come up together in one commit. A commit is all or nothing, so after a failed one
 nothing is known of any of its ends: each is then written alone, through the ledger, which finds out whether it was
@@ -12,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, PROCESSING, Owner, Progress, Run
+from asterism.core.run.run import COMPLETED, PROCESSING, Grant, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
-from asterism.store.protocol import PutRun
+from asterism.store.protocol import ProgressReport, PutRun
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
@@ -32,56 +33,88 @@ LARGEST_BATCH = 100
 StoreClock = Callable[[], float]
 
 
+@dataclass(slots=True, eq=False)
+class HeldRun:
+    """A run that the device has claimed.
+
+    ``since``       when it was received, by the device's own clock
+    ``on_report``   called when there is new progress or output to report
+    ``started``     whether its execution has begun; if not, it waits for a slot
+    ``stopping``    why its execution is being stopped
+    ``ending``      whether the execution is over and only the write of its end is missing
+    ``slot_freed``  whether its slot was given away before the end was written
+    ``lost``        whether the device gave the run up, so that there is no result
+    ``changed``     whether ``progress`` or ``tail`` is newer than the last report
+    """
+
+    run: Run
+    grant: Grant
+    workflow: Workflow
+    since: float
+    on_report: Callable[[], None]
+    started: bool
+    progress: Progress | None
+    tail: str = ""
+    changed: bool = False
+    stopping: str | None = None
+    ending: bool = False
+    slot_freed: bool = False
+    lost: bool = False
+    task: asyncio.Task[None] | None = None
+
+    def report(self) -> ProgressReport:
+        return ProgressReport(self.run.id, self.grant.epoch, self.progress, self.tail)
+
+    def set_progress(self, progress: Progress) -> None:
+        self.progress, self.changed = progress, True
+        self.on_report()
+
+    def set_output(self, tail: str) -> None:
+        self.tail, self.changed = tail, True
+        self.on_report()
+
+
 # -- steps -------------------------------------------------------------------------------------------------------------
+# With all but the last two parameters bound (functools.partial), each of these is a Step of the ledger.
 
 
-def started(held: HeldRun, clock: StoreClock) -> Step:
-    def step(run: Run, _: Workflow) -> Run:
-        if run.status is PROCESSING and run.grant == held.grant:
-            return run  # our own earlier write, whose answer was lost
-        return transitions.start(run, held.grant, clock())
-
-    return step
+def started(held: HeldRun, clock: StoreClock, run: Run, _: Workflow) -> Run:
+    if run.status is PROCESSING and run.grant == held.grant:
+        return run  # our own earlier write, whose answer was lost
+    return transitions.start(run, held.grant, clock())
 
 
-def completed(held: HeldRun, output: Any, clock: StoreClock) -> Step:
-    def step(run: Run, _: Workflow) -> Run:
-        run = run if held.progress is None else _with_progress(run, held)
-        return transitions.complete(run, held.grant, output, clock())
-
-    return step
+def completed(held: HeldRun, output: Any, clock: StoreClock, run: Run, _: Workflow) -> Run:
+    run = run if held.progress is None else _with_progress(run, held)
+    return transitions.complete(run, held.grant, output, clock())
 
 
-def failed(held: HeldRun, error: str, clock: StoreClock, *, final: bool = False) -> Step:
+def failed(held: HeldRun, error: str, clock: StoreClock, run: Run, flow: Workflow, *, final: bool = False) -> Run:
     """``final`` means that the work is not tried again."""
-    return lambda run, flow: transitions.fail(_with_progress(run, held), held.grant, error, flow, clock(), final=final)
+    return transitions.fail(_with_progress(run, held), held.grant, error, flow, clock(), final=final)
 
 
-def declined(held: HeldRun, reason: str, clock: StoreClock) -> Step:
+def declined(held: HeldRun, reason: str, clock: StoreClock, run: Run, _: Workflow) -> Run:
     """Nothing was executed."""
-    return lambda run, _: transitions.decline(run, held.grant, reason, clock())
+    return transitions.decline(run, held.grant, reason, clock())
 
 
-def broken_off(held: HeldRun, error: str, clock: StoreClock) -> Step:
-    """The device could not go on, through no fault of the work."""
-    return lambda run, flow: transitions.abandon(_with_progress(run, held), held.grant, error, flow, clock())
+def broken_off(held: HeldRun, error: str, clock: StoreClock, run: Run, flow: Workflow) -> Run:
+    """The device could not continue, through no fault of the work."""
+    return transitions.abandon(_with_progress(run, held), held.grant, error, flow, clock())
 
 
-def released(held: HeldRun, reason: str, detail: str, clock: StoreClock) -> Step:
-    return lambda run, _: transitions.release(run, held.grant, reason, detail, clock(), held.progress)
+def released(held: HeldRun, reason: str, detail: str, clock: StoreClock, run: Run, _: Workflow) -> Run:
+    return transitions.release(run, held.grant, reason, detail, clock(), held.progress)
 
 
-def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: StoreClock) -> Step:
+def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: StoreClock, run: Run, flow: Workflow) -> Run:
     """The store believes that the owner holds the run, and the owner does not hold it any more."""
-
-    def step(run: Run, flow: Workflow) -> Run:
-        if run.session != owner.session or run.epoch != epoch:
-            return run
-        assert run.grant is not None
-        kept = run if progress is None else run.changed(progress=progress)
-        return transitions.abandon(kept, run.grant, f"{owner.device} had to stop it", flow, clock())
-
-    return step
+    if run.session != owner.session or run.epoch != epoch:
+        return run
+    assert run.grant is not None
+    run_so_far = run if progress is None else run.changed(progress=progress)
+    return transitions.abandon(run_so_far, run.grant, f"{owner.device} had to stop it", flow, clock())
 
 
 def _with_progress(run: Run, held: HeldRun) -> Run:
@@ -122,7 +155,7 @@ class CompletionBatch:
         """Write the end with all others that come up before the event loop is free again; the task that writes them
         becomes the task of the held run. Returns False if the end has consequences and must be written alone."""
         run = held.run
-        if run.series is not None or self._fleet.waiters.consumer(run.id) is not None:
+        if run.series is not None or run.id in self._fleet.waiters.consumers:
             return False
         try:
             after = step(run, held.workflow)

@@ -21,36 +21,54 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base import task_inputs
-from asterism.base.extras import install_hint
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
-from asterism.base.task_inputs import LONGEST_VARIABLE, ResolvedInputs
+from asterism.base.startup import install_hint
+from asterism.base.task_inputs import ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.device_requests import request
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
-from asterism.fleet.device.output import TAIL, OutputWatcher
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
-from asterism.fleet.device.run_inputs import bare, fill, is_secret, request_terms, secrets_of, stands_for_itself
+from asterism.fleet.device.run_inputs import (
+    INPUT_FILE_ADVICE,
+    Command,
+    bare,
+    command_of,
+    fill,
+    is_secret,
+    judge_command,
+    request_terms,
+    secrets_of,
+    stands_for_itself,
+)
+from asterism.fleet.ledger import blob_of
+from asterism.fleet.policy.judged_requests import request
 from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 
 log = logging.getLogger("asterism.device")
 
-
 PROBE_TIMEOUT = 30.0
 """How long an empty command may take, in seconds."""
+
+TAIL = 8 * 1024
+"""How much of the output is shown while a command runs, in bytes."""
+
+LOOK_INTERVAL = 0.25
+"""How often new output and progress are passed on, in seconds."""
+
+_PROGRESS = re.compile(rb"\s*([0-9]{1,15})(?:\s*/\s*([0-9]{1,15}))?\s*")
 
 
 class LimitReached(AsterismError, TimeoutError):
@@ -69,23 +87,15 @@ class RunWork(NamedTuple):
     """How long the run is certainly this device's, in seconds from now."""
 
 
-@dataclass(frozen=True)
-class _Command:
-    argv: list[str]
-    executable: str | None
-    environment: dict[str, str]
-    cwd: str | None
-
-
 class Executor(Protocol):
     """What executes the runs of a device; see DeviceExecutor."""
 
     def objection(self, workflow: Workflow) -> str | None:
         """Why the device never executes a workflow; None if it does."""
 
-    def check(self, work: RunWork) -> str | None:
-        """Why the device does not execute this very run; None if it does. Starts and changes nothing, and may be called
-        in any thread."""
+    def check(self, workflow: Workflow, given: Any) -> str | None:
+        """Why the device does not execute a run with this input; None if it does. An input that is stored as a blob is
+        judged just before the execution. Starts and changes nothing, and may be called in any thread."""
 
     def judges_each(self, workflow: Workflow, given: Any) -> bool:
         """Whether ``check`` may refuse a run with this input although ``objection`` does not refuse its workflow. May
@@ -98,8 +108,8 @@ class Executor(Protocol):
         """Do what a device does for any run, without one. Raises DeviceTrouble if it cannot."""
 
     def allow(self, run_id: str, seconds: float) -> None:
-        """The lease on a run was renewed: its execution may go on for so many seconds, even if this process is frozen
-        meanwhile."""
+        """The lease on a run was renewed: its execution may continue for so many seconds, even while this process is
+        frozen."""
 
     def close(self) -> None: ...
 
@@ -136,18 +146,19 @@ class DeviceExecutor:
             return f"HTTP requests need httpx on this device: {install_hint('http')}"
         return self.policy.objection(workflow)
 
-    def check(self, work: RunWork) -> str | None:
+    def check(self, workflow: Workflow, given: Any) -> str | None:
         """Judges the run with its input filled in. An error that would be a failure of the work is not an objection."""
-        if self.policy.everything and work.workflow.call is not None and stands_for_itself(work.workflow, work.given):
+        constant = stands_for_itself(workflow, given)
+        if self.policy.everything and workflow.call is not None and constant:
             return None  # the usual case, on the hot path of every run
-        why = self.objection(work.workflow)
-        if why is not None:
+        why = self.objection(workflow)
+        if why is not None or blob_of(given) is not None:
             return why
         try:
-            with self._mask(work, stands_for_itself(work.workflow, work.given)) as mask:
+            with self._mask(workflow, given, constant) as mask:
                 if not self.policy.everything:
-                    self._judge_early(work)
-                self._judge(work, fill(work.workflow, work.given, mask))
+                    self._judge_early(workflow, given)
+                self._judge(workflow, fill(workflow, given, mask))
         except (PolicyForbids, DeviceUnavailable) as error:
             return str(error)
         except Exception:
@@ -158,25 +169,23 @@ class DeviceExecutor:
         """A function with an input of constants is judged by its workflow alone."""
         return workflow.call is None or not stands_for_itself(workflow, given)
 
-    def _judge_early(self, work: RunWork) -> None:
+    def _judge_early(self, flow: Workflow, given: Any) -> None:
         """Judge all that is known before an expression of the work is evaluated. Raises PolicyForbids, and
         DeviceUnavailable for what this device does not have."""
-        flow = work.workflow
         why = self.policy.objection(flow)
         if why is not None:
             raise PolicyForbids(why)
-        if not isinstance(work.given, Mapping):
+        if not isinstance(given, Mapping):
             return  # fails before anything is evaluated
-        known = bare(work.given)
+        known = bare(given)
         if flow.http is not None:
             if not _names_a_secret(flow.http["url"], known):  # such an address is judged once it is filled in
                 self.policy.url(task_inputs.fill_template(flow.http["url"], known, task_inputs.url_quoted))
         elif flow.argv is not None and not _names_a_secret(flow.argv[0], known):
             self.policy.command(task_inputs.fill_template(flow.argv[0], known))
 
-    def _judge(self, work: RunWork, resolved: ResolvedInputs) -> None:
+    def _judge(self, flow: Workflow, resolved: ResolvedInputs) -> None:
         """Raises PolicyForbids, and DeviceUnavailable for what this device does not have."""
-        flow = work.workflow
         self.policy.workflow(flow.name)
         if flow.http is not None:
             terms = request_terms(flow, resolved)
@@ -185,12 +194,7 @@ class DeviceExecutor:
         elif flow.call is not None:
             self.policy.call(flow.call)
         else:
-            argv, program = self._argv(flow, resolved)
-            self.policy.variables(resolved.environment)
-            self.policy.directory(flow.cwd)
-            self._check_inputs(flow, resolved)
-            if program is None:
-                _check_command(argv[0], {**os.environ, **resolved.environment})
+            judge_command(flow, resolved, self.policy)
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
@@ -202,9 +206,9 @@ class DeviceExecutor:
         When cancelled, the process group of a command gets SIGTERM, then SIGKILL after the grace period, or at once if
         cancelled again."""
         constant = stands_for_itself(work.workflow, work.given)
-        with self._mask(work, constant) as mask:
+        with self._mask(work.workflow, work.given, constant) as mask:
             if not self.policy.everything:
-                self._judge_early(work)
+                self._judge_early(work.workflow, work.given)
             if constant:
                 resolved = ResolvedInputs(dict(work.given), {}, mask)
             else:
@@ -214,11 +218,11 @@ class DeviceExecutor:
             value = await (self._begin(work, resolved) if limit is None else self._within(limit, work, resolved))
             return _sendable(value)
 
-    def _mask(self, work: RunWork, constant: bool) -> Mask:
+    def _mask(self, flow: Workflow, given: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
-        refers = not constant or work.workflow.http is not None
-        names = secrets_of(work.workflow, work.given, self.policy) if refers else frozenset()
+        refers = not constant or flow.http is not None
+        names = secrets_of(flow, given, self.policy) if refers else frozenset()
         if new := names - self._secrets_read:
             self._secrets_read |= new
             self._warn_of_short_secrets(new)
@@ -245,7 +249,7 @@ class DeviceExecutor:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
         with own_part("its command could not be prepared", EXHAUSTED):
-            command = self._command(work, resolved)
+            command = command_of(work.run, work.workflow, resolved, self.policy, self._records.marks())
         return await self._run(work, command, resolved)
 
     async def probe(self) -> None:
@@ -267,67 +271,7 @@ class DeviceExecutor:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def _argv(self, flow: Workflow, resolved: ResolvedInputs) -> tuple[list[str], str | None]:
-        """The words of a command, and the file to execute if the device policy chose it."""
-        if flow.shell is not None:
-            self.policy.shell()
-            return ["/bin/sh", "-c", flow.shell], None
-        assert flow.argv is not None
-        argv = [task_inputs.fill_template(word, resolved.inputs) for word in flow.argv]
-        program = self.policy.command(argv[0])
-        return (argv, None) if program is None else ([program.name, *argv[1:]], program.file)
-
-    def _command(self, work: RunWork, resolved: ResolvedInputs) -> _Command:
-        argv, executable = self._argv(work.workflow, resolved)
-        environment = self._environment(work, resolved)
-        _check_words(argv, environment)
-        if executable is None:
-            _check_command(argv[0], environment)
-        return _Command(argv, executable, environment, self.policy.directory(work.workflow.cwd))
-
-    def _environment(self, work: RunWork, resolved: ResolvedInputs) -> dict[str, str]:
-        run, last = work.run, work.run.progress
-        own = {
-            **self._records.marks(),
-            "ASTERISM_RUN": run.id,
-            "ASTERISM_EPOCH": str(run.epoch),
-            "ASTERISM_STEP": "" if last is None else str(last.step),
-            "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
-        }
-        device = {name: value for name, value in os.environ.items() if self.policy.passes(name)}
-        self.policy.variables(resolved.environment)
-        self._check_inputs(work.workflow, resolved)
-        bare = dict(task_inputs.bare_variables(resolved.inputs, partial(self._wants, work.workflow)))
-        return {
-            **bare,
-            **device,
-            **resolved.environment,
-            **dict(task_inputs.prefixed_variables(resolved.inputs)),
-            **own,
-        }
-
-    def _wants(self, workflow: Workflow, name: str) -> bool:
-        """Whether an input becomes a variable under its bare name: the device policy lists it, or allows everything and
-        the shell line mentions it."""
-        if not self.policy.everything:
-            return self.policy.may_be_given(name)
-        return workflow.shell is not None and task_inputs.mentions_name(workflow.shell, name)
-
-    def _check_inputs(self, workflow: Workflow, resolved: ResolvedInputs) -> None:
-        """Refuse a shell line that uses the variable of an input which cannot be set: the device policy does not list
-        it, or the device has a variable of that name, which no run replaces."""
-        line = workflow.shell or ""
-        task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
-        for name in resolved.inputs:
-            if task_inputs.refers_to_variable(line, name) and name not in resolved.environment:
-                self.policy.counts_on(name)
-                if name in os.environ and self.policy.passes(name):
-                    raise DeviceUnavailable(
-                        f"this device has a variable {name!r} of its own, which an input does not replace; "
-                        f"{task_inputs.variable_advice(name)}"
-                    )
-
-    async def _run(self, work: RunWork, command: _Command, resolved: ResolvedInputs) -> Any:
+    async def _run(self, work: RunWork, command: Command, resolved: ResolvedInputs) -> Any:
         mask = resolved.mask
         with self._run_files(work.given, command.cwd) as (progress, files, in_child):
             watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress)
@@ -343,12 +287,14 @@ class DeviceExecutor:
                     lease=work.lease,
                 )
             except CommandFailed as error:
-                said, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT
-                said = mask.tail(said, cut=cut or len(said) < len(error.output))
-                failed = CommandFailed(error.code, said[-TAIL:])
+                tail, cut = error.output[-2 * TAIL :], max(watcher.heard.values()) > OUTPUT_LIMIT
+                tail = mask.tail(tail, cut=cut or len(tail) < len(error.output))
+                failed = CommandFailed(error.code, tail[-TAIL:])
             except OSError as error:
                 if error.errno == errno.E2BIG:
-                    raise AsterismError(f"the words and variables of the command are too long; {_INSTEAD}") from None
+                    raise AsterismError(
+                        f"the words and variables of the command are too long; {INPUT_FILE_ADVICE}"
+                    ) from None
                 raise
             except subprocess.SubprocessError:  # the child checked its directory before it became the command
                 raise AsterismError("the command was not started: its directory was replaced") from None
@@ -374,25 +320,6 @@ class DeviceExecutor:
             yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
 
 
-_INSTEAD = "let it read its input from the file $ASTERISM_INPUT"
-
-
-def _check_words(argv: list[str], environment: Mapping[str, str]) -> None:
-    """Refuse what the operating system refuses, with a clearer message."""
-    named = {f"word {index} of the command": word for index, word in enumerate(argv, 1)}
-    for what, text in {**named, **{f"the variable {name}": value for name, value in environment.items()}}.items():
-        if "\0" in text:
-            raise AsterismError(f"{what} has a NUL character, which no command can get")
-        if len(text) * 4 > LONGEST_VARIABLE and len(text.encode(errors="replace")) > LONGEST_VARIABLE:
-            raise AsterismError(f"{what} has more than {LONGEST_VARIABLE:,} bytes; {_INSTEAD}")
-
-
-def _check_command(word: str, environment: Mapping[str, str]) -> None:
-    """Raises DeviceUnavailable for a command that is not on the PATH: another device may have it."""
-    if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
-        raise DeviceUnavailable(f"there is no command {word!r} on this device")
-
-
 def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
     return any(is_secret(given.get(name)) for name in task_inputs.names_in(text))
 
@@ -412,3 +339,89 @@ def _sendable(value: Any) -> Any:
     except ValueError as error:  # half of a surrogate pair, or a number with more digits than Python prints
         raise NotJson(f"the result cannot be written as JSON: {error}") from None
     return value
+
+
+# -- output of a command -----------------------------------------------------------------------------------------------
+
+
+class OutputWatcher:
+    """Passes new output and progress to ``on_output`` and ``on_progress``, a few times a second and when it is
+    closed."""
+
+    def __init__(
+        self,
+        progress: Path,
+        mask: Mask,
+        on_output: Callable[[str], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._progress, self._mask = progress, mask
+        self._on_output, self._on_progress = on_output, on_progress
+        self._received = bytearray()
+        self.heard = {1: 0, 2: 0}
+        """How many bytes came out of each pipe."""
+        self._new = False
+        self._last: Progress | None = None
+        self._seen: tuple[int, int, int] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
+
+    def hear(self, pipe: int, data: bytes) -> None:
+        self.heard[pipe] += len(data)
+        self._new = True
+        self._received += data
+        enough = TAIL + self._mask.longest
+        if len(self._received) > 4 * enough:
+            del self._received[:-enough]
+
+    def _look(self, *, growing: bool = True) -> None:
+        progress = self._read_progress()
+        if progress is not None and progress != self._last:
+            self._last = progress
+            self._on_progress(progress)
+        if self._new:
+            self._new = False
+            self._on_output(self._tail(growing))
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._look(growing=False)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
+        self._look()
+
+    def _tail(self, growing: bool) -> str:
+        tail = bytes(self._received[-(TAIL + self._mask.longest) :])
+        cut = len(tail) < sum(self.heard.values())
+        text = self._mask.tail(tail.decode(errors="replace"), cut=cut, growing=growing)
+        end = text.encode(errors="replace")[-TAIL:]
+        return end.decode(errors="ignore")  # leaves out a character that was cut in two
+
+    def _read_progress(self) -> Progress | None:
+        """The last line of the file that is not blank. A file that is not a regular one is ignored."""
+        try:
+            file = os.open(self._progress, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            status = os.fstat(file)
+            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+            if seen == self._seen or not stat.S_ISREG(status.st_mode):
+                return None
+            self._seen = seen
+            lines = os.pread(file, 4096, max(0, status.st_size - 4096)).splitlines()
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        for line in reversed(lines):
+            if line.strip():
+                return progress_of(line)
+        return None
+
+
+def progress_of(line: bytes) -> Progress | None:
+    """Parse ``3/10`` or ``3``."""
+    numbers = _PROGRESS.fullmatch(line)
+    return None if numbers is None else Progress(int(numbers[1]), None if numbers[2] is None else int(numbers[2]))

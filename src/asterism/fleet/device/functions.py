@@ -2,7 +2,7 @@
 
 A function with a parameter ``run`` gets a ``CurrentRun``, with which it reports progress. A thread cannot be stopped:
 when a run is taken away, ``run.stopping`` becomes true and ``run.report`` raises, and after the grace period the
-function is left to itself. Its result does not count any more, but it goes on until it ends or the process does. Work
+function is left to itself. Its result does not count any more, but it runs until it ends or the process does. Work
 that must be stopped for certain belongs into a command.
 """
 
@@ -46,13 +46,17 @@ class CurrentRun:
         self, run: Run, on_progress: Callable[[Progress], None], expired: Callable[[], bool] | None = None
     ) -> None:
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
-        self.attempt = attempt_of(run)
+        self._run = run
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._stopped = False
         self._over = False
         self.expired = expired
+
+    @property
+    def attempt(self) -> int:
+        return attempt_of(self._run)
 
     @property
     def stopping(self) -> bool:
@@ -100,7 +104,7 @@ def attempts_of(run: Run) -> int:
 
 
 class FunctionRunner:
-    """Calls functions for one device. ``lingering`` counts those that go on although their runs were taken away."""
+    """Calls functions for one device. ``lingering`` counts those that still run although their runs were taken away."""
 
     def __init__(self, policy: DevicePolicy, grace: float) -> None:
         self._policy, self._grace = policy, grace
@@ -109,7 +113,7 @@ class FunctionRunner:
 
     async def call(self, call: Callable[..., Any] | str, given: Mapping[str, Any], current: CurrentRun) -> Any:
         """Call a function and return its value. When cancelled, wait until the function has ended: no other device may
-        begin the run while it goes on. When cancelled again, let go of a thread: the run is lost, or the device is
+        begin the run while it executes. When cancelled again, let go of a thread: the run is lost, or the device is
         ending."""
         try:
             if isinstance(call, str):
@@ -136,7 +140,7 @@ class FunctionRunner:
             current.over()
 
     async def _watch(self, work: Coroutine[Any, Any, Any], current: CurrentRun) -> Any:
-        """Wait for work that may go on although it was asked to stop."""
+        """Wait for work that may continue although it was asked to stop."""
         job = asyncio.create_task(work)
         try:
             return await asyncio.shield(job)
@@ -168,7 +172,7 @@ class FunctionRunner:
         self.lingering -= 1
 
     async def _function(self, call: str) -> tuple[Callable[..., Any], function_calls.Signature]:
-        self._policy.call(call)  # before the import, which executes the module
+        """Import a function. The device policy has judged its path before, since an import executes the module."""
         loaded: Coroutine[Any, Any, Callable[..., Any]] | None = None
         if call.partition(":")[0] not in sys.modules:  # an import may take seconds: not on the event loop
             loaded = function_calls.call_in_thread(function_calls.load_function, {"path": call})

@@ -16,7 +16,7 @@ from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.held_run import HeldRun
+from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.policy import PolicyForbids
 from asterism.store.protocol import Notice, Query
@@ -44,6 +44,11 @@ class DeviceHealth:
         self._task: asyncio.Task[None] | None = None  # while a follow-up runs
 
     @property
+    def well(self) -> bool:
+        """Whether nothing speaks against the device: it takes as many runs as it has room for."""
+        return self._breaker is CLOSED
+
+    @property
     def suspended(self) -> str | None:
         """Why the device takes no work; None if it takes work, even if only one run as a trial."""
         return None if self._breaker.closed or self._on_trial else self._breaker.why
@@ -56,17 +61,15 @@ class DeviceHealth:
     def allowance(self, held: Iterable[HeldRun]) -> int | None:
         """How many more runs the device may take; None for as many as there is room for."""
         retry_at = self._breaker.retry_at
-        if retry_at is None:  # the usual case, on the hot path of every run
+        if retry_at is None:
             return None
         if not self._on_trial:
             return 0
-        return self._breaker.allowance(self._fleet.clock.time(), sum(one.since >= retry_at for one in held))
+        return self._breaker.allowance(self._fleet.clock.time(), sum(run.since >= retry_at for run in held))
 
     def record_end(self, workflow: Workflow, seconds: float, error: Exception | None) -> None:
         """An execution has ended by itself after so many seconds. A run that was declined, or lost because the device
         was frozen, says nothing about its health."""
-        if error is None and self._breaker is CLOSED:  # the usual case, on the hot path of every run
-            return
         if isinstance(error, PolicyForbids | DeviceUnavailable | LeaseExpired):
             return
         before, now = self._breaker, self._fleet.clock.time()
@@ -101,7 +104,7 @@ class DeviceHealth:
         if now < retry_at:
             return
         if self._on_trial:
-            if any(one.started and one.since >= retry_at and now - one.since >= QUICK_FAILURE_SECONDS for one in held):
+            if any(run.started and run.since >= retry_at and now - run.since >= QUICK_FAILURE_SECONDS for run in held):
                 before, self._breaker = self._breaker, self._breaker.good()
                 self._follow(before)
             return

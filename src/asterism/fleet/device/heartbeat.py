@@ -18,7 +18,7 @@ from asterism.base.clock import Clock
 from asterism.base.error_log import RecurringError
 from asterism.core.run.run import ASSIGNED
 from asterism.fleet.device.claimer import Claimer
-from asterism.fleet.device.held_run import HeldRun
+from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.lease import Lease, margin
 from asterism.fleet.device.worker import FENCED, LOST, Worker
 from asterism.store.protocol import HeartbeatReply, Store
@@ -49,7 +49,6 @@ class Heartbeat:
         self.quality = 1.0
         """How well the store is reached, in 0…1."""
         self._report_timer: asyncio.TimerHandle | None = None
-        worker.on_report = self._report_soon
 
     # -- beating -----------------------------------------------------------------------------------------------------
 
@@ -84,8 +83,8 @@ class Heartbeat:
     def _interval(self) -> float:
         return self.lease.interval(*(held.workflow.heartbeat for held in self.worker))
 
-    def _report_soon(self) -> None:
-        """A run has something to report: beat soon, but not for every line."""
+    def report_soon(self) -> None:
+        """A run has something to report: send a heartbeat soon, but not for every line."""
         if self._report_timer is None:
             self._report_timer = asyncio.get_running_loop().call_later(REPORT_DELAY, self._report_now)
 
@@ -100,7 +99,7 @@ class Heartbeat:
             self._report_timer = None
 
     async def beat(self) -> bool:
-        """Send one heartbeat. Returns whether the store takes this session for alive. Raises StoreUnavailable."""
+        """Send one heartbeat. Returns whether the session is alive in the store. Raises StoreUnavailable."""
         sent = self.clock.time()
         if self._report_timer is not None:
             self._cancel_report_timer()
@@ -133,7 +132,7 @@ class Heartbeat:
         took = self.clock.time() - sent
         self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self._interval)
         with contextlib.suppress(StoreUnavailable):  # the next answer repeats what could not be done now
-            await self._obey(reply, sent)
+            await self._follow_reply(reply, sent)
         return True
 
     async def _check_store(self) -> bool:
@@ -143,7 +142,9 @@ class Heartbeat:
             raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
         return False
 
-    async def _obey(self, reply: HeartbeatReply, sent: float) -> None:
+    async def _follow_reply(self, reply: HeartbeatReply, sent: float) -> None:
+        """Stop what the store has taken away or asks to stop, and take up what it says is ours. Nothing here pauses:
+        the next heartbeat must not be late."""
         if reply.draining:
             self._on_draining()
         granted = {grant.run: grant for grant in reply.held}
@@ -153,13 +154,13 @@ class Heartbeat:
                 if grant.stop_request is not None:
                     self.worker.stop(held, grant.stop_request)
             elif held.since < sent and not held.ending:
-                # a run that came after the question cannot be in the answer; one that ends may be written already
+                # a run that came after the request cannot be in the reply; the end of another may be written already
                 log.warning("the store has taken the run away", extra={"run": held.run.id})
                 self.worker.stop(held, LOST)
         for grant in reply.held:
             if grant.status is ASSIGNED:
                 self.claimer.wake()
-            elif self.worker.get(grant.run) is None:
+            elif grant.run not in self.worker.held:
                 if self.worker.knows(grant.run, grant.epoch):
                     await self.worker.disown(grant.run, grant.epoch)
                 else:

@@ -20,7 +20,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 
 RENEWALS_REMEMBERED = 100
-"""How many renewals are remembered: the time of the one before, and when the answer arrived."""
+"""How many renewals are remembered: when the one before was sent, and when its own answer arrived."""
 
 INTERVAL_REMEMBERED = 120.0
 """How long the heartbeat interval of a workflow is kept after its last run, in seconds."""
@@ -53,12 +53,9 @@ class Lease:
     # -- how sure the device is of a run -----------------------------------------------------------------------------
 
     def remaining(self, run: Run) -> float:
-        """In how many seconds the device must have stopped work on a run, unless the lease is renewed before."""
+        """In how many seconds the device must have stopped work on a run, unless the lease is renewed before. While
+        this is positive, the run is certainly this device's."""
         return self.renewed_at + run.timeout - margin(run.timeout, self.grace) - self._clock.time()
-
-    def holds(self, run: Run) -> bool:
-        """Whether the run is certainly this device's now."""
-        return self._clock.time() < self.renewed_at + run.timeout - margin(run.timeout, self.grace)
 
     def unbroken(self, run: Run, since: float) -> bool:
         """Whether the store could not have taken a run away at any moment since then. It could if more than the run's

@@ -1,11 +1,17 @@
-"""Records of the processes that a device starts, to find them after its sudden death.
+"""Records of the processes that a device starts, and ``kill_orphans``, which ends what a dead session left.
 
 Every process that a device starts carries marks in its environment, and its process group is recorded in a file
 (``lives/SESSION/groups`` in the user's state directory) before the process becomes the user's program. Both name the
-agent by its process id and its start time, since process ids are reused. ``orphan_processes`` reads them.
+agent by its process id and its start time, since process ids are reused.
 
 The first line of the file is a JSON object that names the device and the agent. After it the child writes
 ``+ticket pid start-time``, and the agent ``-ticket`` when the child has ended.
+
+An orphan carries the marks of the same device, the same store, another session, and an agent that is not alive. It is
+found in the environment of every process of this user (on Linux), which also finds processes that have left their
+process group, and in the records of earlier sessions (on all systems), which also finds processes that have cleared
+their environment. No other process is touched: none of another user, of another device, of a session whose agent is
+alive, or in doubt. The records of another device's dead session are removed if none of its processes runs.
 """
 
 from __future__ import annotations
@@ -23,13 +29,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 PROC = Path("/proc")
 LARGEST = 1 << 16
 """The size of the file, in bytes, from which on the lines of ended processes are removed."""
+
+ROUNDS = 10
+"""How often to search again for processes that were started while others were being killed."""
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -43,16 +53,16 @@ def start_time(number: int, proc: Path = PROC) -> float | None:
     if proc.is_dir():
         stat = read_stat(number, proc)
         return None if stat is None or stat[0] in "ZX" else float(stat[19])
-    told = subprocess.run(
+    fields = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(number)],
         env={**os.environ, "LC_ALL": "C"},
         capture_output=True,
         text=True,
         check=False,
     ).stdout.split(None, 1)
-    if len(told) < 2 or told[0].startswith("Z"):
+    if len(fields) < 2 or fields[0].startswith("Z"):
         return None
-    return time.mktime(time.strptime(told[1].strip(), "%a %b %d %H:%M:%S %Y"))
+    return time.mktime(time.strptime(fields[1].strip(), "%a %b %d %H:%M:%S %Y"))
 
 
 def read_stat(number: int | str, proc: Path = PROC) -> list[str] | None:
@@ -65,8 +75,8 @@ def read_stat(number: int | str, proc: Path = PROC) -> list[str] | None:
 
 def is_same_process(number: int, noted: float, proc: Path = PROC) -> bool:
     """Whether a process is the recorded one. Where start times are in seconds, they may differ by two."""
-    found = start_time(number, proc)
-    return found is not None and abs(found - noted) <= (0.0 if proc.is_dir() else 2.0)
+    started = start_time(number, proc)
+    return started is not None and abs(started - noted) <= (0.0 if proc.is_dir() else 2.0)
 
 
 def boot_id(proc: Path = PROC) -> str:
@@ -218,13 +228,13 @@ class ProcessRecords:
 
     def _compact(self) -> None:
         """Remove the lines of ended processes. No child writes meanwhile: each has become its command before the event
-        loop goes on."""
+        loop continues."""
         os.lseek(self._groups, 0, os.SEEK_SET)
         with os.fdopen(os.dup(self._groups), "rb") as file:
             first, *lines = file.read().splitlines(keepends=True)
-        kept = [line for line in lines if line[:1] == b"+" and int(line[1:].split()[0]) in self._open]
+        still_open = [line for line in lines if line[:1] == b"+" and int(line[1:].split()[0]) in self._open]
         os.ftruncate(self._groups, 0)
-        os.write(self._groups, b"".join([first, *kept]))
+        os.write(self._groups, b"".join([first, *still_open]))
         self._written = 0
 
 
@@ -256,3 +266,144 @@ def _death_signal() -> Callable[[int, int], int] | None:
         prctl.argtypes, prctl.restype = (ctypes.c_int, ctypes.c_ulong), ctypes.c_int
         return prctl
     return None
+
+
+# -- orphans: what earlier sessions left running -----------------------------------------------------------------------
+
+
+def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user: int | None = None) -> list[int]:
+    """Kill what earlier sessions of this device left running, but nothing of the session ``alive``. Returns the killed
+    process groups, and the killed processes that had joined the group of another. Only the holder of the device's lock
+    (``membership.DeviceLock``) may call this."""
+    ended: set[int] = set()
+    for _ in range(ROUNDS):
+        orphans = dict(_marked(device, store_mark(store), alive, proc, os.getuid() if user is None else user))
+        new = _end(orphans, proc)
+        ended |= new
+        if not new:
+            break
+    for records, agent, running in _dead_records(proc):
+        ours = agent["device"] == device and agent["store"] in (store_mark(store), "") and agent["session"] != alive
+        if ours:
+            ended.update(filter(_kill_group, running))
+        if ours or (not running and _was_here(agent, proc)):
+            shutil.rmtree(records, ignore_errors=True)
+    return sorted(ended)
+
+
+def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Iterator[tuple[int, int]]:
+    """The processes with the marks of a dead session of this device, each with its group."""
+    namespace, spared = pid_namespace("self", proc), set(_ancestors(proc))
+    for entry in sorted(proc.glob("[0-9]*")):
+        number = int(entry.name)
+        if number in spared or _owner(entry) != user:
+            continue
+        marks = _environment(entry)
+        if (
+            marks.get("ASTERISM_DEVICE") == device
+            and pid_namespace(entry.name, proc) == namespace
+            and marks.get("ASTERISM_FLEET") in (store, "")
+            and marks.get("ASTERISM_SESSION") not in (None, alive)
+            and not _is_alive(marks.get("ASTERISM_AGENT", ""), proc)
+        ):
+            stat = read_stat(number, proc)
+            if stat is not None and stat[0] not in "ZX":
+                yield number, int(stat[2])
+
+
+def _end(orphans: Mapping[int, int], proc: Path) -> set[int]:
+    """Kill whole groups whose leader is among the processes or gone, and single processes of other groups."""
+    ended = set()
+    for number, group in orphans.items():
+        leader = read_stat(group, proc)
+        if group != os.getpgrp() and (group in orphans or leader is None or leader[0] in "ZX"):
+            if group not in ended and _kill_group(group):
+                ended.add(group)
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
+                ended.add(number)
+    return ended
+
+
+def _kill_group(group: int) -> bool:
+    if group <= 1 or group == os.getpgrp():
+        return False
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _ancestors(proc: Path) -> Iterator[int]:
+    """This process and its ancestors: a device may be started by a run of its own earlier session."""
+    number = os.getpid()
+    while number > 0:
+        yield number
+        stat = read_stat(number, proc)
+        number = int(stat[1]) if stat is not None else 0
+
+
+def _owner(entry: Path) -> int | None:
+    try:
+        return entry.stat().st_uid
+    except OSError:
+        return None
+
+
+def _environment(entry: Path) -> dict[str, str]:
+    try:
+        data = (entry / "environ").read_bytes()
+    except OSError:
+        return {}
+    if b"ASTERISM_DEVICE=" not in data:  # the usual case
+        return {}
+    lines = data.decode(errors="surrogateescape").split("\0")
+    return dict(line.split("=", 1) for line in lines if line.startswith("ASTERISM_") and "=" in line)
+
+
+def _is_alive(agent: str, proc: Path) -> bool:
+    """Whether the agent of these marks is alive; True in doubt."""
+    try:
+        number, noted = agent.split()
+        return is_same_process(int(number), float(noted), proc)
+    except ValueError:
+        return True
+
+
+def _dead_records(proc: Path) -> Iterator[tuple[Path, dict[str, Any], list[int]]]:
+    """The records of sessions on this machine whose agent is dead: their directory, the agent, and the process groups
+    that still run."""
+    host, now = socket.gethostname(), boot_id(proc)
+    for records in sorted((state_directory() / "lives").glob("*")):
+        try:
+            first, *lines = (records / "groups").read_text(errors="replace").split("\n")
+            agent = json.loads(first)
+            named = {"device", "session", "store"} <= agent.keys() and agent["host"] == host
+            before = agent["boot"] != now
+            dead = before or not is_same_process(int(agent["agent"]), float(agent["began"]), proc)
+            groups = [] if before else _open_groups(lines[:-1])
+            running = [group for group, started in groups if is_same_process(group, started, proc)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not a record of ours, or an incomplete one
+        if named and dead:
+            yield records, agent, running
+
+
+def _was_here(agent: Mapping[str, Any], proc: Path) -> bool:
+    """Whether an agent ran on this very machine and in this PID namespace: machines may share a home and a name."""
+    same_machine = agent["boot"] == boot_id(proc) or agent.get("machine") == machine_id() != ""
+    return same_machine and agent.get("space") == pid_namespace("self", proc)
+
+
+def _open_groups(lines: Sequence[str]) -> list[tuple[int, float]]:
+    """The recorded process groups that have not ended, each with the start time of its leader."""
+    groups: dict[str, tuple[int, float]] = {}
+    for line in lines:
+        ticket, *rest = line[1:].split()
+        if line[0] == "+" and len(rest) == 2:
+            groups[ticket] = (int(rest[0]), float(rest[1]))
+        else:
+            groups.pop(ticket, None)
+    return list(groups.values())

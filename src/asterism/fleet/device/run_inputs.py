@@ -1,4 +1,4 @@
-"""Fills references and secrets into the command, environment or request of a workflow.
+"""Inputs of a run: references and secrets, filled into the command, environment or request of its workflow.
 
 The input of a run is data. The one exception is ``{"secret": NAME}`` as the whole of a named value. A value that merely
 looks like that, such as the result of another task, is given as ``{"$literal": …}``. In ``env`` and ``http`` of the
@@ -10,14 +10,17 @@ later error message is masked.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from asterism.base import task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask, secret_names
-from asterism.base.task_inputs import MissingInput, ResolvedInputs
-from asterism.core.errors import DeviceUnavailable, safe_repr
+from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput, ResolvedInputs
+from asterism.core.errors import AsterismError, DeviceUnavailable, safe_repr
+from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.policy.policy import DevicePolicy
 
@@ -128,3 +131,113 @@ def _secret(name: Any, mask: Mask) -> str:
     if not isinstance(name, str) or name not in mask.values:
         raise MissingInput(f"the name of a secret must be text, not {safe_repr(name)}")
     return mask.values[name]
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+INPUT_FILE_ADVICE = "let it read its input from the file $ASTERISM_INPUT"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that the device policy allows. ``executable`` is the file to execute if the policy chose it."""
+
+    argv: list[str]
+    executable: str | None
+    environment: dict[str, str]
+    cwd: str | None
+
+
+def command_of(
+    run: Run, workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy, marks: Mapping[str, str]
+) -> Command:
+    """The command of a run; ``marks`` are the variables of every process of this device. Raises PolicyForbids, and
+    DeviceUnavailable for what this device does not have."""
+    argv, executable = _words(workflow, resolved, policy)
+    policy.variables(resolved.environment)
+    _check_variables(workflow, resolved, policy)
+    environment = _environment(run, workflow, resolved, policy, marks)
+    _check_sizes(argv, environment)
+    if executable is None:
+        _check_on_path(argv[0], environment)
+    return Command(argv, executable, environment, policy.directory(workflow.cwd))
+
+
+def judge_command(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -> None:
+    """Raises PolicyForbids, and DeviceUnavailable for what this device does not have."""
+    argv, executable = _words(workflow, resolved, policy)
+    policy.variables(resolved.environment)
+    policy.directory(workflow.cwd)
+    _check_variables(workflow, resolved, policy)
+    if executable is None:
+        _check_on_path(argv[0], {**os.environ, **resolved.environment})
+
+
+def _words(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -> tuple[list[str], str | None]:
+    """The words of a command, and the file to execute if the device policy chose it."""
+    if workflow.shell is not None:
+        policy.shell()
+        return ["/bin/sh", "-c", workflow.shell], None
+    assert workflow.argv is not None
+    argv = [task_inputs.fill_template(word, resolved.inputs) for word in workflow.argv]
+    program = policy.command(argv[0])
+    return (argv, None) if program is None else ([program.name, *argv[1:]], program.file)
+
+
+def _environment(
+    run: Run, workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy, marks: Mapping[str, str]
+) -> dict[str, str]:
+    last = run.progress
+    own = {
+        **marks,
+        "ASTERISM_RUN": run.id,
+        "ASTERISM_EPOCH": str(run.epoch),
+        "ASTERISM_STEP": "" if last is None else str(last.step),
+        "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
+    }
+
+    def is_bare(name: str) -> bool:
+        """Whether an input becomes a variable under its bare name: the device policy lists it, or allows everything and
+        the shell line mentions it."""
+        if not policy.everything:
+            return policy.may_be_given(name)
+        return workflow.shell is not None and task_inputs.mentions_name(workflow.shell, name)
+
+    return {
+        **dict(task_inputs.bare_variables(resolved.inputs, is_bare)),
+        **{name: value for name, value in os.environ.items() if policy.passes(name)},
+        **resolved.environment,
+        **dict(task_inputs.prefixed_variables(resolved.inputs)),
+        **own,
+    }
+
+
+def _check_variables(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -> None:
+    """Refuse a shell line that uses the variable of an input which cannot be set: the device policy does not list it,
+    or the device has a variable of that name, which no run replaces."""
+    line = workflow.shell or ""
+    task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
+    for name in resolved.inputs:
+        if task_inputs.refers_to_variable(line, name) and name not in resolved.environment:
+            policy.counts_on(name)
+            if name in os.environ and policy.passes(name):
+                raise DeviceUnavailable(
+                    f"this device has a variable {name!r} of its own, which an input does not replace; "
+                    f"{task_inputs.variable_advice(name)}"
+                )
+
+
+def _check_sizes(argv: list[str], environment: Mapping[str, str]) -> None:
+    """Refuse what the operating system refuses, with a clearer message."""
+    named = {f"word {index} of the command": word for index, word in enumerate(argv, 1)}
+    for what, text in {**named, **{f"the variable {name}": value for name, value in environment.items()}}.items():
+        if "\0" in text:
+            raise AsterismError(f"{what} has a NUL character, which no command can get")
+        if len(text) * 4 > LONGEST_VARIABLE and len(text.encode(errors="replace")) > LONGEST_VARIABLE:
+            raise AsterismError(f"{what} has more than {LONGEST_VARIABLE:,} bytes; {INPUT_FILE_ADVICE}")
+
+
+def _check_on_path(word: str, environment: Mapping[str, str]) -> None:
+    """Raises DeviceUnavailable for a command that is not on the PATH: another device may have it."""
+    if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
+        raise DeviceUnavailable(f"there is no command {word!r} on this device")

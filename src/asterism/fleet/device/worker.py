@@ -9,27 +9,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
 from asterism.core.json_values import plain_json
-from asterism.core.run.run import COMPLETED, Owner, Run
+from asterism.core.run.run import COMPLETED, Grant, Owner, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device import completion
-from asterism.fleet.device.completion import CompletionBatch, End, completed, failed
+from asterism.fleet.device.completion import CompletionBatch, End, HeldRun
 from asterism.fleet.device.executor import Executor, RunWork
 from asterism.fleet.device.health import DeviceHealth
-from asterism.fleet.device.held_run import HeldRun, RecentSet, preemption_order
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Step, UnknownRun
+from asterism.fleet.ledger import Step, UnknownRun, blob_of, is_small
 from asterism.fleet.policy.policy import PolicyForbids
-from asterism.fleet.run_blobs import blob_of, is_small
 from asterism.fleet.waiters import Consumer
+from asterism.store.optimistic_update import IMMEDIATE_RETRIES
 from asterism.store.protocol import Notice, PutRun
-from asterism.store.store_errors import StoreError, StoreUnavailable
+from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.device")
 
@@ -49,8 +50,7 @@ RESULT_RETRY = 1.0
 
 
 class Worker:
-    """``on_free`` is called whenever there may be room again (the claimer sets it), ``on_report`` when an execution has
-    progress or output to report (the heartbeat sets it)."""
+    """``held`` are the runs that the device holds, by id. ``connect`` names what is called when something changes."""
 
     def __init__(
         self,
@@ -67,33 +67,34 @@ class Worker:
         self.fleet, self.owner, self.executor = fleet, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
         self._lease, self._health = lease, health
-        self.on_free: Callable[[], None] = _ignore
-        self.on_report: Callable[[], None] = _ignore
+        self.connect(on_free=lambda: None, on_report=lambda: None)
         self._batch = CompletionBatch(fleet, self._written, self._write_alone, lambda end: self._leave(end.held))
         self.occupied = asyncio.Event()
-        self._held: dict[str, HeldRun] = {}
-        self._past_grants = RecentSet(GRANTS_REMEMBERED)
+        self.held: dict[str, HeldRun] = {}
+        self._past_grants: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         self._reserved: dict[str, bool] = {}  # runs that are coming, and whether they will execute at once
         self._starting = 0  # how many of them will
-        self._waited_in_vain = RecentSet(GRANTS_REMEMBERED)  # ids of runs
+        self._waited_in_vain: OrderedDict[str, None] = OrderedDict()  # ids of runs
         self._busy = 0  # held runs that execute
         self._freed = 0  # held runs whose slot was freed before their end is written
         self._closed = False
 
+    def connect(self, *, on_free: Callable[[], None], on_report: Callable[[], None]) -> None:
+        """``on_free`` is called whenever there may be room again, ``on_report`` when an execution has progress or
+        output to report."""
+        self._on_free, self._on_report = on_free, on_report
+
     # -- what is held ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[HeldRun]:
-        return iter(list(self._held.values()))
+        return iter(list(self.held.values()))
 
     def __len__(self) -> int:
-        return len(self._held)
-
-    def get(self, run_id: str) -> HeldRun | None:
-        return self._held.get(run_id)
+        return len(self.held)
 
     def knows(self, run_id: str, epoch: int) -> bool:
         """Whether this grant is held or was held."""
-        held = self._held.get(run_id)
+        held = self.held.get(run_id)
         if held is not None and held.grant.epoch == epoch:
             return True
         return (run_id, self.owner.session, epoch) in self._past_grants
@@ -101,7 +102,7 @@ class Worker:
     @property
     def has_waiting(self) -> bool:
         """Whether a held run does not execute yet."""
-        return len(self._held) > self._busy + self._freed
+        return len(self.held) > self._busy + self._freed
 
     @property
     def free_slots(self) -> int:
@@ -111,27 +112,24 @@ class Worker:
     @property
     def room(self) -> int:
         """How many more runs can be held. A negative number says how many are too many, and have to go."""
-        room = self.slots + self.backlog - len(self._held) + self._freed - len(self._reserved)
-        allowance = self._health.allowance(self._held.values())
+        room = self.slots + self.backlog - len(self.held) + self._freed - len(self._reserved)
+        if self._health.well:  # the usual case, on the hot path of every run
+            return room
+        allowance = self._health.allowance(self.held.values())
         return room if allowance is None else min(room, self.free_slots, max(0, allowance - len(self._reserved)))
 
     @property
     def suspended(self) -> bool:
         """Whether the device takes no run for now, whatever room there is."""
-        return self._health.allowance(self._held.values()) == 0
+        return not self._health.well and self._health.allowance(self.held.values()) == 0
 
-    def reserve_slot(self, run_id: str) -> bool:
-        """Keep a slot for a run that is coming. Returns False if none is free."""
-        return self.free_slots > 0 and self.room > 0 and self._reserve(run_id, True)
-
-    def reserve_backlog(self, run_id: str) -> bool:
-        """Keep a place in the backlog for a run that is coming. Returns False if there is no room."""
-        return self.room > 0 and self._reserve(run_id, False)
-
-    def _reserve(self, run_id: str, starts: bool) -> bool:
-        self.unreserve(run_id)
+    def reserve(self, run_id: str, *, starts: bool) -> bool:
+        """Keep a slot for a run that is coming and starts at once, or a place in the backlog. Returns False if there is
+        none."""
+        if self.room <= 0 or (starts and self.free_slots <= 0):
+            return False
+        self._starting += starts - self._reserved.get(run_id, False)
         self._reserved[run_id] = starts
-        self._starting += starts
         return True
 
     def unreserve(self, run_id: str) -> None:
@@ -143,16 +141,18 @@ class Worker:
         """Take a run whose grant to this device is committed. It begins if it has been started, else it waits for a
         slot. ``asked`` is when the device asked for it, by its own clock: the answer may have taken long, and the store
         may have taken the grant away since."""
-        grant = (run.id, self.owner.session, run.epoch)
+        grant = Grant(run.id, self.owner.session, run.epoch)
         if self._closed or run.session != self.owner.session or grant in self._past_grants:
             return
-        if run.id in self._held:  # this grant, or an earlier one that has not left: the heartbeat brings it again
+        if run.id in self.held:  # this grant, or an earlier one that has not left: the heartbeat brings it again
             return
-        if not self._lease.holds(run) or not self._lease.unbroken(run, asked):
+        if self._lease.remaining(run) <= 0.0 or not self._lease.unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
-        held = self._held[run.id] = HeldRun(run, workflow, self.fleet.clock.time(), self.on_report)
+        started, now = run.started_at is not None, self.fleet.clock.time()
+        held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress)
+        self.held[run.id] = held
         self.occupied.set()
-        if held.started:
+        if started:
             self._begin(held)
 
     def _begin(self, held: HeldRun) -> None:
@@ -166,30 +166,33 @@ class Worker:
 
     async def start_waiting(self) -> None:
         """Start the held runs that wait, the most urgent first, while there are free slots."""
-        waiting = [held for held in self._held.values() if not held.started and held.stopping is None]
-        waiting.sort(key=lambda held: (-held.run.priority, held.run.created_at, held.run.id))
+        waiting = [held for held in self.held.values() if not held.started and held.stopping is None]
+        waiting.sort(key=attrgetter("run.queue_order"))
         for held in waiting:
             if self.free_slots <= 0 or self._closed:
                 return
-            if held.stopping is None and self._held.get(held.run.id) is held:
-                self._reserve(held.run.id, True)
+            if held.stopping is None and self.held.get(held.run.id) is held:
+                self._reserved[held.run.id] = True
+                self._starting += 1
                 try:
                     await self._start(held)
                 except StoreUnavailable:
-                    return  # the next look tries again, and the heartbeat tells what became of it
+                    return  # the next look tries again, and the heartbeat says whether it was written
                 finally:
                     self.unreserve(held.run.id)
 
     async def _start(self, held: HeldRun) -> None:
         try:
-            held.run = await self.fleet.ledger.change(held.run, completion.started(held, self.fleet.store.clock))
+            held.run = await self.fleet.ledger.change(
+                held.run, partial(completion.started, held, self.fleet.store.clock)
+            )
         except RunRefused as refusal:
             log.info("lost before it began: %s", refusal.why, extra={"run": held.run.id})
             if held.stopping is None:
                 self._leave(held)
             return
-        still_held = self._held.get(held.run.id) is held and held.stopping is None and not self._closed
-        if still_held and self._lease.holds(held.run):
+        still_held = self.held.get(held.run.id) is held and held.stopping is None and not self._closed
+        if still_held and self._lease.remaining(held.run) > 0.0:
             self._begin(held)
 
     # -- executions --------------------------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ class Worker:
             if step is None:
                 await self._hand_back(held)
             else:
-                batched = len(self._held) > 1 and self._batch.add(held, step)
+                batched = len(self.held) > 1 and self._batch.add(held, step)
                 if not batched:
                     await self._write_end(held, step)
         finally:
@@ -222,17 +225,17 @@ class Worker:
         except StoreUnavailable as error:
             return self._broken_off(held, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
         except (StoreError, ValueError) as error:
-            return failed(held, f"its input could not be read: {error}", clock, final=True)
-        if not self._lease.holds(run):  # this process was frozen since the run came: another device may have it
+            return partial(completion.failed, held, f"its input could not be read: {error}", clock, final=True)
+        lease = self._lease.remaining(run)
+        if lease <= 0.0:  # this process was frozen since the run came: another device may have it
             held.stopping = held.stopping or FENCED
             return None
         began = self.fleet.clock.time()
         try:
-            lease = self._lease.remaining(run)
             work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease)
             value = plain_json(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
-            if not self._lease.holds(run):  # its guard may have ended it while this process was frozen
+            if self._lease.remaining(run) <= 0.0:  # its guard may have ended it while this process was frozen
                 held.stopping = held.stopping or FENCED
             if held.stopping is not None:
                 return None
@@ -241,11 +244,14 @@ class Worker:
                 return self._broken_off(held, took, error)
             self._health.record_end(held.workflow, took, error)
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
-                return completion.declined(held, str(error), clock)
-            return failed(held, str(RecordedError.of(error)), clock)
-        self._health.record_end(held.workflow, self.fleet.clock.time() - began, None)
+                return partial(completion.declined, held, str(error), clock)
+            return partial(completion.failed, held, str(RecordedError.of(error)), clock)
+        if not self._health.well:
+            self._health.record_end(held.workflow, self.fleet.clock.time() - began, None)
         held.ending = True
-        return completed(held, value, clock) if is_small(value) else await self._completed_with_blob(held, value)
+        if is_small(value):
+            return partial(completion.completed, held, value, clock)
+        return await self._completed_with_blob(held, value)
 
     async def _completed_with_blob(self, held: HeldRun, value: Any) -> Step:
         """Store a value that may be large, for as long as it takes."""
@@ -257,16 +263,16 @@ class Worker:
                 log.warning("%s could not be stored: %s", what, error, extra={"run": held.run.id})
                 await self.fleet.clock.sleep(RESULT_RETRY)
             except (AsterismError, ValueError) as error:
-                return failed(held, str(RecordedError.of(error)), self.fleet.store.clock)
+                return partial(completion.failed, held, str(RecordedError.of(error)), self.fleet.store.clock)
             else:
-                return completed(held, output, self.fleet.store.clock)
+                return partial(completion.completed, held, output, self.fleet.store.clock)
 
     def _broken_off(self, held: HeldRun, seconds: float, error: DeviceTrouble) -> Step:
         """The device could not do its own part: the run is lost, and the work has not failed."""
         log.warning("given up: %s", error, extra={"run": held.run.id})
         self._health.record_end(held.workflow, seconds, error)
         held.lost = True
-        return completion.broken_off(held, f"{self.owner.device}: {error}", self.fleet.store.clock)
+        return partial(completion.broken_off, held, f"{self.owner.device}: {error}", self.fleet.store.clock)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
@@ -285,14 +291,14 @@ class Worker:
 
     async def _write_end(self, held: HeldRun, step: Step, *, result: bool = True, tried: Run | None = None) -> None:
         """Write the end of a run, for as long as it takes to know that it is written. Nothing is executed any more, so
-        it does no harm to go on after the lease has run out: the store then refuses it. ``tried`` is what may have been
-        written already."""
+        it does no harm to continue after the lease has expired: the store then refuses it. ``tried`` is what may have
+        been written already."""
         held.ending = True
         try:
             if tried is not None:
                 await self.fleet.ledger.change(tried.id, step, patience=NO_LIMIT, tried=tried)
                 return
-            consume = self.fleet.waiters.consumer(held.run.id) if result else None
+            consume = self.fleet.waiters.consumers.get(held.run.id) if result else None
             if consume is None or not await self._consumed(held, step, consume):
                 await self.fleet.ledger.change(held.run, step, patience=NO_LIMIT)
         except Fenced as refusal:
@@ -307,9 +313,8 @@ class Worker:
             log.error("the store does not accept the end of a run: %s", error, extra={"run": held.run.id})
         except ValueError as error:  # the run would be executed again and again otherwise
             log.error("the end of a run cannot be stored: %s", error, extra={"run": held.run.id})
-            await self._write_end(
-                held, failed(held, "what came of it cannot be kept", self.fleet.store.clock, final=True)
-            )
+            step = partial(completion.failed, held, "its result cannot be stored", self.fleet.store.clock, final=True)
+            await self._write_end(held, step)
 
     async def _consumed(self, held: HeldRun, step: Step, consume: Consumer) -> bool:
         """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the
@@ -337,13 +342,14 @@ class Worker:
         if why in (LOST, FENCED):
             return
         reason = PREEMPTED if why == PREEMPTED else "released"
-        await self._write_end(held, completion.released(held, reason, why, self.fleet.store.clock), result=False)
+        step = partial(completion.released, held, reason, why, self.fleet.store.clock)
+        await self._write_end(held, step, result=False)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 
     def stop(self, held: HeldRun, why: str) -> None:
-        """Stop an execution and hand the run back, unless ``why`` is LOST or FENCED. An execution that is over goes on
-        being written."""
+        """Stop an execution and hand the run back, unless ``why`` is LOST or FENCED. The end of an
+        execution that is over is still written."""
         if held.stopping is not None or held.ending:
             return
         held.stopping = why
@@ -356,7 +362,7 @@ class Worker:
         """Hand back a run whose claim is about to run out while it waits for a slot: other devices may have one, and
         it does not count as a loss."""
         self.stop(held, NO_SLOT)
-        self._waited_in_vain.add(held.run.id)
+        remember(self._waited_in_vain, held.run.id)
 
     def waited_in_vain(self, run_id: str) -> bool:
         """Whether the run has waited here for a slot before; it is not taken again only to wait."""
@@ -366,18 +372,6 @@ class Worker:
         """Stop an execution at once, without the grace period."""
         if held.task is not None and not held.ending:
             held.task.cancel()
-
-    def preempt_for_waiting(self) -> None:
-        """Stop the least urgent execution that may be preempted, if a more urgent held run waits for its slot."""
-        if self.free_slots > 0:
-            return
-        waiting = [held.run.priority for held in self._held.values() if not held.started and held.stopping is None]
-        working = [held for held in self._held.values() if held.started]
-        if not waiting or any(held.stopping is not None or (held.ending and not held.slot_freed) for held in working):
-            return  # nothing waits, or a slot is about to be free
-        victims = [held for held in working if held.workflow.preemptible and held.run.priority < max(waiting)]
-        if victims:
-            self.stop(min(victims, key=preemption_order), PREEMPTED)
 
     async def _hand_back_and_leave(self, held: HeldRun) -> None:
         try:
@@ -389,7 +383,7 @@ class Worker:
         """A task that is cancelled before its first step takes no step at all, so its run is still held."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a bug in Asterism", exc_info=error, extra={"run": held.run.id})
-        if self._held.get(held.run.id) is not held or held.task is not task:
+        if self.held.get(held.run.id) is not held or held.task is not task:
             return
         if held.stopping in (None, LOST, FENCED) or held.ending or self._closed:
             self._leave(held)
@@ -397,26 +391,26 @@ class Worker:
             self._spawn(held, self._hand_back_and_leave(held))
 
     def _leave(self, held: HeldRun) -> None:
-        if self._held.get(held.run.id) is not held:
+        if self.held.get(held.run.id) is not held:
             return
-        del self._held[held.run.id]
-        if not self._held:
+        del self.held[held.run.id]
+        if not self.held:
             self.occupied.clear()
         if held.slot_freed:
             self._freed -= 1
         else:
             self._busy -= held.started
-        self._past_grants.add(held.grant)
-        self.on_free()
+        remember(self._past_grants, held.grant)
+        self._on_free()
 
     async def disown(self, run_id: str, epoch: int) -> None:
         """The store believes that this device holds a run that it does not hold any more: give it back, with the
         progress it had made."""
         report = (await self.fleet.store.reports([run_id])).get(run_id)
         progress = report.progress if report is not None and report.epoch == epoch else None
-        step = completion.disowned(self.owner, epoch, progress, self.fleet.store.clock)
-        with contextlib.suppress(RunRefused):
-            await self.fleet.ledger.change(run_id, step, patience=0.0)  # the next heartbeat tries again
+        step = partial(completion.disowned, self.owner, epoch, progress, self.fleet.store.clock)
+        with contextlib.suppress(RunRefused, Conflict):  # the next heartbeat tries again; this one must not pause
+            await self.fleet.ledger.change(run_id, step, patience=0.0, tries=IMMEDIATE_RETRIES + 1)
 
     async def abandon(self) -> bool:
         """Stop everything and take nothing more. Ends that are known may still be written; of the rest nothing is
@@ -440,8 +434,11 @@ class Worker:
         return not len(self)
 
 
-def _ignore() -> None:
-    """The default of ``on_free`` and ``on_report``."""
+def remember(members: OrderedDict[Any, None], member: Hashable, *, most: int = GRANTS_REMEMBERED) -> None:
+    """Add a member, and forget the oldest if there are too many."""
+    members[member] = None
+    if len(members) > most:
+        members.popitem(last=False)
 
 
 def _no_longer_cancelled() -> None:

@@ -6,7 +6,7 @@ was judged is executed. Without a device policy everything is allowed.
 
 Limits. An allowed command does what it likes, with any arguments: a policy that lists ``sh``, ``env`` or ``python``
 allows everything. A function runs inside the agent and sees all that the agent sees; ``environment`` and
-``directories`` apply to commands. Host names are compared as text and are not resolved.
+``directories`` apply to commands. Host names are compared as text, not resolved: a listed name means a trusted owner.
 
 ``secrets`` lists variables of the device that hold secrets: work may read them as ``{"secret": NAME}``, and their
 values are masked in all text that leaves the device, even if the work does not refer to them.
@@ -14,11 +14,13 @@ values are masked in all text that leaves the device, even if the work does not 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,6 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.plan.task import import_path
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.patterns import (
-    DEFAULT_PORTS,
-    HostRule,
-    NamePatterns,
-    compile_pattern,
-    is_pattern,
-    parse_host,
-)
 
 ORDINARY = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*"),
@@ -163,12 +157,12 @@ class DevicePolicy:
         forbidden = self._forbid(f"the command {word[:200]!r}", "commands")
         if not word.startswith("/") and "/" in word:
             raise forbidden
-        found = word if "/" in word else _on_path(word)
-        if found is None:
+        path = word if "/" in word else _on_path(word)
+        if path is None:
             if any("/" not in entry and compile_pattern(entry).fullmatch(word) for entry in self.rules.commands):
                 raise DeviceUnavailable(f"there is no command {word!r} on this device")
             raise forbidden
-        name = _named(found)
+        name = _named(path)
         program = Program(os.path.realpath(name), name)
         by_name = "/" not in word  # found on the PATH, like the entries of that name
         if not any(_allows_program(entry, program, by_name) for entry in self.rules.commands):
@@ -185,7 +179,7 @@ class DevicePolicy:
             path = import_path(call, "a run")
         except NotJson:
             raise self._forbid(f"{call!r}, which cannot be imported,", "callables") from None
-        if not _IMPORT.fullmatch(path) or not any(found.fullmatch(path) for found in self._callables):
+        if not _IMPORT.fullmatch(path) or not any(pattern.fullmatch(path) for pattern in self._callables):
             raise self._forbid(f"the function {path[:200]!r}", "callables")
 
     def called(self, path: str, function: Callable[..., Any]) -> None:
@@ -193,7 +187,7 @@ class DevicePolicy:
         if self.everything or path in self.rules.callables:
             return
         real = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
-        if not any(found.fullmatch(real) for found in self._callables):
+        if not any(pattern.fullmatch(real) for pattern in self._callables):
             raise self._forbid(f"the function {path!r}, which is really {real!r},", "callables")
 
     def host(self, scheme: str, host: str, port: int | None, userinfo: bool = False, *, begun: bool = False) -> None:
@@ -277,9 +271,9 @@ class DevicePolicy:
 def _on_path(name: str) -> str | None:
     """The path of a command on the device's PATH. Relative entries of the PATH are skipped."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = os.path.join(folder, name)
-        if os.path.isabs(folder) and os.path.isfile(found) and os.access(found, os.X_OK):
-            return found
+        path = os.path.join(folder, name)
+        if os.path.isabs(folder) and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
     return None
 
 
@@ -299,8 +293,8 @@ def _allows_program(entry: str, program: Program, by_name: bool) -> bool:
         name = os.path.basename(program.name)
         if not compile_pattern(entry).fullmatch(name):
             return False
-        found = None if by_name else _on_path(name)
-        return by_name or (found is not None and _named(found) == program.name)
+        path = None if by_name else _on_path(name)
+        return by_name or (path is not None and _named(path) == program.name)
     entry = os.path.expanduser(entry)
     if not is_pattern(entry):
         return _named(entry) == program.name
@@ -321,14 +315,136 @@ def _inside(place: str, root: str) -> bool:
     return place == root or place.startswith(root.rstrip("/") + "/")
 
 
-# -- functions ---------------------------------------------------------------------------------------------------------
-
-
 def _import_pattern(entry: str) -> re.Pattern[str]:
     """``*`` in the module part matches submodules, too; in the function part it matches one name, since imported
     objects hang below the names of a module."""
     module, colon, function = entry.partition(":")
     if not colon or not module or not function:
         raise ValueError("must be package.module:function, with * for any part")
-    found, below = compile_pattern(module), compile_pattern(function, ".")
-    return re.compile(f"{found.pattern}:{below.pattern}", found.flags)
+    above, below = compile_pattern(module), compile_pattern(function, ".")
+    return re.compile(f"{above.pattern}:{below.pattern}", above.flags)
+
+
+# -- patterns of names -------------------------------------------------------------------------------------------------
+
+
+def is_pattern(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+@lru_cache(maxsize=1024)
+def compile_pattern(pattern: str, separator: str = "") -> re.Pattern[str]:
+    """Compile a pattern for use with ``fullmatch``: ``*`` matches any text, ``?`` one character, everything else
+    itself. Wildcards do not match ``separator``, in names with parts such as paths. The patterns belong to the device,
+    but the names come from others, so the expression never backtracks: no name takes long to compare."""
+    one = f"[^{re.escape(separator)}]" if separator else "."
+    parts = pattern.split(separator) if separator else [pattern]
+    return re.compile(re.escape(separator).join(_part(part, one) for part in parts), re.DOTALL)
+
+
+def _part(text: str, one: str) -> str:
+    """The first match of the text between two stars is as good as any later one, so no backtracking is needed."""
+    first, *rest = ("".join(one if c == "?" else re.escape(c) for c in chunk) for chunk in text.split("*"))
+    if not rest:
+        return first
+    between = "".join(f"(?>{one}*?{chunk})" for chunk in rest[:-1] if chunk)
+    return f"{first}{between}{one}*{rest[-1]}"
+
+
+class NamePatterns:
+    """A list of names and patterns; ``name in patterns`` says whether one of them matches."""
+
+    def __init__(self, entries: tuple[str, ...]) -> None:
+        each = "|".join(f"(?:{compile_pattern(entry).pattern})" for entry in entries)
+        self._expression = re.compile(each, re.DOTALL) if entries else None
+
+    def __contains__(self, name: object) -> bool:
+        return self._expression is not None and isinstance(name, str) and self._expression.fullmatch(name) is not None
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_ENTRY = re.compile(r"(?:(https?)://)?(\[[^\]]*\]|[^\[\]:]+)(?::(\*|[0-9]{1,5}))?", re.IGNORECASE)
+_NAME = re.compile(r"[a-z0-9_*?-]+(\.[a-z0-9_*?-]+)*")
+_NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True)
+class HostRule:
+    """One entry of ``hosts``: ``*.example.org:8443``, ``https://api.example.org``, ``10.0.0.0/8:*``, ``[::1]``, ``*``.
+
+    Without a port (None) it allows the default port of the scheme; ``:*`` (-1) allows any. Without a scheme it allows
+    both. ``*.example.org`` does not match ``example.org``. A name pattern never matches a numeric address: ``127.*`` is
+    not a network, and ``127.example.org`` is not an address in one. Only ``*`` matches both."""
+
+    scheme: str | None
+    names: re.Pattern[str] | None
+    network: Network | None
+    port: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> HostRule:
+        """Raises ValueError that says what to write."""
+        parts = _ENTRY.fullmatch(text)
+        if parts is None:
+            raise ValueError("must be host or host:port, optionally with http:// or https:// before it")
+        scheme = parts[1].lower() if parts[1] else None
+        port = None if parts[3] is None else -1 if parts[3] == "*" else int(parts[3])
+        if port is not None and port > 65535:
+            raise ValueError("must have a port of at most 65535")
+        names, network = _host_rule(parts[2].lower())
+        return cls(scheme, names, network, port)
+
+    def allows(self, scheme: str, host: str | Address, port: int) -> bool:
+        if self.scheme not in (None, scheme):
+            return False
+        if port != DEFAULT_PORTS[scheme] if self.port is None else self.port not in (-1, port):
+            return False
+        if self.network is None:
+            return self.names is None or (isinstance(host, str) and self.names.fullmatch(host) is not None)
+        return not isinstance(host, str) and host.version == self.network.version and host in self.network
+
+
+def _host_rule(text: str) -> tuple[re.Pattern[str] | None, Network | None]:
+    if text == "*":
+        return None, None
+    if text.startswith("["):
+        return None, _network(text[1:-1])
+    text = text.rstrip(".")
+    if "/" in text or _NUMERIC.fullmatch(text):
+        return None, _network(text)
+    if not _NAME.fullmatch(text):
+        raise ValueError("must be the name of a host (in ASCII), an address or a network such as 10.0.0.0/8")
+    return compile_pattern(text), None
+
+
+def _network(text: str) -> Network:
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"must be an address or a network ({error})") from None
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= 96:
+        return ipaddress.ip_network(f"{mapped}/{network.prefixlen - 96}")
+    return network
+
+
+def parse_host(host: str) -> str | Address | None:
+    """The host of a URL as an address, in whatever form it is written, or as a name; None if it is neither."""
+    host = host.lower().removesuffix(".")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        pass
+    else:
+        return getattr(address, "ipv4_mapped", None) or address
+    if _NUMERIC.fullmatch(host):  # 127.1, 0x7f000001 and 2130706433 are 127.0.0.1 too
+        try:
+            return ipaddress.IPv4Address(socket.inet_aton(host))
+        except OSError:
+            return None
+    return host if _NAME.fullmatch(host) and "*" not in host and "?" not in host else None

@@ -25,15 +25,16 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from asterism.base.text import describe_value
-from asterism.base.yaml_lines import Mistake, line_of, parse_yaml, read_text
+from asterism.base.yaml_lines import Mistake, constant_or_text, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError
-from asterism.fleet.policy.patterns import HostRule
-from asterism.fleet.policy.policy import Rules
+from asterism.fleet.policy.policy import HostRule, Rules
 
 LARGEST = 1 << 20
 """How large the file may be, in bytes."""
 
 _DEEPEST = 4
+_NUMBER = re.compile(r"[-+]?(?:0[0-7]*|[1-9][0-9]*|[0-9]+\.[0-9]+)")
+_LONGEST_INTEGER = 20
 
 _VARIABLE = re.compile(r"[A-Za-z_*?][A-Za-z0-9_*?]*")
 _FUNCTION = re.compile(r"[A-Za-z_*?][\w.*?]*:[A-Za-z_*?][\w.*?]*", re.ASCII)
@@ -57,7 +58,7 @@ def read(path: Path) -> Rules:
 
 def parse(text: str, name: str = "policy") -> Rules:
     """Read a device policy from a text; ``name`` names it in messages."""
-    data, mistakes = parse_yaml(text, max_depth=_DEEPEST, tilde_is_null=False)
+    data, mistakes = parse_yaml(text, max_depth=_DEEPEST, plain=_plain_value, any_standard_tag=True)
     rules = Rules()
     if isinstance(data, dict):
         rules = _rules(data, mistakes)
@@ -72,18 +73,26 @@ def parse(text: str, name: str = "policy") -> Rules:
     return rules
 
 
+def _plain_value(text: str) -> Any:
+    """The value of a scalar without quotes. ``~`` is text, the home directory, and ``007`` is a number: no key of a
+    device policy takes numbers, so it is refused."""
+    if _NUMBER.fullmatch(text):
+        return int(text) if "." not in text and len(text) < _LONGEST_INTEGER else float(text)
+    return text if text == "~" else constant_or_text(text)
+
+
 def _rules(data: Any, mistakes: list[Mistake]) -> Rules:
     try:
-        found = _File.model_validate(data)
+        model = _File.model_validate(data)
     except ValidationError as error:
         for problem in error.errors(include_url=False):
             mistakes.append(Mistake(line_of(data, problem["loc"]), _sentence(problem)))
         return Rules()
-    said: dict[str, Any] = {}
-    for key in found.model_fields_set:
-        value = getattr(found, key)
-        said[key] = tuple(value) if isinstance(value, list) else value
-    return Rules(**said)
+    values: dict[str, Any] = {}
+    for key in model.model_fields_set:
+        value = getattr(model, key)
+        values[key] = tuple(value) if isinstance(value, list) else value
+    return Rules(**values)
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------

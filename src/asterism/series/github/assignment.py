@@ -38,7 +38,7 @@ from asterism.series.register import OutcomeUnknown, RateLimited, RegisterUnavai
 Guard = Callable[[], None]
 """Called before a request is sent; raises if it is too late."""
 
-CLOCK_TOLERANCE = 2.0
+TIMESTAMP_TOLERANCE = 2.0
 """GitHub writes times to the second, and its clock is known to the second."""
 DURATION = 90.0
 """How long a lock may be held, in seconds."""
@@ -129,7 +129,7 @@ class SeriesAssignmentLock:
         seen = await self.register.read(name)
         if seen.token is not None:
             entry = await self._entry(seen.text or "", seen.token)
-            if entry.holder is not None and self.register.clock() < entry.until + CLOCK_TOLERANCE:
+            if entry.holder is not None and self.register.clock() < entry.until + TIMESTAMP_TOLERANCE:
                 raise LockHeld(f"another process holds the assignment lock of series {name}")
         started = self._clock()
         text = _text(name, holder, self.register.clock() + DURATION)
@@ -162,7 +162,7 @@ class SeriesAssignmentLock:
         try:
             data = json.loads(text)
             holder, until = data["holder"], float(data["until"])
-            plausible = until <= self.register.clock() + DURATION + CLOCK_TOLERANCE
+            plausible = until <= self.register.clock() + DURATION + TIMESTAMP_TOLERANCE
             if holder is None or (isinstance(holder, str) and plausible):
                 return _Entry(holder, until)
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -339,7 +339,7 @@ async def find_unassignment(client: GitHubClient, assignee: Assignee, number: in
     except (KeyError, TypeError, ValueError, AttributeError):
         raise RegisterUnavailable(f"cannot tell who unassigned #{number}: {graphql_reason(errors)}") from None
     is_person = actor.get("__typename") == "User" and not us.is_login(actor.get("login"))
-    if not is_person or at + CLOCK_TOLERANCE <= since:
+    if not is_person or at + TIMESTAMP_TOLERANCE <= since:
         return None
     return Unassignment(str(ours[-1]["id"]), str(actor["login"]), number)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from asterism.base.url_text import masked_url
+from asterism.base.text import masked_url
 from asterism.core.errors import safe_repr
 from asterism.series.github.github_client import (
     MAX_RATE_LIMIT_WAIT,

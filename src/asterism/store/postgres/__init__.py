@@ -1,10 +1,10 @@
 """The engine in PostgreSQL (15 and later, through asyncpg): fleets on many machines share a store.
 
-``store`` is the class ``PostgresStore``. ``address`` parses the URL, ``connection_pool`` opens and lends connections,
-``schema`` applies the migrations, ``statements`` holds the SQL. ``group_commit`` commits for many callers in few
-transactions, ``queue`` takes runs, ``reads`` reads and performs heartbeats, ``notifications`` wakes watches with LISTEN
-and NOTIFY, ``server_clock`` estimates the server's clock, ``maintenance`` checks, dumps and deletes, ``error_mapping``
-turns errors of the server, the driver and the network into StoreErrors.
+``store`` is the class ``PostgresStore``, which also checks, dumps and deletes. ``connection`` parses the URL, lends
+connections and estimates the server's clock; ``schema`` applies the migrations and holds the SQL. ``group_commit``
+commits for many callers in few transactions, ``queue`` takes runs, ``reads`` reads and performs heartbeats,
+``notifications`` wakes watches with LISTEN and NOTIFY, ``error_mapping`` turns errors of the server, the driver and the
+network into StoreErrors.
 
 Every connection goes to the server that takes writes: nothing is decided on a replica. No transaction relies on an
 isolation level above READ COMMITTED: each write compares a revision.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 from asterism.store.store_errors import StoreMissing
 
 if importlib.util.find_spec("asyncpg") is None:

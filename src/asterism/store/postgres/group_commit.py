@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asterism.store.dump_format import blobs_of
-from asterism.store.postgres.connection_pool import ConnectionPool
+from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.error_mapping import is_about_one, is_collision, own_copy
-from asterism.store.postgres.statements import statements
+from asterism.store.postgres.schema import statements
 from asterism.store.protocol import (
     Contribution,
     ExpectRegister,
@@ -35,7 +35,7 @@ from asterism.store.protocol import (
 )
 from asterism.store.row_codec import fixed, moving, notice_to_json, session_row, to_text
 from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
-from asterism.store.write_batch import check_distinct_records, topics_of
+from asterism.store.watches import check_distinct_records, topics_of
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator
 
-from asterism.store.postgres.connection_pool import BROAD, Connection, ConnectionFactory, ConnectionPool
-from asterism.store.postgres.statements import statements
+from asterism.store.postgres.connection import BROAD, Connection, ConnectionFactory, ConnectionPool
+from asterism.store.postgres.schema import statements
 from asterism.store.row_codec import to_text
 from asterism.store.store_errors import StoreError
 from asterism.store.watches import Watches

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from asterism.core.run.run import Run
-from asterism.store.postgres.connection_pool import Connection, ConnectionPool
+from asterism.store.postgres.connection import Connection, ConnectionPool
 from asterism.store.postgres.error_mapping import own_copy
-from asterism.store.postgres.statements import statements
+from asterism.store.postgres.schema import statements
 from asterism.store.protocol import TakeRequest
 from asterism.store.row_codec import moving, run_of
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable

@@ -8,13 +8,12 @@ from typing import Any
 
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.store.postgres.connection_pool import ConnectionPool
+from asterism.store.postgres.connection import ConnectionPool, ServerClock
 from asterism.store.postgres.error_mapping import storable
-from asterism.store.postgres.server_clock import ServerClock
-from asterism.store.postgres.statements import statements
+from asterism.store.postgres.schema import statements
 from asterism.store.protocol import HeartbeatReply, Notice, OwnedRun, ProgressReport, Query, Register, WaitingRuns
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, session_of, to_text
-from asterism.store.store_errors import StoreCorrupt
+from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}
 
@@ -33,7 +32,7 @@ class Reads:
             return HeartbeatReply(self.clock(), False, False, ())
         last = {report.run: report for report in reports if storable(report.run)}.values()
         asked = self.clock.own()
-        now, draining, runs, epochs, statuses, wishes = await self._quick.fetchrow(
+        now, draining, runs, epochs, statuses, stop_requests = await self._quick.fetchrow(
             statements()["heartbeat"],
             session,
             to_text(dict(profile)),
@@ -45,7 +44,7 @@ class Reads:
         self.clock.learn(now, asked)
         if draining is None:
             return HeartbeatReply(now, False, False, ())
-        held = sorted(zip(runs, epochs, statuses, wishes, strict=True))
+        held = sorted(zip(runs, epochs, statuses, stop_requests, strict=True))
         return HeartbeatReply(
             now, True, bool(draining), [OwnedRun(run, e, _STATUSES[status], w) for run, e, status, w in held]
         )
@@ -137,7 +136,7 @@ def _register(row: Sequence[Any]) -> Register:
     try:
         return Register(key, json.loads(value), revision)
     except ValueError as error:
-        raise StoreCorrupt(f"register {key} cannot be read: {error}") from error
+        raise CorruptRecord(f"register {key} cannot be read: {error}") from error
 
 
 def _report(run: str, epoch: int, progress: str | None, tail: str) -> ProgressReport:

@@ -1,19 +1,23 @@
-"""Schema of the PostgreSQL store: migrations, forward only.
+"""Schema of the PostgreSQL store: its migrations, forward only, and the SQL statements that use it.
 
-All missing ones are applied in one transaction, by one process at a time.
+All missing migrations are applied in one transaction, by one process at a time. The statements are read from
+``statements.sql``, by name.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
 import asyncpg
 
-from asterism.store.postgres.connection_pool import OLDEST_SERVER, Connection, ConnectionFactory
+from asterism.store.postgres.connection import OLDEST_SERVER, Connection, ConnectionFactory
 from asterism.store.postgres.error_mapping import translated
+from asterism.store.row_codec import COLUMNS, SESSION_COLUMNS
 from asterism.store.store_errors import StoreMissing, StoreNotFound, UnknownSchema
 
 log = logging.getLogger(__name__)
@@ -99,3 +103,28 @@ async def _apply(connection: Connection, factory: ConnectionFactory) -> None:
                 log.info("%s: migration %d, %s", shown, migration.version, migration.name)
                 await connection.execute(migration.sql)
                 await connection.fetchval(_APPLIED + " RETURNING version", migration.version, migration.name)
+
+
+# -- statements --------------------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
+_COLUMNS = {
+    "{run}": ", ".join(COLUMNS),
+    "{session}": ", ".join(SESSION_COLUMNS),
+    "{run_of_runs}": ", ".join(f"runs.{name}" for name in COLUMNS),
+    "{session_of_sessions}": ", ".join(f"sessions.{name}" for name in SESSION_COLUMNS),
+}
+
+
+@functools.cache
+def statements() -> Mapping[str, str]:
+    text = (resources.files(__package__) / "statements.sql").read_text("utf-8")
+    _, *parts = _NAME.split(text)
+    found = {name: _COMMENT.sub("", sql).strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+    for placeholder, columns in _COLUMNS.items():
+        found = {name: sql.replace(placeholder, columns) for name, sql in found.items()}
+    find = found.pop("find")
+    found["find_oldest"] = find.replace("{after}", "id > $13").replace("{order}", "")
+    found["find_newest"] = find.replace("{after}", "id < $13").replace("{order}", "DESC")
+    return found

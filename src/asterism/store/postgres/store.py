@@ -8,7 +8,7 @@ nothing is decided on a replica.
 the server's default; with synchronous standbys it is on theirs too). If a connection breaks during a commit, the
 outcome is unknown: StoreUnavailable. The same store object works again when the server is back.
 
-*Time* is the server's; ``clock`` is an estimate of it (``server_clock``). *Waking* uses LISTEN and NOTIFY
+*Time* is the server's; ``clock`` is an estimate of it (``connection``). *Waking* uses LISTEN and NOTIFY
 (``notifications``).
 
 The store needs server sessions of its own: a connection pooler has to run in session mode.
@@ -16,30 +16,39 @@ The store needs server sessions of its own: a connection pooler has to run in se
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.core.run.run import Run
+from asterism.core.run.run import OWNED, Run
 from asterism.store import dump_format
-from asterism.store.postgres.address import Address
-from asterism.store.postgres.connection_pool import BROAD, QUICK, ConnectionFactory, ConnectionPool
+from asterism.store.postgres.connection import (
+    BROAD,
+    QUICK,
+    Address,
+    Connection,
+    ConnectionFactory,
+    ConnectionPool,
+    ServerClock,
+)
 from asterism.store.postgres.group_commit import NO_PEERS, Committer
-from asterism.store.postgres.maintenance import Maintenance
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
 from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads
-from asterism.store.postgres.schema import migrate
-from asterism.store.postgres.server_clock import ServerClock
-from asterism.store.postgres.statements import statements
-from asterism.store.protocol import Change, TakeRequest, Usage, Watch, Write
-from asterism.store.store_errors import StoreError
-from asterism.store.watches import Watches
-from asterism.store.write_batch import topic_of
+from asterism.store.postgres.schema import migrate, statements
+from asterism.store.protocol import Change, PutRun, Register, TakeRequest, Usage, Watch, Write
+from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of
+from asterism.store.store_errors import StoreCorrupt, StoreError
+from asterism.store.watches import Watches, topics_of
 
 TIMEOUT = 30.0
+PAGE = 200
+BLOB_PAGE = 4  # they are large
 
 
-class PostgresStore(Reads, Maintenance):
+class PostgresStore(Reads):
     """Use ``open``. A store belongs to the event loop in which it was opened."""
 
     def __init__(self, factory: ConnectionFactory, connections: int, committers: int, takers: int) -> None:
@@ -90,7 +99,7 @@ class PostgresStore(Reads, Maintenance):
         except BaseException:
             await store.close()
             raise
-        factory.settled = True
+        factory.opened = True
         return store
 
     @property
@@ -105,7 +114,7 @@ class PostgresStore(Reads, Maintenance):
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken = await self._queue.take(request, step)
-        topics = {topic for run in taken if (topic := topic_of(run)) is not None}
+        topics = topics_of([PutRun(run, run.revision) for run in taken])
         if topics:
             self._committed(topics)
         return taken
@@ -115,6 +124,64 @@ class PostgresStore(Reads, Maintenance):
         self._sender.send(topics)
 
     # -- maintenance -----------------------------------------------------------------------------------------------
+
+    async def put_blob(self, data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()
+        await self._quick.fetch(statements()["put_blob"], name, data)
+        return name
+
+    async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
+        kept_before = min(ended_before, self.clock() - spare)
+        number: int = (await self._broad.fetchrow(statements()["prune_runs"], ended_before, limit, list(keep)))[0]
+        if number == 0:
+            for name in ("prune_sessions", "prune_notices"):
+                await self._broad.fetch(statements()[name], ended_before)
+            await self._broad.fetch(statements()["prune_blobs"], kept_before)
+        return number
+
+    async def dump(self) -> AsyncIterator[Mapping[str, Any]]:
+        async with self._snapshot() as connection:
+            yield dump_format.HEADER
+            async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
+                yield {"run": list(row)}
+            async for row in connection.cursor(statements()["all_sessions"], prefetch=PAGE):
+                yield {"session": list(row)}
+            async for key, value, revision in connection.cursor(statements()["all_registers"], prefetch=PAGE):
+                yield dump_format.line(Register(key, json.loads(value), revision))
+            async for number, text in connection.cursor(statements()["all_notices"], prefetch=PAGE):
+                yield dump_format.line(notice_of(json.loads(text)), number=number)
+            async for (data,) in connection.cursor(statements()["all_blobs"], prefetch=BLOB_PAGE):
+                yield dump_format.blob_line(data)
+
+    async def check(self) -> list[str]:
+        problems: list[str] = []
+        async with self._snapshot() as connection:
+            for name, value in await connection.fetch(statements()["careless_settings"]):
+                problems.append(f"the server runs with {name} = {value}: a crash may lose acknowledged commits")
+            async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
+                problems += _problems_of_run(row)
+            for query, (what, read) in _READERS.items():
+                async for row in connection.cursor(statements()[query], prefetch=PAGE):
+                    problems += _problem(what, read, row)
+            async for name, found in connection.cursor(statements()["sums_of_blobs"], prefetch=BLOB_PAGE):
+                if name != found:
+                    problems.append(f"blob {name} is damaged: its content does not match its name")
+            for query, words in _CONTRADICTIONS.items():
+                problems += [words.format(*row) for row in await connection.fetch(statements()[query])]
+        return problems
+
+    @contextlib.asynccontextmanager
+    async def _snapshot(self) -> AsyncIterator[Connection]:
+        """A transaction that sees one instant, for as long as it takes. Meanwhile the server cannot vacuum newer dead
+        rows."""
+        async with (
+            self._broad.borrowed() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            await connection.execute(
+                "SET LOCAL idle_in_transaction_session_timeout = '10min'; SET LOCAL statement_timeout = '10min'"
+            )
+            yield connection
 
     async def load(self, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         return await dump_format.load(self, lines)
@@ -166,3 +233,38 @@ class PostgresStore(Reads, Maintenance):
         await self._quick.close()
         await self._broad.close()
         self._watches.wake_all()
+
+
+def _problems_of_run(row: Sequence[Any]) -> list[str]:
+    try:
+        run = run_of(row)
+    except StoreCorrupt as error:
+        return [str(error)]
+    problems = []
+    if (run.status in OWNED) != (run.session is not None):
+        problems.append(f"run {run.id} is {run.status}, but its owner is {run.session or 'missing'}")
+    if run.ended != (run.ended_at is not None):
+        problems.append(f"run {run.id} is {run.status}, but has {'an' if run.ended_at else 'no'} end time")
+    offered = row[COLUMNS.index("offered")]
+    if offered != moving(run)[MOVING.index("offered")]:
+        problems.append(f"run {run.id} is {'' if offered else 'not '}offered, but should {'not ' if offered else ''}be")
+    return problems
+
+
+def _problem(what: str, read: Callable[[Sequence[Any]], object], row: Sequence[Any]) -> list[str]:
+    try:
+        read(row)
+    except (StoreCorrupt, ValueError, TypeError, KeyError) as error:
+        return [str(error) if isinstance(error, StoreCorrupt) else f"{what} {row[0]} cannot be read: {error!r}"]
+    return []
+
+
+_READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
+    "all_sessions": ("session", session_of),
+    "all_registers": ("register", lambda row: json.loads(row[1])),
+    "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
+}
+_CONTRADICTIONS = {
+    "runs_of_missing_sessions": "run {0} belongs to session {1}, which does not exist",
+    "missing_blobs": "run {0} refers to blob {1}, which does not exist",
+}

@@ -29,7 +29,7 @@ from asterism.store.sqlite.error_mapping import is_busy
 from asterism.store.sqlite.schema import version_of
 from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
-from asterism.store.watches import Watches
+from asterism.store.watches import Watches, topics_of
 
 MOST_JOBS = 1000
 """How many jobs share one transaction at most: other processes want to write too."""
@@ -84,17 +84,15 @@ class Writer:
             self._queue.put(self._loop.create_future())  # the thread ends as soon as it has opened the file
             raise
 
-    def future(self) -> asyncio.Future[Any]:
-        return self._loop.create_future()
-
     async def submit(self, job: Job) -> Any:
         """Return the result of a job once it is durable."""
-        self.must_be_open()
+        if self._closed:
+            raise closed(self._connection.path)
+        job.future = self._loop.create_future()
         if not self._turn:
             self._turn = True
             self._loop.call_soon(self._end_turn)
             if self._crowd == 0 and self._performed_here([job]):
-                self._settle([job])
                 return await job.future  # done; the next job of this turn waits, so that no caller keeps the loop busy
             self._crowd -= self._crowd > 0
         elif self._crowd < CROWDED:
@@ -127,9 +125,7 @@ class Writer:
         jobs, self._pending = self._pending, []
         if not jobs:
             return
-        if self._performed_here(jobs):
-            self._settle(jobs)
-        else:
+        if not self._performed_here(jobs):
             for job in jobs:
                 self._queue.put(job)
 
@@ -142,16 +138,17 @@ class Writer:
             if cursor is None:
                 return False
             self._perform(jobs, cursor, _at_once)
-            return True
         except _Locked:
             return False
         except BaseException:
-            self._settle(jobs)  # so that no caller waits for ever
+            self._settle(jobs)  # so that no caller waits forever
             for job in jobs:
                 job.future.cancelled() or job.future.exception()  # retrieved, for the case that no caller waits
             raise
         finally:
             self._writing.release()
+        self._settle(jobs)
+        return True
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 
@@ -162,27 +159,27 @@ class Writer:
         except Exception as error:
             self._closed = True
             self._connection.close()
-            self._tell(_settle_one, opened, error)
+            call_soon(self._loop, resolve, opened, None, error)
             return
-        self._tell(_settle_one, opened, None)
+        call_soon(self._loop, resolve, opened, None, None)
         ended: asyncio.Future[None] | None = None
         while ended is None:
             jobs, ended = self._gather()
             with self._writing:
                 if jobs:
-                    self._open_and_perform(jobs)
+                    self._perform(jobs, None, self._wait_for_lock)
                 elif ended is None:
                     self._poll()
             if jobs:
-                self._tell(self._settle, jobs)
+                call_soon(self._loop, self._settle, jobs)
         self._connection.close()
-        self._tell(_settle_one, ended, None)
+        call_soon(self._loop, resolve, ended, None, None)
 
     def _gather(self) -> tuple[list[Job], asyncio.Future[None] | None]:
         """Wait for jobs, and return them, with the future of ``close`` if that was called. While a watch is open,
         return without jobs after ``POLL`` seconds."""
         try:
-            found = [self._queue.get(timeout=POLL if len(self._watches) else None)]
+            found = [self._queue.get(timeout=POLL if self._watches.open else None)]
         except queue.Empty:
             return [], None
         found += [self._queue.get() for _ in range(min(self._queue.qsize(), MOST_JOBS - 1))]
@@ -191,25 +188,21 @@ class Writer:
             return jobs, None
         return jobs, next((one for one in found if isinstance(one, asyncio.Future)), None)
 
-    def _open_and_perform(self, jobs: list[Job]) -> None:
-        try:
-            cursor = self._connection.ready()
-        except Exception as error:
-            self._give_up(jobs, error)
-        else:
-            self._perform(jobs, cursor, self._wait_for_lock)
+    def _perform(self, jobs: list[Job], cursor: sqlite3.Cursor | None, insist: Callable[..., None]) -> None:
+        """Perform jobs in one transaction.
 
-    def _perform(
-        self, jobs: list[Job], cursor: sqlite3.Cursor, insist: Callable[[Callable[[Any], object], Any], None]
-    ) -> None:
-        """Perform jobs in one transaction. ``insist`` calls what needs the lock, and decides about waiting for it."""
+        :param cursor: None to look for the file first, and open it if it is another one.
+        :param insist: calls a function that needs the lock, with its arguments, and decides about waiting for the lock.
+        """
         try:
+            if cursor is None:
+                cursor = self._connection.ready()
             if time.monotonic() - self._polled_at >= POLL:
                 insist(self._check_other_commits, cursor)
             began = time.perf_counter()
             alone = len(jobs) == 1
             if alone and jobs[0].one_statement:
-                insist(jobs[0].perform_alone, cursor)  # a single statement is a transaction
+                insist(jobs[0].perform, cursor, True)  # a single statement is a transaction
             else:
                 insist(cursor.execute, "BEGIN IMMEDIATE")
                 for job in jobs:
@@ -219,7 +212,10 @@ class Writer:
                     return
                 began = time.perf_counter()
                 cursor.execute("COMMIT")
-            self._took(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            if self._average == float("inf"):
+                self._average = seconds
+            self._average += SMOOTHING * (seconds - self._average)
             self._connection.check_current()
         except _Locked:
             raise
@@ -229,17 +225,12 @@ class Writer:
             self._give_up(jobs, StoreUnavailable(f"writing to {self._connection.path} was interrupted"))
             raise
 
-    def _took(self, seconds: float) -> None:
-        if self._average == float("inf"):
-            self._average = seconds
-        self._average += SMOOTHING * (seconds - self._average)
-
-    def _wait_for_lock(self, action: Callable[[Any], object], argument: Any) -> None:
+    def _wait_for_lock(self, action: Callable[..., object], *arguments: Any) -> None:
         """Call until the lock is free, for up to ``busy_timeout`` seconds."""
         until = None
         while True:
             try:
-                action(argument)
+                action(*arguments)
                 return
             except sqlite3.OperationalError as error:
                 until = until or time.monotonic() + self._connection.busy_timeout
@@ -262,7 +253,7 @@ class Writer:
                 job.error.__cause__ = error
 
     def _poll(self) -> None:
-        """Check for commits of other processes. An error is ignored here; the next job meets it too."""
+        """Check for commits of other processes. An error is ignored here; the next job gets it too."""
         with contextlib.suppress(sqlite3.Error, StoreError):
             self._connection.follow()
             if self._connection.cursor is not None:
@@ -273,23 +264,20 @@ class Writer:
         (version,) = cursor.execute("PRAGMA data_version").fetchone()
         if self._seen != (cursor, version):
             version_of(cursor.connection, self._connection.path)  # a later Asterism may have migrated the tables
+            if self._seen is not None:  # there is no watch yet when the file is opened first
+                call_soon(self._loop, self._watches.wake_all)
             self._seen = cursor, version
-            self._tell(self._watches.wake_all)
         self._polled_at = time.monotonic()
-
-    def _tell(self, action: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(action, *arguments)
 
     # -- in the event loop -------------------------------------------------------------------------------------------
 
     def _settle(self, jobs: list[Job]) -> None:
         topics: set[str] = set()
-        watched = len(self._watches) > 0
+        watched = self._watches.open
         for job in jobs:
             if job.error is None:
-                if watched:
-                    topics |= job.topics()
+                if watched and job.writes:
+                    topics |= topics_of(job.writes)
                 if not job.future.done():
                     job.future.set_result(job.result)
             elif not job.future.done():
@@ -298,20 +286,27 @@ class Writer:
             self._watches.wake(topics)
 
 
-def _at_once(action: Callable[[Any], object], argument: Any) -> None:
+def _at_once(action: Callable[..., object], *arguments: Any) -> None:
     try:
-        action(argument)
+        action(*arguments)
     except sqlite3.OperationalError as error:
         if is_busy(error):
             raise _Locked from None
         raise
 
 
-def _settle_one(future: asyncio.Future[None], error: BaseException | None) -> None:
+def call_soon(loop: asyncio.AbstractEventLoop, action: Callable[..., None], *arguments: Any) -> None:
+    """Call a function in the event loop, from a thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(action, *arguments)
+
+
+def resolve(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    """End the wait for a future, unless its caller was cancelled."""
     if future.done():
         return
     if error is None:
-        future.set_result(None)
+        future.set_result(result)
     else:
         future.set_exception(error)
 

@@ -16,7 +16,7 @@ from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.store import dump_format, row_codec
 from asterism.store.sqlite import reads
 from asterism.store.sqlite.blob_files import Blobs
-from asterism.store.sqlite.statements import STATEMENTS
+from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import StoreError
 
 PAGE = 200

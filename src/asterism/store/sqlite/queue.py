@@ -6,7 +6,6 @@ where it ended, in another transaction. Pages grow, so that a device that can do
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -15,10 +14,9 @@ from typing import Any, NamedTuple
 from asterism.core.run.run import Run
 from asterism.store import row_codec
 from asterism.store.protocol import PutRun, TakeRequest
-from asterism.store.sqlite.statements import STATEMENTS, Statement, perform, run_statement
-from asterism.store.sqlite.write_jobs import Job
+from asterism.store.sqlite.schema import STATEMENTS
+from asterism.store.sqlite.write_jobs import Job, Statement, execute_all, run_statement
 from asterism.store.store_errors import StoreCorrupt
-from asterism.store.write_batch import topics_of
 
 _OFFERS_END = STATEMENTS["offers_end"]
 _OFFERS = STATEMENTS["offers"]
@@ -51,16 +49,16 @@ LARGEST_PAGE = Page(LAST, 4000, 1000)
 
 
 class TakeJob(Job):
-    """One page of a take. The result is the runs that were taken, and the next page; None if there is none."""
+    """One page of a take. The result is the runs that were taken, and the next page; None at the end of the queue."""
 
     __slots__ = ("page", "request", "step", "taken")
 
-    def __init__(
-        self, future: asyncio.Future[Any], request: TakeRequest, step: Callable[[Run], Run | None], page: Page
-    ) -> None:
-        super().__init__(future)
+    taken: list[PutRun]
+
+    def __init__(self, request: TakeRequest, step: Callable[[Run], Run | None], page: Page) -> None:
+        super().__init__()
         self.request, self.step, self.page = request, step, page
-        self.taken: list[PutRun] = []
+        self.writes = self.taken = []
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         after, size, judged = self.page
@@ -84,11 +82,11 @@ class TakeJob(Job):
         try:
             statements, passed = self._judge(rows)
             if statements:
-                perform(cursor, statements, alone)
+                execute_all(cursor, statements, alone)
         except Exception as error:  # of the step; group commit rolls back
             if isinstance(error, sqlite3.Error):
                 raise
-            self.error, self.taken = error, []
+            self.error = error
             return
         self.result = [write.run for write in self.taken], self._next(last, passed, len(rows) == judged, below)
 
@@ -120,9 +118,6 @@ class TakeJob(Job):
         if last.urgency >= below or last is LAST:
             return None
         return Page(last, min(4 * size, LARGEST_PAGE.size), min(4 * judged, LARGEST_PAGE.judged))
-
-    def topics(self) -> set[str]:
-        return topics_of(self.taken)
 
 
 def first_page(request: TakeRequest) -> Page:

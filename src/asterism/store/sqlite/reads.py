@@ -1,22 +1,107 @@
-"""Reads of the SQLite engine: functions of a cursor that return records, called in a reader thread."""
+"""Reads of the SQLite engine: threads that read, and functions of a cursor that return records.
+
+Each reader thread has its own connection, so that a slow read blocks neither event loop nor writer.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import queue
 import sqlite3
+import threading
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
-from asterism.store.protocol import Notice, ProgressReport, Query, Register, WaitingRuns
-from asterism.store.sqlite.statements import STATEMENTS
-from asterism.store.store_errors import StoreCorrupt
+from asterism.store.protocol import Change, Notice, ProgressReport, Query, Register, Usage, WaitingRuns
+from asterism.store.sqlite.connection import FileConnection
+from asterism.store.sqlite.error_mapping import corrupt
+from asterism.store.sqlite.group_commit import call_soon, closed, resolve
+from asterism.store.sqlite.schema import STATEMENTS
+from asterism.store.store_errors import CorruptRecord, StoreUnavailable
+
+Result = TypeVar("Result")
+_Read = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]
 
 _FIND = f"SELECT {', '.join(row_codec.COLUMNS)} FROM runs"
 _RUN = STATEMENTS["run"]
 _WIDTH = len(row_codec.COLUMNS)
+
+
+class ReaderThreads:
+    """Up to ``number`` threads, started when they are needed. Belongs to the event loop in which it was created."""
+
+    def __init__(self, leader: FileConnection, number: int, on_moved: Callable[[], None]) -> None:
+        """``leader`` is the writer's connection. ``on_moved`` is called, in a thread, if the file is another one."""
+        self._leader, self._number, self._on_moved = leader, number, on_moved
+        self._path = leader.path
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[_Read | asyncio.Future[Any]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._reading = 0
+        self._closed = False
+
+    async def ask(self, read: Callable[..., Result], *arguments: Any) -> Result:
+        """Return ``read(cursor, *arguments)``, called in a thread."""
+        if self._closed:
+            raise closed(self._path)
+        self._reading += 1
+        if self._reading > len(self._threads) < self._number:
+            name = f"asterism reader of {self._path.name}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._threads[-1].start()
+        future: asyncio.Future[Result] = self._loop.create_future()
+        self._queue.put((read, arguments, future))
+        try:
+            return await future
+        finally:
+            self._reading -= 1
+
+    async def close(self) -> None:
+        """Finish pending reads, and stop the threads."""
+        if self._closed:
+            return
+        self._closed = True
+        ends: list[asyncio.Future[Any]] = [self._loop.create_future() for _ in self._threads]
+        for end in ends:
+            self._queue.put(end)
+        for end in ends:
+            await end
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        connection = FileConnection(self._path, self._leader.busy_timeout, self._leader)
+        while isinstance(request := self._queue.get(), tuple):
+            read, arguments, future = request
+            answer, fault = None, None
+            try:
+                answer = read(connection.ready(), *arguments)
+            except Exception as error:
+                fault = self._fault(error, connection)
+            call_soon(self._loop, resolve, future, answer, fault)
+            del request, read, arguments, future, answer, fault  # an idle thread keeps no objects alive
+        connection.close()
+        call_soon(self._loop, resolve, request, None, None)
+
+    def _fault(self, error: Exception, connection: FileConnection) -> Exception:
+        fault = error
+        if isinstance(error, sqlite3.Error | OSError):
+            fault = connection.fault(error)
+            connection.close()
+        elif isinstance(error, StoreUnavailable):
+            self._on_moved()
+        elif isinstance(error, CorruptRecord):
+            fault = corrupt(self._path, error)
+        if fault is not error:
+            fault.__cause__ = error
+        return fault
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
 
 
 def run(cursor: sqlite3.Cursor, run_id: str) -> Run | None:
@@ -78,7 +163,7 @@ def counts(cursor: sqlite3.Cursor) -> Counter[RunStatus]:
             {RunStatus(status): number for status, number in cursor.execute(STATEMENTS["counts"]).fetchall()}
         )
     except ValueError as error:
-        raise StoreCorrupt(f"a run has an unknown status: {error}") from error
+        raise CorruptRecord(f"a run has an unknown status: {error}") from error
 
 
 def sessions(cursor: sqlite3.Cursor, ended: bool) -> list[Session]:
@@ -99,7 +184,7 @@ def register_of(row: Sequence[Any]) -> Register:
     try:
         return Register(row[0], row_codec.from_text(row[1]), row[2])
     except (TypeError, ValueError) as error:
-        raise StoreCorrupt(f"register {row[0]} cannot be read: {error!r}") from error
+        raise CorruptRecord(f"register {row[0]} cannot be read: {error!r}") from error
 
 
 def reports(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
@@ -113,7 +198,7 @@ def report_of(row: Sequence[Any]) -> ProgressReport:
         progress, tail = row_codec.from_text(row[2])
         return ProgressReport(row[0], row[1], None if progress is None else Progress(*progress), tail)
     except (TypeError, ValueError) as error:
-        raise StoreCorrupt(f"the report on run {row[0]} cannot be read: {error!r}") from error
+        raise CorruptRecord(f"the report on run {row[0]} cannot be read: {error!r}") from error
 
 
 def notices(cursor: sqlite3.Cursor, run_id: str | None, after: int, limit: int) -> list[tuple[int, Notice]]:
@@ -125,4 +210,46 @@ def notice_of(text: str) -> Notice:
     try:
         return row_codec.notice_of(row_codec.from_text(text))
     except (TypeError, ValueError) as error:
-        raise StoreCorrupt(f"a notice cannot be read: {error!r}") from error
+        raise CorruptRecord(f"a notice cannot be read: {error!r}") from error
+
+
+# -- change feed -------------------------------------------------------------------------------------------------------
+
+
+def changes(cursor: sqlite3.Cursor, after: int, limit: int) -> list[Change]:
+    rows = cursor.execute(STATEMENTS["changes"], (after, limit)).fetchall()
+    return [Change(row[0], row_codec.run_of(row[3:]), row[1], bool(row[2])) for row in rows]
+
+
+def newest(cursor: sqlite3.Cursor) -> int:
+    row = cursor.execute(STATEMENTS["newest_change"]).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def left_to(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> dict[str, str]:
+    return dict(cursor.execute(STATEMENTS["left_to"], (row_codec.to_text(list(run_ids)),)).fetchall())
+
+
+def copies(cursor: sqlite3.Cursor, peer: str, limit: int, after: str) -> list[Run]:
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["copies"], (peer, after, limit)).fetchall()]
+
+
+def judges(cursor: sqlite3.Cursor) -> set[str]:
+    return {peer for (peer,) in cursor.execute(STATEMENTS["judges"]).fetchall()}
+
+
+def usage(cursor: sqlite3.Cursor, store: str) -> Usage:
+    return Usage(*cursor.execute(STATEMENTS["usage"], (store,)).fetchone())
+
+
+def came_from_peers(cursor: sqlite3.Cursor, run_ids: Sequence[str]) -> set[str]:
+    rows = cursor.execute(STATEMENTS["came_from_peers"], (row_codec.to_text(list(run_ids)),)).fetchall()
+    return {run_id for (run_id,) in rows}
+
+
+def came_from(cursor: sqlite3.Cursor, store: str) -> list[Run]:
+    return [row_codec.run_of(row) for row in cursor.execute(STATEMENTS["came_from"], (store,)).fetchall()]
+
+
+def kinds(cursor: sqlite3.Cursor) -> set[str]:
+    return {f"{workflow}@{version}" for workflow, version in cursor.execute(STATEMENTS["kinds"]).fetchall()}

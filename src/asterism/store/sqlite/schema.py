@@ -1,19 +1,21 @@
-"""Schema of the SQLite file: migrations, forward only.
+"""Schema of the SQLite file: its migrations, forward only, and the SQL statements that use it.
 
 The file records the version of its schema in ``user_version``, and that it is ours in ``application_id``. If two
 processes open a new file at once, one gets the lock and creates the tables, and the other waits, looks again and finds
-them.
+them. The statements are read from ``statements.sql``, by name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
+from asterism.store import row_codec
 from asterism.store.sqlite.error_mapping import is_busy
 from asterism.store.store_errors import StoreError, StoreMissing, UnknownSchema
 
@@ -21,13 +23,13 @@ APPLICATION = 0x41535452  # "ASTR"
 OLDEST_SQLITE = (3, 24)  # INSERT … ON CONFLICT
 
 
-def _read() -> list[tuple[int, str]]:
+def _read_migrations() -> list[tuple[int, str]]:
     folder = files(__package__).joinpath("migrations")
     scripts = (one for one in folder.iterdir() if one.name.endswith(".sql"))
     return sorted((int(one.name.partition("_")[0]), one.read_text("utf-8")) for one in scripts)
 
 
-MIGRATIONS = _read()
+MIGRATIONS = _read_migrations()
 LATEST = MIGRATIONS[-1][0]
 
 
@@ -62,7 +64,9 @@ def migrate(connection: sqlite3.Connection, path: Path, patience: float) -> None
                         connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             connection.execute(f"PRAGMA user_version = {LATEST}")
-    _enable_wal(connection, path, patience)
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode != "wal":
+        _enable_wal(connection, path, patience)
 
 
 def statements(script: str) -> Iterator[str]:
@@ -105,3 +109,29 @@ def _enable_wal(connection: sqlite3.Connection, path: Path, patience: float) -> 
             time.sleep(0.005)
     if mode != "wal":
         raise StoreError(f"SQLite cannot use a write-ahead log for {path} (mode {mode}); choose a local disk")
+
+
+# -- statements --------------------------------------------------------------------------------------------------------
+
+_COLUMNS = {
+    "run_columns": ", ".join(row_codec.COLUMNS),
+    "run_places": ", ".join("?" * len(row_codec.COLUMNS)),
+    "run_changes": ", ".join(f"{name} = ?" for name in row_codec.MOVING),
+    "owned_columns": ", ".join(f"runs.{name}" for name in row_codec.COLUMNS),
+    "session_columns": ", ".join(f"sessions.{name}" for name in row_codec.SESSION_COLUMNS),
+}
+
+
+def _read_statements() -> dict[str, str]:
+    text = files(__package__).joinpath("statements.sql").read_text("utf-8")
+    found = re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", text, re.DOTALL | re.MULTILINE)
+    return {name: _statement(body) for name, body in found}
+
+
+def _statement(body: str) -> str:
+    lines = [line for line in body.splitlines() if not line.startswith("--")]
+    return "\n".join(lines).strip().removesuffix(";").format_map(_COLUMNS)
+
+
+STATEMENTS = _read_statements()
+"""The statements of ``statements.sql``, by name."""

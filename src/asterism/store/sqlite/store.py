@@ -31,17 +31,16 @@ from asterism.store.protocol import (
     Watch,
     Write,
 )
-from asterism.store.sqlite import change_feed, maintenance, reads
+from asterism.store.sqlite import maintenance, reads
 from asterism.store.sqlite.blob_files import Blobs
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import moved
 from asterism.store.sqlite.group_commit import Writer
 from asterism.store.sqlite.queue import TakeJob, first_page
-from asterism.store.sqlite.reader_threads import ReaderThreads
-from asterism.store.sqlite.write_jobs import CommitJob, HeartbeatJob, PruneJob
+from asterism.store.sqlite.reads import ReaderThreads
+from asterism.store.sqlite.write_jobs import CommitJob, ForgetSessionsJob, HeartbeatJob, PruneJob, StartFeedJob
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
-from asterism.store.watches import Watches
-from asterism.store.write_batch import check_distinct_records
+from asterism.store.watches import Watches, check_distinct_records
 
 HOUR = 3600.0
 READERS = 2
@@ -92,7 +91,7 @@ class SqliteStore:
             return
         if len(writes) > 1:
             check_distinct_records(writes)
-        await self._writer.submit(CommitJob(self._writer.future(), writes, self.clock))
+        await self._writer.submit(CommitJob(writes, self.clock))
 
     async def take(self, request: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
         taken: list[Run] = []
@@ -100,7 +99,7 @@ class SqliteStore:
         while page is not None:
             left = request if not taken else replace(request, limit=request.limit - len(taken))
             try:
-                more, page = await self._writer.submit(TakeJob(self._writer.future(), left, step, page))
+                more, page = await self._writer.submit(TakeJob(left, step, page))
             except StoreUnavailable:
                 if not taken:
                     raise
@@ -111,7 +110,7 @@ class SqliteStore:
     async def heartbeat(
         self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
     ) -> HeartbeatReply:
-        job = HeartbeatJob(self._writer.future(), session, profile, reports, self.clock)
+        job = HeartbeatJob(session, profile, reports, self.clock)
         reply: HeartbeatReply = await self._writer.submit(job)
         return reply
 
@@ -149,7 +148,7 @@ class SqliteStore:
 
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
-        if len(self._watches) == 1:
+        if len(self._watches.open) == 1:
             self._writer.poll()
         return watch
 
@@ -164,7 +163,7 @@ class SqliteStore:
         return await asyncio.to_thread(self._blobs.read, name)
 
     async def prune(self, ended_before: float, limit: int, *, spare: float = 0.0, keep: Sequence[str] = ()) -> int:
-        deleted: int = await self._writer.submit(PruneJob(self._writer.future(), ended_before, limit, keep))
+        deleted: int = await self._writer.submit(PruneJob(ended_before, limit, keep))
         if deleted == 0:
             before = min(ended_before, self.clock() - max(spare, self._blob_age))
             # listed before the references are read: a blob that is put again after that is younger than ``before``
@@ -182,38 +181,38 @@ class SqliteStore:
     # -- change feed -------------------------------------------------------------------------------------------------
 
     async def start_feed(self) -> str:
-        feed: str = await self._writer.submit(change_feed.StartFeedJob(self._writer.future()))
+        feed: str = await self._writer.submit(StartFeedJob())
         return feed
 
     async def changes(self, after: int, limit: int) -> list[Change]:
-        return await self._readers.ask(change_feed.changes, after, limit)
+        return await self._readers.ask(reads.changes, after, limit)
 
     async def newest(self) -> int:
-        return await self._readers.ask(change_feed.newest)
+        return await self._readers.ask(reads.newest)
 
     async def left_to(self, run_ids: Sequence[str]) -> dict[str, str]:
-        return await self._readers.ask(change_feed.left_to, run_ids)
+        return await self._readers.ask(reads.left_to, run_ids)
 
     async def copies(self, left_to: str, limit: int, after: str = "") -> list[Run]:
-        return await self._readers.ask(change_feed.copies, left_to, limit, after)
+        return await self._readers.ask(reads.copies, left_to, limit, after)
 
     async def judges(self) -> set[str]:
-        return await self._readers.ask(change_feed.judges)
+        return await self._readers.ask(reads.judges)
 
     async def forget_sessions(self, ids: Sequence[str]) -> None:
-        await self._writer.submit(change_feed.ForgetSessionsJob(self._writer.future(), ids))
+        await self._writer.submit(ForgetSessionsJob(ids))
 
     async def usage(self, store: str) -> Usage:
-        return await self._readers.ask(change_feed.usage, store)
+        return await self._readers.ask(reads.usage, store)
 
     async def came_from_peers(self, run_ids: Sequence[str]) -> set[str]:
-        return await self._readers.ask(change_feed.came_from_peers, run_ids)
+        return await self._readers.ask(reads.came_from_peers, run_ids)
 
     async def came_from(self, store: str) -> list[Run]:
-        return await self._readers.ask(change_feed.came_from, store)
+        return await self._readers.ask(reads.came_from, store)
 
     async def kinds(self) -> set[str]:
-        return await self._readers.ask(change_feed.kinds)
+        return await self._readers.ask(reads.kinds)
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 

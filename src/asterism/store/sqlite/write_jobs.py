@@ -1,46 +1,73 @@
-"""Write jobs: a commit, a heartbeat or a pruning, as group commit performs it.
+"""Write jobs: a commit, a heartbeat or a pruning as SQL statements, as group commit performs it.
 
-A job shares its transaction with others. It does everything or nothing, and in the latter case leaves the reason in
-``error``. It lets errors of SQLite through: these end the transaction for all jobs.
+A write is encoded where it is submitted, so that a value that cannot be stored is refused there. A job shares its
+transaction with others. It does everything or nothing, and in the latter case leaves the reason in ``error``. It lets
+errors of SQLite through: these end the transaction for all jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.core.run.run import RunStatus
+from asterism.core.run.run import Run, RunStatus
+from asterism.core.run.session import ABROAD, Session
 from asterism.store import row_codec
-from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutCopy, PutRun, Write
-from asterism.store.sqlite.statements import (
-    STATEMENTS,
-    Statement,
-    end_statement,
-    mark_statement,
-    perform,
-    run_statement,
-    statement_of,
+from asterism.store.protocol import (
+    FEED,
+    Contribution,
+    ExpectRegister,
+    ExpectSession,
+    HeartbeatReply,
+    Notice,
+    OwnedRun,
+    ProgressReport,
+    PutCopy,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Write,
 )
+from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import Conflict
-from asterism.store.write_batch import topics_of
+
+Statement = tuple[str, tuple[Any, ...], str]
+"""SQL, its values, and the name of the record that was not as expected if the statement changes no row."""
 
 _HEARTBEAT = STATEMENTS["heartbeat"]
 _DRAINING = STATEMENTS["draining"]
 _HELD = STATEMENTS["held"]
 _PUT_REPORT = STATEMENTS["put_report"]
+_INSERT_RUN = STATEMENTS["insert_run"]
+_UPDATE_RUN = STATEMENTS["update_run"]
+_INSERT_REGISTER = STATEMENTS["insert_register"]
+_UPDATE_REGISTER = STATEMENTS["update_register"]
+_EXPECT_SESSION = STATEMENTS["expect_session"]
+_EXPECT_REGISTER = STATEMENTS["expect_register"]
+_EXPECT_NO_REGISTER = STATEMENTS["expect_no_register"]
+_EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_REGISTER, _EXPECT_NO_REGISTER})
+_TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+_OFFERED = row_codec.MOVING.index("offered")
+_KEY = row_codec.FIXED.index("key")
+_NO_FEED = "the feed"
+_FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
 
 
 class Job:
-    """``future`` receives the result once it is durable, or the error."""
+    """``future`` receives the result once it is durable, or the error; the writer makes it. ``writes`` are the writes
+    whose topics are woken then."""
 
-    __slots__ = ("error", "future", "result")
+    __slots__ = ("error", "future", "result", "writes")
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self.future = future
+    future: asyncio.Future[Any]
+
+    def __init__(self) -> None:
         self.result: Any = None
         self.error: BaseException | None = None
+        self.writes: Sequence[Write] = ()
 
     @property
     def one_statement(self) -> bool:
@@ -51,21 +78,13 @@ class Job:
         """Do the job. If it is ``alone`` in its transaction and leaves an ``error``, the caller rolls back."""
         raise NotImplementedError
 
-    def perform_alone(self, cursor: sqlite3.Cursor) -> None:
-        self.perform(cursor, True)
-
-    def topics(self) -> set[str]:
-        """The topics to wake once the job is done."""
-        return set()
-
 
 class CommitJob(Job):
     """A commit."""
 
-    __slots__ = ("statements", "writes")
+    __slots__ = ("statements",)
 
-    def __init__(self, future: asyncio.Future[Any], writes: Sequence[Write], clock: Callable[[], float]) -> None:
-        self.future = future
+    def __init__(self, writes: Sequence[Write], clock: Callable[[], float]) -> None:
         self.result = self.error = None
         self.writes = writes
         self.statements: list[Statement] = [
@@ -83,31 +102,27 @@ class CommitJob(Job):
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         try:
-            perform(cursor, self.statements, alone)
+            execute_all(cursor, self.statements, alone)
         except (Conflict, ValueError, OverflowError) as error:
             self.error = error
-
-    def topics(self) -> set[str]:
-        return topics_of(self.writes)
 
 
 class HeartbeatJob(Job):
     """A heartbeat. The result is a HeartbeatReply."""
 
-    __slots__ = ("clock", "profile", "said", "session")
+    __slots__ = ("clock", "profile", "reports", "session")
 
     def __init__(
         self,
-        future: asyncio.Future[Any],
         session: str,
         profile: Mapping[str, Any],
         reports: Sequence[ProgressReport],
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(future)
+        super().__init__()
         self.session = session
         self.profile = row_codec.to_text(dict(profile))
-        self.said = [(report.run, report.epoch, encode_report(report)) for report in reports]
+        self.reports = [(report.run, report.epoch, encode_report(report)) for report in reports]
         self.clock = clock
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
@@ -117,22 +132,22 @@ class HeartbeatJob(Job):
             return
         (draining,) = cursor.execute(_DRAINING, (self.session,)).fetchone()
         held = [
-            OwnedRun(run_id, epoch, RunStatus(status), wish)
-            for run_id, epoch, status, wish in cursor.execute(_HELD, (self.session,)).fetchall()
+            OwnedRun(run_id, epoch, RunStatus(status), stop_request)
+            for run_id, epoch, status, stop_request in cursor.execute(_HELD, (self.session,)).fetchall()
         ]
-        if self.said:
+        if self.reports:
             epochs = {one.run: one.epoch for one in held}
-            cursor.executemany(_PUT_REPORT, [said for said in self.said if epochs.get(said[0]) == said[1]])
+            cursor.executemany(_PUT_REPORT, [report for report in self.reports if epochs.get(report[0]) == report[1]])
         self.result = HeartbeatReply(now, True, bool(draining), held)
 
 
 class PruneJob(Job):
-    """Deletion of old runs, or, if there is none, of records to which none refers. The result is the number of runs."""
+    """Deletion of old runs, or, if no run is old enough, of records without a run. The result is the number of runs."""
 
     __slots__ = ("ended_before", "keep", "limit")
 
-    def __init__(self, future: asyncio.Future[Any], ended_before: float, limit: int, keep: Sequence[str]) -> None:
-        super().__init__(future)
+    def __init__(self, ended_before: float, limit: int, keep: Sequence[str]) -> None:
+        super().__init__()
         self.ended_before = ended_before
         self.limit = limit
         self.keep = row_codec.to_text(list(keep))
@@ -147,6 +162,139 @@ class PruneJob(Job):
             cursor.execute(STATEMENTS["forget_sessions"], (self.ended_before,))
             cursor.execute(STATEMENTS["forget_notices"], (self.ended_before,))
             cursor.execute(STATEMENTS["forget_reports"])
+
+
+class StartFeedJob(Job):
+    """Creation of the feed: triggers, numbers and id in one commit. The result is the id."""
+
+    __slots__ = ()
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        for name in _FEED_TRIGGERS:
+            cursor.execute(STATEMENTS[name])
+        cursor.execute(STATEMENTS["feed_everything"])
+        cursor.execute(STATEMENTS["name_feed"], (FEED, row_codec.to_text({"id": uuid.uuid4().hex})))
+        row = cursor.execute(STATEMENTS["register"], (FEED,)).fetchone()
+        self.result = str(row_codec.from_text(row[1])["id"])
+
+
+class ForgetSessionsJob(Job):
+    """Deletion of sessions that have ended and own nothing."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__()
+        self.ids = row_codec.to_text(list(ids))
+
+    def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
+        cursor.execute(STATEMENTS["forget_these_sessions"], (self.ids,))
+
+
+# -- writes as statements ----------------------------------------------------------------------------------------------
+
+
+def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
+    """Return the statement of a write. Raises TypeError or ValueError for a value that is not JSON."""
+    if isinstance(write, PutRegister) and write.value is not None:  # first, since every step of a plan passes here
+        key, text = write.key, row_codec.to_text(write.value)
+        if write.expected is None:
+            return _INSERT_REGISTER, (key, text), f"register {key}"
+        return _UPDATE_REGISTER, (text, key, write.expected), f"register {key}"
+    if isinstance(write, ExpectRegister):
+        return _EXPECT_REGISTER, (write.key, write.revision), f"register {write.key}"
+    match write:
+        case PutRun(run, expected):
+            return run_statement(run, expected)
+        case PutCopy(run, expected):
+            return _copy_statement(run, expected)
+        case PutSession(session, expected):
+            return _put_session(session, expected, clock)
+        case ExpectSession(session_id, revision):
+            return _EXPECT_SESSION, (session_id, revision), f"session {session_id}"
+        case PutRegister(key, None, None):
+            return _EXPECT_NO_REGISTER, (key,), f"register {key}"
+        case PutRegister(key, None, expected):
+            return STATEMENTS["delete_register"], (key, expected), f"register {key}"
+        case Contribution():
+            return STATEMENTS["contribute"], tuple(write), f"contribution of {write.store}"
+        case Notice():
+            text = row_codec.to_text(row_codec.notice_to_json(write))
+            return STATEMENTS["insert_notice"], (write.at, write.run, text), "notice"
+    raise TypeError(f"a store cannot write a {type(write).__name__}")
+
+
+def run_statement(run: Run, expected: int | None) -> Statement:
+    if expected is None:
+        return _INSERT_RUN, (*row_codec.fixed(run), *row_codec.moving(run), -run.priority), f"run {run.id}"
+    return _UPDATE_RUN, (*row_codec.moving(run), run.id, expected), f"run {run.id}"
+
+
+def _copy_statement(run: Run, expected: int | None) -> Statement:
+    """Write the run, but do not offer it. ``mark_statement`` follows."""
+    sql, values, what = run_statement(run, expected)
+    first = _OFFERED + (len(row_codec.FIXED) if expected is None else 0)
+    return sql, (*values[:first], 0, *values[first + 1 :]), what
+
+
+def mark_statement(write: PutCopy) -> Statement:
+    """Record to which store a copy is left, in its row of the feed."""
+    marks = (write.left_to, int(write.same), int(not write.run.ended), write.run.id)
+    return STATEMENTS["mark_copy"], marks, _NO_FEED
+
+
+def end_statement(write: PutCopy, clock: Callable[[], float]) -> Statement:
+    """Record when this store first saw that a copy has ended."""
+    return STATEMENTS["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
+
+
+def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Statement:
+    session_id, device, revision, state, draining, _, profile, terms = row_codec.session_row(session)
+    what = f"session {session_id}"
+    if expected is None:
+        values: tuple[Any, ...] = (session_id, device, revision, state, draining, clock(), profile, terms)
+        return STATEMENTS["insert_session"], values, what
+    values = (device, revision, state, draining, clock(), profile, terms, session_id, expected)
+    return STATEMENTS["update_session_abroad" if state == ABROAD else "update_session"], values, what
+
+
+def execute_all(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool) -> None:
+    """Execute all statements or none; if they are ``alone`` in their transaction, the caller rolls back. Raises
+    Conflict, and ValueError or OverflowError for a value that SQLite cannot hold. Any other error of SQLite concerns
+    the whole transaction."""
+    savepoint = not alone and len(statements) > 1
+    if savepoint:
+        cursor.execute("SAVEPOINT batch")
+    try:
+        for statement in statements:
+            sql, values, what = statement
+            try:
+                cursor.execute(sql, values)
+            except sqlite3.IntegrityError as error:
+                raise _refusal(cursor, statement, error) from None
+            except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
+                raise ValueError(f"{what} cannot be stored: {error}") from error
+            if cursor.rowcount == 1 or (sql in _EXPECTATIONS and cursor.fetchone() is not None):
+                continue
+            if what is _NO_FEED:
+                raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
+            raise Conflict(what)
+    except (Conflict, ValueError, OverflowError):
+        if savepoint:
+            cursor.execute("ROLLBACK TO batch")
+        raise
+    finally:
+        if savepoint and cursor.connection.in_transaction:
+            cursor.execute("RELEASE batch")
+
+
+def _refusal(cursor: sqlite3.Cursor, statement: Statement, error: sqlite3.IntegrityError) -> Exception:
+    sql, values, what = statement
+    if error.sqlite_errorcode not in _TAKEN:
+        return ValueError(f"{what} cannot be stored: {error}")
+    if sql is _INSERT_RUN and cursor.execute(STATEMENTS["run_exists"], values[:1]).fetchone() is None:
+        return Conflict(f"key {values[_KEY]}")
+    return Conflict(what)
 
 
 def encode_report(report: ProgressReport) -> str:

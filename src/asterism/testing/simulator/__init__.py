@@ -10,14 +10,13 @@ A seed determines a world: its machines, their work, the faults and their times,
 happen at one moment. A world that breaks a promise raises Violation with the command that replays it.
 
 ``simulation`` plays a world: ``simulate`` runs it on an event loop in virtual time. A world is in ``fleet_world``
-(machines and one store), ``plan_world`` (orchestrators of a plan that crash), ``peer_world`` (three stores that
-exchange records) or ``harsh_peer_worlds``. Worlds are made of ``sim_machine``, ``network``, ``peer_stores`` and
-``faults``. The ``witness`` sees every write and every execution, and knows the promises; ``peer_checks`` knows what
-must hold between stores at the end.
+(machines and one store), ``plan_world`` (orchestrators of a plan that crash) or ``peer_world`` (three stores that
+exchange records). Worlds are made of ``machines``, ``peer_stores`` and ``faults``. The ``checker`` receives every write
+and every execution, and reports broken promises; ``peer_stores`` also checks what must hold between stores.
 """
 
+from asterism.testing.simulator.checker import Violation
 from asterism.testing.simulator.fleet_world import FleetWorld
 from asterism.testing.simulator.simulation import simulate
-from asterism.testing.simulator.witness import Violation
 
 __all__ = ["FleetWorld", "Violation", "simulate"]

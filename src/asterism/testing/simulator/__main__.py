@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from asterism.testing.simulator.checker import Violation
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, simulate, world_named
-from asterism.testing.simulator.witness import Violation
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def _one(seed: int, play: Callable[[int, list[Any]], None]) -> int:
     worlds: list[Any] = []
     broken = _broken(seed, play, worlds)
     for world in worlds:
-        print("\n".join(world.witness.log))
+        print("\n".join(world.checker.log))
     print(f"\nseed {seed}: {broken or 'no promise was broken'}")
     return 1 if broken else 0
 
@@ -58,10 +58,10 @@ def _many(first: int, count: int, seconds: float | None, play: Callable[[int, li
     began = time.monotonic()
     broken = played = 0
     for seed in range(first, first + count):
-        found = _broken(seed, play, [])
-        if found is not None:
+        violation = _broken(seed, play, [])
+        if violation is not None:
             broken += 1
-            print(f"seed {seed}: {found}", flush=True)
+            print(f"seed {seed}: {violation}", flush=True)
         played += 1
         if seconds is not None and time.monotonic() - began > seconds:
             break

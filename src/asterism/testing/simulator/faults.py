@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asterism.testing.simulator.network import CALM, Weather, Wire
-from asterism.testing.simulator.sim_machine import Machine
+from asterism.testing.simulator.machines import PERFECT_LINK, LinkQuality, Machine, Wire
 
 if TYPE_CHECKING:
     from asterism.testing.simulator.fleet_world import FleetWorld, Life
@@ -26,16 +25,16 @@ OFTEN = 4.0
 
 
 class Faults:
-    """Each fault is a coroutine method that changes the world, waits, and reverts the change; or that lays an ambush,
-    which does so at the next request of a machine to the store, before or after the store performs it. ``names``
-    selects faults; a world with further ones adds them to ``all``."""
+    """Each fault is a coroutine method that changes the world, waits, and reverts the change; or that intercepts the
+    next request of a machine to the store, before or after the store performs it. ``names`` selects faults; a world
+    with further ones adds them to ``all``."""
 
     def __init__(self, world: FleetWorld, names: Sequence[str] = ALL, often: float = OFTEN) -> None:
-        self._world, self._chance, self._note = world, world.chance, world.witness.note
+        self._world, self._chance, self._note = world, world.chance, world.checker.note
         self.all: list[Callable[[], Coroutine[Any, Any, None]]] = [getattr(self, name) for name in names]
         self._often = often
 
-    async def go_on(self, until: float) -> None:
+    async def run_until(self, until: float) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < until:
             await asyncio.sleep(self._chance.expovariate(1 / self._often))
@@ -44,24 +43,24 @@ class Faults:
     # -- the network -------------------------------------------------------------------------------------------------
 
     async def storm(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             pick = self._chance.uniform
-            life.wire.weather = Weather(pick(0, 0.3), pick(0, 0.3), pick(0, 0.3), pick(0, 0.3))
+            life.wire.quality = LinkQuality(pick(0, 0.3), pick(0, 0.3), pick(0, 0.3), pick(0, 0.3))
             self._note(f"{life.machine.name}: the network is bad")
             await asyncio.sleep(pick(1.0, 30.0))
-            life.wire.weather = CALM
+            life.wire.quality = PERFECT_LINK
 
     async def sluggish(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
-            life.wire.weather = Weather(slow=1.0, slowest=self._chance.choice([1.0, 3.0]))
+            life.wire.quality = LinkQuality(slow=1.0, slowest=self._chance.choice([1.0, 3.0]))
             self._note(f"{life.machine.name}: the network is slow")
             await asyncio.sleep(self._chance.uniform(5.0, 20.0))
-            life.wire.weather = CALM
+            life.wire.quality = PERFECT_LINK
 
     async def partition(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             self._note(f"{life.machine.name} is cut off")
             await self._cut_off([life.wire], self._chance.choice([1.0, 5.0, 9.0, 11.0, 13.0, 30.0]))
@@ -83,7 +82,7 @@ class Faults:
     # -- machines ----------------------------------------------------------------------------------------------------
 
     async def freeze(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             await self._frozen(life.machine, self._chance.choice([0.5, 5.0, 9.5, 12.0, 40.0]))
 
@@ -95,7 +94,7 @@ class Faults:
         self._note(f"{machine.name} thaws")
 
     async def crash(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             await self._crashed(life)
 
@@ -108,22 +107,22 @@ class Faults:
                 self._world.boot(name)
 
     async def replace(self) -> None:
-        """Another machine takes the name of one that lives on, perhaps out of reach."""
-        life = self._world.someone()
+        """Another machine takes the name of one that continues, perhaps without a connection."""
+        life = self._world.random_life()
         if life is not None and self._chance.random() < 0.3:
             if self._chance.random() < 0.5:
                 self._world.spawn(self._cut_off([life.wire], self._chance.uniform(1.0, 20.0)))
             self._world.replace(life.machine.name)
 
     async def drain(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None and self._chance.random() < 0.3:
             self._note(f"{life.machine.name} drains")
             life.agent.drain(hand_back=self._chance.random() < 0.5)
 
     async def sick(self) -> None:
         """A machine takes work and cannot begin it: it has no file descriptors, or a full disk."""
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None and not life.machine.sick:
             life.machine.sick = True
             self._note(f"{life.machine.name} is sick")
@@ -133,17 +132,17 @@ class Faults:
 
     async def wall_jump(self) -> None:
         """The wall clock of one machine is set."""
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             jump = self._chance.choice([-3600.0, 3600.0])
             life.machine.wall += jump
             self._note(f"{life.machine.name}: its wall clock jumps by {jump:g} s")
 
-    # -- ambushes ----------------------------------------------------------------------------------------------------
+    # -- interceptions ------------------------------------------------------------------------------------------------
 
     async def late_answer(self) -> None:
         """A reply is late, and the machine is cut off for about as long."""
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             wire, late = life.wire, self._chance.uniform(1.0, 0.95 * life.wire.gives_up)
             cut = max(0.0, late + self._chance.uniform(-5.0, 3.0))
@@ -156,7 +155,7 @@ class Faults:
             wire.after[self._chance.choice(["take", "commit"])] = happens
 
     async def late_heartbeat(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             wire = life.wire
 
@@ -168,19 +167,19 @@ class Faults:
             wire.after["heartbeat"] = happens
 
     async def lost_question(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             life.wire.before["commit"] = lambda: float("inf")
 
     async def slow_question(self) -> None:
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             what = self._chance.choice(["commit", "commit", "heartbeat"])
             life.wire.before[what] = lambda: self._chance.uniform(1.0, 12.0)
 
     async def sudden(self) -> None:
         """The machine is cut off, freezes or crashes before it learns what the store has done."""
-        life = self._world.someone()
+        life = self._world.random_life()
         if life is not None:
             kind = self._chance.choice(["cut", "freeze", "crash"])
 
@@ -204,7 +203,7 @@ class Faults:
             self._world.jump += jump
             self._note(f"the store's clock jumps by {jump:g} s")
             if self._chance.random() < 0.3:  # perhaps while there is no coordinator
-                found = await self._world.store.register("coordinator")
-                life = self._world.lives.get(found.value["device"]) if found is not None else None
+                register = await self._world.store.register("coordinator")
+                life = self._world.lives.get(register.value["device"]) if register is not None else None
                 if life is not None:
                     await self._crashed(life)

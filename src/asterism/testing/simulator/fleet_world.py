@@ -14,13 +14,12 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.store.postgres.server_clock import ServerClock
+from asterism.store.postgres.connection import ServerClock
 from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
 from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.simulator.checker import CheckedStore, Checker
 from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults
-from asterism.testing.simulator.network import GIVES_UP, Wire
-from asterism.testing.simulator.sim_machine import Machine, SimExecutor
-from asterism.testing.simulator.witness import Witness, WitnessedStore
+from asterism.testing.simulator.machines import GIVES_UP, Machine, SimExecutor, Wire
 
 log = logging.getLogger("asterism.sim")
 
@@ -76,8 +75,8 @@ class FleetWorld:
         self.chance = random.Random(seed)
         self.jump = 0.0
         loop = asyncio.get_running_loop()
-        self.witness = Witness(loop.time)
-        self.store = WitnessedStore(lambda: 1_000_000.0 + loop.time() + self.jump, self.witness)
+        self.checker = Checker(loop.time)
+        self.store = CheckedStore(lambda: 1_000_000.0 + loop.time() + self.jump, self.checker)
         self.names = [f"m{number}" for number in range(self.chance.randint(2, machines))]
         self.number_of_runs = self.chance.randint(1, runs)
         self.lives: dict[str, Life] = {}
@@ -103,7 +102,7 @@ class FleetWorld:
             can=GPU if name != "m0" else (),
             slots=self.chance.randint(1, 2),
             backlog=self.chance.randint(0, 1),
-            executor=SimExecutor(machine, self.witness, self.chance),
+            executor=SimExecutor(machine, self.checker, self.chance),
             heartbeat=HEARTBEAT,
             timeout=TIMEOUT,
             grace=0.5,
@@ -114,7 +113,7 @@ class FleetWorld:
             **self.device_terms(name),
         )
         wire.session = agent.session.id
-        self.witness.note(f"{name} boots")
+        self.checker.note(f"{name} boots")
         self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
 
     def device_terms(self, name: str) -> dict[str, Any]:
@@ -136,7 +135,7 @@ class FleetWorld:
 
     async def crash(self, name: str) -> None:
         life = self.lives.pop(name)
-        self.witness.note(f"{name} crashes")
+        self.checker.note(f"{name} crashes")
         life.machine.crash()
         for task in [life.task, *life.visitors]:
             task.cancel()
@@ -144,12 +143,12 @@ class FleetWorld:
 
     def replace(self, name: str) -> None:
         """Let another machine take the name. The old one continues until it learns of that."""
-        self.witness.note(f"{name} is replaced")
+        self.checker.note(f"{name} is replaced")
         self.ended.append(self.lives.pop(name))
         self._hosts[name] += 1
         self.boot(name, replace=True)
 
-    def someone(self) -> Life | None:
+    def random_life(self) -> Life | None:
         return self.lives[self.chance.choice(sorted(self.lives))] if self.lives else None
 
     # -- work --------------------------------------------------------------------------------------------------------
@@ -163,7 +162,7 @@ class FleetWorld:
         ]
         for _ in range(self.number_of_runs):
             await asyncio.sleep(self.chance.uniform(0.0, TROUBLE / self.number_of_runs))
-            life = self.someone()
+            life = self.random_life()
             if life is not None and not life.machine.frozen:
                 life.visitors.append(self.spawn(self._create(life, self.chance.choice(flows))))
 
@@ -174,12 +173,12 @@ class FleetWorld:
         fleet = life.agent.fleet
         with contextlib.suppress(StoreUnavailable):
             run = await fleet.create(flow, given, series=series, priority=chance.randint(0, 2))
-            self.witness.acknowledged.append(run)
+            self.checker.acknowledged.append(run)
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.uniform(0.0, 20.0))
-                await self._change_of_mind(fleet, run.id)
+                await self._cancel_or_pause(fleet, run.id)
 
-    async def _change_of_mind(self, fleet: Fleet, run_id: str) -> None:
+    async def _cancel_or_pause(self, fleet: Fleet, run_id: str) -> None:
         with contextlib.suppress(StoreUnavailable):
             if self.chance.random() < 0.5:
                 await self._cancel(fleet, run_id)
@@ -190,27 +189,27 @@ class FleetWorld:
         try:
             run = await fleet.cancel(run_id)
         except RunRefused as refusal:
-            found = await self.store.run(run_id)
-            if found is not None and found.cancelled:  # only this person cancels it
-                self.witness.broken(f"run {run_id} was cancelled, and it was denied: {refusal.why}")
+            stored = await self.store.run(run_id)
+            if stored is not None and stored.cancelled:  # only this person cancels it
+                self.checker.broken(f"run {run_id} was cancelled, and it was denied: {refusal.why}")
             return
-        self.witness.acknowledged.append(run)
+        self.checker.acknowledged.append(run)
         if run.stop_request != "cancel" and not run.ended:
-            self.witness.broken(f"run {run_id} is {run.status} and was said to be cancelled")
+            self.checker.broken(f"run {run_id} is {run.status} and was said to be cancelled")
 
     async def _pause(self, fleet: Fleet, run_id: str) -> None:
         with contextlib.suppress(RunRefused):
             run = await fleet.pause(run_id, "let me see")
-            self.witness.acknowledged.append(run)
+            self.checker.acknowledged.append(run)
             if run.stop_request != "pause" and run.paused is None and not run.ended:
-                self.witness.broken(f"run {run_id} is {run.status} and was said to be paused")
+                self.checker.broken(f"run {run_id} is {run.status} and was said to be paused")
             await asyncio.sleep(self.chance.uniform(0.0, 10.0))
-            self.witness.acknowledged.append(await fleet.resume(run_id))
+            self.checker.acknowledged.append(await fleet.resume(run_id))
 
     # -- from beginning to end ---------------------------------------------------------------------------------------
 
     async def trouble(self) -> None:
-        await self.faults.go_on(TROUBLE)
+        await self.faults.run_until(TROUBLE)
 
     async def play(self) -> None:
         for name in self.names:
@@ -219,13 +218,13 @@ class FleetWorld:
         while not all(job.done() for job in self._jobs):
             await asyncio.gather(*self._jobs, return_exceptions=True)
         self._heal()
-        await self._until_all_is_done()
+        await self._wait_until_done()
         notices = [notice for _, notice in await self.store.notices(limit=1_000_000)]
-        self.witness.check_the_end(await self.store.find(Query()), notices)
+        self.checker.check_end(await self.store.find(Query()), notices)
         await self._shut_down()
 
     def _heal(self) -> None:
-        self.witness.note("no more faults")
+        self.checker.note("no more faults")
         for life in [*self.lives.values(), *self.ended]:
             life.wire.heal()
             life.machine.thaw()
@@ -233,10 +232,10 @@ class FleetWorld:
             if name not in self.lives:
                 self.boot(name)
 
-    async def _until_all_is_done(self) -> None:
+    async def _wait_until_done(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + RECOVERY
-        while loop.time() < until and not self.witness.violations:
+        while loop.time() < until and not self.checker.violations:
             for name, life in list(self.lives.items()):
                 if life.task.done():
                     self.boot(name)
@@ -289,17 +288,17 @@ class BatteryWorld(FleetWorld):
 
     async def _run_low(self) -> None:
         low = self.names if self.chance.random() < 0.3 else [self.chance.choice(self.names)]
-        self.witness.note(f"{', '.join(low)}: low battery")
+        self.checker.note(f"{', '.join(low)}: low battery")
         self.levels |= dict.fromkeys(low, LOW)
         await asyncio.sleep(self.chance.choice([0.5, 4.0, 20.0, LONG]))
         self.levels |= dict.fromkeys(low, FULL)
-        self.witness.note(f"{', '.join(low)}: charged")
+        self.checker.note(f"{', '.join(low)}: charged")
 
     async def play(self) -> None:
         await super().play()
         for run in await self.store.find(Query()):
             if run.rounds:
-                self.witness.broken(f"run {run.id} counted {run.rounds} rounds, and devices only rested: {run.error}")
+                self.checker.broken(f"run {run.id} counted {run.rounds} rounds, and devices only rested: {run.error}")
 
 
 def own_clock(machine: Machine) -> Callable[[], float]:
@@ -310,7 +309,7 @@ def own_clock(machine: Machine) -> Callable[[], float]:
 class EstimatingWire(Wire):
     """A wire that estimates the store's clock from the replies to heartbeats."""
 
-    def __init__(self, store: WitnessedStore, machine: Machine, chance: random.Random, gives_up: float) -> None:
+    def __init__(self, store: CheckedStore, machine: Machine, chance: random.Random, gives_up: float) -> None:
         super().__init__(store, machine, chance, gives_up)
         self._estimate = ServerClock(own_clock(machine))
         self._estimate.learn(store.clock(), self._estimate.own())
@@ -332,7 +331,7 @@ class WallClockWorld(FleetWorld):
 
     def __init__(self, seed: int, *, faults: Sequence[str] = WITH_WALL_CLOCKS, **terms: Any) -> None:
         super().__init__(seed, faults=faults, **terms)
-        self.witness.right_time = self.store.clock
+        self.checker.right_time = self.store.clock
 
     def wire(self, machine: Machine) -> Wire:
         return EstimatingWire(self.store, machine, self.chance, self._gives_up)

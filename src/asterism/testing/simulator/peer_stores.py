@@ -1,4 +1,4 @@
-"""Stores of simulated peers, the links between them, and the witness that sees all of them."""
+"""Stores of simulated peers, the links between them, and the checks of what must hold."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Any
 from asterism.core.run.merge import is_forgotten, own_result, own_story
 from asterism.core.run.run import CLAIMED, COMPLETED, PROCESSING, Run
 from asterism.peers.exchange import Exchange, PeerUnreachable
+from asterism.store import row_codec
 from asterism.store.memory import MemoryStore
-from asterism.store.protocol import Notice, PutCopy, PutRun, Watch, Write
-from asterism.testing.simulator.sim_machine import Machine
-from asterism.testing.simulator.witness import Execution, OrderedWatches, Witness
+from asterism.store.protocol import Notice, PutCopy, PutRun, Query, Watch, Write
+from asterism.testing.simulator.checker import Checker, Execution, OrderedWatches
+from asterism.testing.simulator.machines import Machine
 
 if TYPE_CHECKING:
     from asterism.testing.simulator.peer_world import PeerWorld
 
 
 @dataclass
-class PeerWitness(Witness):
-    """A witness of several stores. Executions may overlap while links are cut, so it only records them; it checks that
+class PeerChecker(Checker):
+    """A checker of several stores. Executions may overlap while links are cut, so it only records them; it checks that
     a device that loses a run is notified.
 
-    ``excused`` are runs for which not all promises can hold (``harsh_peer_worlds``), among them those that a store
-    deleted; ``forgot`` counts these. ``recorded`` maps each run to who completed it, in which epoch and when.
-    ``stores`` are all stores by name, which is also the name of the one device of each. ``remembered`` is whether none
-    of them deletes ended runs."""
+    ``excused`` are runs for which not all promises can hold (the harsher faults of ``peer_world``), among them those
+    that a store deleted; ``forgot`` counts these. ``recorded`` maps each run to the device, epoch and time of each
+    completion. ``stores`` are all stores by name, which is also the name of the one device of each. ``remembered`` is
+    whether none of them deletes ended runs."""
 
     recorded: dict[str, set[tuple[str, int, float]]] = field(default_factory=dict)
     lost: int = 0
@@ -44,7 +45,9 @@ class PeerWitness(Witness):
         self.executions.append(execution)
         return execution
 
-    def saw(self, store: str, before: Run | None, write: PutRun | PutCopy, writes: Sequence[Write]) -> None:
+    def check_store_write(
+        self, store: str, before: Run | None, write: PutRun | PutCopy, writes: Sequence[Write]
+    ) -> None:
         after = write.run
         mark = f" (left to {write.left_to[-4:]})" if isinstance(write, PutCopy) else ""
         self.note(
@@ -56,15 +59,15 @@ class PeerWitness(Witness):
         if after.revision <= before.revision:
             self.broken(f"{store}: run {after.id} went from revision {before.revision} to {after.revision}")
         if not set(before.story) <= set(after.story):
-            self.broken(f"{store}: the story of run {after.id} has lost something")
-        went_on = own_story(after)[: len(own_story(before))] == own_story(before)
-        if before.ended and went_on and len(own_story(after)) > len(own_story(before)):
-            self.broken(f"{store}: run {after.id} had ended as {before.status} and went on")
-        if went_on and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
+            self.broken(f"{store}: the story of run {after.id} lost an entry")
+        continues = own_story(after)[: len(own_story(before))] == own_story(before)
+        if before.ended and continues and len(own_story(after)) > len(own_story(before)):
+            self.broken(f"{store}: run {after.id} had ended as {before.status} and continued")
+        if continues and after.status is COMPLETED and before.status is not COMPLETED and isinstance(write, PutRun):
             self._completed(store, after)
         if is_forgotten(after) and not is_forgotten(before):
             self._check_forgotten(store, after)
-        if not went_on:
+        if not continues:
             self._check_loser_is_notified(store, before, after, writes)
 
     def forget(self, store: str) -> None:
@@ -84,8 +87,8 @@ class PeerWitness(Witness):
     def _check_forgotten(self, store: str, run: Run) -> None:
         """A run that is closed as forgotten must not continue in another store."""
         for name, other in self.stores.items():
-            found = other._runs.get(run.id)
-            is_open = name != store and found is not None and not found.ended
+            record = other._runs.get(run.id)
+            is_open = name != store and record is not None and not record.ended
             if is_open and (self.remembered or run.id not in other._feed.left):
                 self.broken(f"{store}: run {run.id} was closed as forgotten, and it is open in {name}")
 
@@ -97,17 +100,17 @@ class PeerWitness(Witness):
         if not owner and not result:
             return
         self.lost += 1
-        told = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
-        if not told or told[0].device != before.device:
+        notices = [one for one in writes if isinstance(one, Notice) and (one.kind, one.run) == ("conflict", before.id)]
+        if not notices or notices[0].device != before.device:
             self.broken(f"{store}: {before.device} lost run {before.id} (it was {before.status}), and was not notified")
 
 
 class PeerStore(MemoryStore):
     """The store of one machine, which survives its crashes."""
 
-    def __init__(self, name: str, clock: Callable[[], float], witness: PeerWitness) -> None:
+    def __init__(self, name: str, clock: Callable[[], float], checker: PeerChecker) -> None:
         super().__init__(clock)
-        self.name, self._witness = name, witness
+        self.name, self._checker = name, checker
         self.url = f"sim:{name}"
         self._watches = OrderedWatches()
 
@@ -116,32 +119,32 @@ class PeerStore(MemoryStore):
         await super().commit(writes)
         for one in writes:
             if isinstance(one, PutRun | PutCopy):
-                self._witness.saw(self.name, before[one.run.id], one, writes)
+                self._checker.check_store_write(self.name, before[one.run.id], one, writes)
 
     async def prune(self, ended_before: float, limit: int, **terms: Any) -> int:
         before = set(self._runs)
         number = await super().prune(ended_before, limit, **terms)
-        self._witness.excused |= before - set(self._runs)
-        self._witness.forgot += number
+        self._checker.excused |= before - set(self._runs)
+        self._checker.forgot += number
         return number
 
 
 def copy_of(store: MemoryStore) -> dict[str, Any]:
     """Return what a copy of the store's file would contain. Records are immutable, so only their containers are
     copied."""
-    kept = {name: _copied(value) for name, value in vars(store).items() if name not in _OF_THE_PROCESS}
+    data = {name: _copied(value) for name, value in vars(store).items() if name not in _OF_THE_PROCESS}
     feed = copy.copy(store._feed)
     vars(feed).update({name: _copied(value) for name, value in vars(feed).items()})
-    return {**kept, "_feed": feed}
+    return {**data, "_feed": feed}
 
 
-def put_back(store: MemoryStore, kept: dict[str, Any]) -> None:
+def put_back(store: MemoryStore, data: dict[str, Any]) -> None:
     """Roll a store back to a copy, which can be used again."""
-    vars(store).update(kept)
+    vars(store).update(data)
     vars(store).update(copy_of(store))
 
 
-_OF_THE_PROCESS = ("clock", "url", "name", "_watches", "_witness", "_feed")
+_OF_THE_PROCESS = ("clock", "url", "name", "_watches", "_checker", "_feed")
 
 
 def _copied(value: Any) -> Any:
@@ -198,7 +201,7 @@ class Link:
 
     async def _deliver(self, ask: Callable[[Exchange], Any], repeats: bool = False) -> Any:
         world, chance = self._world, self._world.chance
-        await world.lives_of(self._here).machine.gate()
+        await world.latest_life(self._here).machine.gate()
         await asyncio.sleep(0.005 + 0.05 * chance.random())
         life = world.lives.get(self._there)
         if world.is_cut(self._here, self._there) or life is None or chance.random() < world.losses:
@@ -224,3 +227,89 @@ class Link:
 def _through_json(value: Any) -> Any:
     """Return a value as it arrives over a wire."""
     return value if value is None or isinstance(value, bytes) else json.loads(json.dumps(value))
+
+
+# -- at the end --------------------------------------------------------------------------------------------------------
+
+
+async def check(world: PeerWorld) -> None:
+    """Check all stores, long after the last fault. The checker records what does not hold."""
+    broken = world.checker.broken
+    everything = {name: {run.id: run for run in await store.find(Query())} for name, store in world.stores.items()}
+    ids = sorted(set().union(*everything.values()))
+    for run_id in ids:
+        records = {name: runs.get(run_id) for name, runs in everything.items()}
+        if _is_left_alone(world, run_id, records):
+            broken(f"run {run_id} is open, and each store leaves it to another")
+        texts = {None if run is None else text_of(run) for run in records.values()}
+        if not world.agreed(run_id, list(records.values())):
+            records_text = "; ".join(f"{name}: {_short(run)}" for name, run in records.items())
+            broken(f"run {run_id} has {len(texts)} records long after all links were repaired: {records_text}")
+        for run in records.values():
+            if run is not None and not run.ended:
+                broken(f"run {run_id} is still {run.status}: {run.story[-1]}")
+    for acknowledged in world.checker.acknowledged:
+        if acknowledged.id in world.excused:
+            continue
+        record = everything["m0"].get(acknowledged.id)
+        if record is None or not set(acknowledged.story) <= set(record.story):
+            broken(
+                f"run {acknowledged.id} was acknowledged as {acknowledged.status}, but its story does not contain that"
+            )
+    _check_results(world, everything["m0"])
+    if world.splits is not None and not any(world.splits):
+        _check_nothing_was_contested(world)
+    if not world.checker.violations:
+        await _check_exchanges_are_complete(world)
+    for name, store in world.stores.items():
+        for problem in await store.check():
+            broken(f"{name}: {problem}")
+        for _, notice in await store.notices(limit=1_000_000):
+            if notice.kind in ("refused", "impostor") and notice.run not in world.excused:
+                broken(f"{name} refused an honest peer: {notice.message}")
+
+
+def _is_left_alone(world: PeerWorld, run_id: str, records: Mapping[str, Run | None]) -> bool:
+    knowing = {name: run for name, run in records.items() if run is not None}
+    open_somewhere = any(not run.ended for run in knowing.values())
+    return open_somewhere and all(run_id in world.stores[name]._feed.left for name in knowing)
+
+
+def _check_results(world: PeerWorld, runs: Mapping[str, Run]) -> None:
+    """The record holds each result that was acknowledged to a device, once."""
+    for run in runs.values():
+        if run.id in world.excused:
+            continue
+        results = [(one.device, one.epoch, one.ended_at) for one in (*own_result(run), *run.superseded)]
+        recorded = world.checker.recorded.get(run.id, set())
+        if len(results) != len(set(results)) or set(results) != recorded:
+            world.checker.broken(f"run {run.id} was completed as {sorted(recorded)}, and says {sorted(results)}")
+
+
+def _check_nothing_was_contested(world: PeerWorld) -> None:
+    """No link was ever cut: each run had one owner at a time."""
+    if world.checker.lost:
+        world.checker.broken("a device lost a run, and no link was cut")
+    begun = [(one.run, one.epoch) for one in world.checker.executions]
+    for run, epoch in sorted(set(begun)):
+        if begun.count((run, epoch)) > 1:
+            world.checker.broken(f"run {run} was begun twice in epoch {epoch}, and no link was cut")
+
+
+async def _check_exchanges_are_complete(world: PeerWorld) -> None:
+    for name, life in world.lives.items():
+        for other in tuple(world.stores):
+            if other != name:
+                for _ in range(2):
+                    result = await life.exchange.sync(other, Link(world, name, other))
+                if result.sent or result.taken or result.refused:
+                    world.checker.broken(f"{name} and {other} keep sending each other the same records: {result}")
+
+
+def text_of(run: Run) -> str:
+    """A run as text, without its revision, which counts the writes of one store."""
+    return row_codec.to_text([*row_codec.fixed(run), *row_codec.moving(run.changed(revision=0, _told=((), "")))])
+
+
+def _short(run: Run | None) -> str:
+    return "none" if run is None else f"{run.status} epoch {run.epoch} {run.device} {len(run.story)} entries"

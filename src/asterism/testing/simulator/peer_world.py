@@ -2,7 +2,12 @@
 
 Everything is real except the machines, the links and the work: agents, monitors and exchanges, whose messages go
 through JSON. While links are cut, two machines may work on one run. When the links have been repaired for a while, all
-stores must have the same record of each run, with one owner, and every device that lost a run must have been notified.
+stores must have the same record of each run, with one owner, and every device that lost a run must have been notified
+(``peer_stores``).
+
+Three worlds have harsher faults: stores delete ended runs early, clocks jump, files are rolled back. After such a fault
+stores cannot agree on every run. Those runs are *excused* from some of the promises; all others are not. Every run has
+to end in every store that knows it.
 """
 
 from __future__ import annotations
@@ -16,18 +21,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError, RunRefused
-from asterism.core.run.run import Run
+from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
+from asterism.fleet import retention
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.peers.exchange import Exchange
+from asterism.peers.peer_service import SyncLoop
 from asterism.peers.registry import Peer, PeerRegistry
-from asterism.peers.sync_loop import SyncLoop
-from asterism.store.protocol import FEED, PutRegister, Query
+from asterism.store.protocol import FEED, PutRegister, Query, feed_of
 from asterism.testing.simulator.fleet_world import SimHost
-from asterism.testing.simulator.peer_checks import check, text_of
-from asterism.testing.simulator.peer_stores import Disk, Link, PeerStore, PeerWitness
-from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+from asterism.testing.simulator.machines import Machine, SimExecutor
+from asterism.testing.simulator.peer_stores import Disk, Link, PeerChecker, PeerStore, check, copy_of, put_back, text_of
 
 NAMES = ("m0", "m1", "m2")
 PAIRS = tuple(itertools.combinations(NAMES, 2))
@@ -63,6 +68,13 @@ FLOWS = (
     Workflow("retried", call="work:do", retries=2, **_FAST),
     Workflow("picky", call="work:do", needs=GPU, **_FAST),
 )
+
+CHECK_INTERVAL = 5.0
+KEEP = 6.0
+"""How long ended runs are kept, in seconds."""
+
+MARGIN = 1.0
+"""How much longer, since the difference of two clocks is known only approximately."""
 
 
 @dataclass
@@ -101,7 +113,7 @@ class PeerWorld:
     ) -> None:
         self.chance = random.Random(seed)
         loop = asyncio.get_running_loop()
-        self.witness = PeerWitness(loop.time)
+        self.checker = PeerChecker(loop.time)
         self.splits, self._trouble, self.number_of_runs = splits, trouble, runs
         self.losses = (
             losses if losses is not None else (0.0 if splits is not None else self.chance.choice([0, 0.05, 0.2]))
@@ -109,10 +121,10 @@ class PeerWorld:
         skews = [0.0, 86_400.0, -86_400.0] if splits is not None else self.chance.choices(self.skews, k=3)
         self.jumped = dict(zip(NAMES, skews, strict=True))
         self.stores = {
-            name: PeerStore(name, lambda name=name: 1_000_000.0 + loop.time() + self.jumped[name], self.witness)  # type: ignore[misc]
+            name: PeerStore(name, lambda name=name: 1_000_000.0 + loop.time() + self.jumped[name], self.checker)  # type: ignore[misc]
             for name in NAMES
         }
-        self.witness.stores = self.stores
+        self.checker.stores = self.stores
         self.cut: frozenset[tuple[str, str]] = frozenset()
         self.lives: dict[str, PeerLife] = {}
         self.ended: list[PeerLife] = []
@@ -122,12 +134,12 @@ class PeerWorld:
 
     @property
     def excused(self) -> set[str]:
-        return self.witness.excused
+        return self.checker.excused
 
     def is_cut(self, one: str, other: str) -> bool:
         return (min(one, other), max(one, other)) in self.cut
 
-    def lives_of(self, name: str) -> PeerLife:
+    def latest_life(self, name: str) -> PeerLife:
         life = self.lives.get(name)
         return life if life is not None else next(one for one in reversed(self.ended) if one.machine.name == name)
 
@@ -152,7 +164,7 @@ class PeerWorld:
             name,
             can=GPU if name != "m0" else (),
             slots=self.chance.randint(1, 2),
-            executor=SimExecutor(machine, self.witness, self.chance),
+            executor=SimExecutor(machine, self.checker, self.chance),
             heartbeat=HEARTBEAT,
             timeout=TIMEOUT,
             grace=0.3,
@@ -166,14 +178,14 @@ class PeerWorld:
         def connect(peer: Peer) -> Link:
             return Link(self, name, peer.name)
 
-        meetings = SyncLoop(exchange, connect, interval=2.0, max_backoff=3.0)
-        tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(meetings.run()))]
+        sync_loop = SyncLoop(exchange, connect, interval=2.0, max_backoff=3.0)
+        tasks = [asyncio.create_task(_quietly(agent.run())), asyncio.create_task(_quietly(sync_loop.run()))]
         self.lives[name] = PeerLife(machine, agent, exchange, list(tasks))
-        self.witness.note(f"{name} boots")
+        self.checker.note(f"{name} boots")
 
     def crash(self, name: str) -> None:
         life = self.lives.pop(name)
-        self.witness.note(f"{name} crashes")
+        self.checker.note(f"{name} crashes")
         life.machine.crash()
         for task in life.tasks:
             task.cancel()
@@ -181,12 +193,12 @@ class PeerWorld:
 
     def part(self, cut: Iterable[tuple[str, str]]) -> None:
         self.cut = frozenset((one, other) for one, other in cut)
-        self.witness.note(f"cut: {', '.join('-'.join(pair) for pair in sorted(self.cut)) or 'nothing'}")
+        self.checker.note(f"cut: {', '.join('-'.join(pair) for pair in sorted(self.cut)) or 'nothing'}")
 
     # -- work --------------------------------------------------------------------------------------------------------
 
     async def work(self, until: float) -> None:
-        """People create runs on machines, and change their minds."""
+        """People create runs on machines, and cancel or pause some."""
         for number in range(self.number_of_runs):
             life = self.lives.get(NAMES[number % 3])
             if life is not None and not life.machine.frozen:
@@ -206,12 +218,12 @@ class PeerWorld:
         series = chance.choice(self.series)
         keep = chance.choice(["epoch", "epoch", "original", "furthest"])
         run = await fleet.create(flow, given, series=series, keep=keep, priority=chance.randint(0, 1))
-        self.witness.acknowledged.append(run)
+        self.checker.acknowledged.append(run)
         if chance.random() < 0.25:
             await asyncio.sleep(chance.uniform(0.0, 30.0))
-            await self._change_of_mind(run.id)
+            await self._cancel_or_pause(run.id)
 
-    async def _change_of_mind(self, run_id: str) -> None:
+    async def _cancel_or_pause(self, run_id: str) -> None:
         """Cancel or pause a run in any store that knows it."""
         there = [name for name, store in self.stores.items() if await store.run(run_id) is not None]
         if not there:
@@ -219,9 +231,9 @@ class PeerWorld:
         fleet = Fleet(self.stores[self.chance.choice(there)], by="person", chance=self.chance)
         with contextlib.suppress(RunRefused):
             if self.chance.random() < 0.5:
-                self.witness.acknowledged.append(await fleet.cancel(run_id))
+                self.checker.acknowledged.append(await fleet.cancel(run_id))
             else:
-                self.witness.acknowledged.append(await fleet.pause(run_id, "let me see"))
+                self.checker.acknowledged.append(await fleet.pause(run_id, "let me see"))
 
     # -- trouble -----------------------------------------------------------------------------------------------------
 
@@ -234,9 +246,9 @@ class PeerWorld:
         loop = asyncio.get_running_loop()
         while loop.time() < self._trouble:
             await asyncio.sleep(self.chance.expovariate(1 / 5.0))
-            await self.something_bad()
+            await self.random_fault()
 
-    async def something_bad(self) -> None:
+    async def random_fault(self) -> None:
         chance, what = self.chance, self.chance.random()
         if what < 0.5:
             self.part(pair for pair in PAIRS if chance.random() < 0.6)
@@ -246,7 +258,7 @@ class PeerWorld:
             self.spawn(self._back_later(name, chance.choice([0.5, 5.0, 20.0])))
         elif self.lives:
             machine = self.lives[chance.choice(sorted(self.lives))].machine
-            self.witness.note(f"{machine.name} freezes")
+            self.checker.note(f"{machine.name} freezes")
             machine.freeze()
             asyncio.get_running_loop().call_later(chance.choice([1.0, 6.0, 20.0]), machine.thaw)
 
@@ -266,12 +278,12 @@ class PeerWorld:
         await asyncio.gather(self.work(span), self.trouble())
         await asyncio.gather(*self._jobs, return_exceptions=True)
         self._heal()
-        await self._until_all_is_done()
+        await self._wait_until_done()
         await check(self)
         await self._shut_down()
 
     def _heal(self) -> None:
-        self.witness.note("no more faults")
+        self.checker.note("no more faults")
         self.losses = 0.0
         self.part(())
         for life in self.lives.values():
@@ -281,9 +293,9 @@ class PeerWorld:
                 self.boot(name)
         self._healed = asyncio.get_running_loop().time()
 
-    async def _until_all_is_done(self) -> None:
+    async def _wait_until_done(self) -> None:
         loop = asyncio.get_running_loop()
-        while loop.time() < self._healed + RECOVERY and not self.witness.violations:
+        while loop.time() < self._healed + RECOVERY and not self.checker.violations:
             for name, life in list(self.lives.items()):
                 if life.tasks[0].done():
                     self.ended.append(self.lives.pop(name))
@@ -311,12 +323,12 @@ class PeerWorld:
         return len({None if run is None else text_of(run) for run in records}) == 1
 
     def _one_owner(self) -> None:
-        going: dict[str, str] = {}
-        for one in self.witness.executions:
+        executing: dict[str, str] = {}
+        for one in self.checker.executions:
             if one.ended is None and not one.machine.dead:
-                other = going.setdefault(one.run, one.machine.name)
+                other = executing.setdefault(one.run, one.machine.name)
                 if other != one.machine.name:
-                    self.witness.broken(f"run {one.run} is worked on by {other} and {one.machine.name}")
+                    self.checker.broken(f"run {one.run} is executed by {other} and {one.machine.name}")
 
     async def _shut_down(self) -> None:
         tasks = [task for life in [*self.lives.values(), *self.ended] for task in life.tasks]
@@ -336,3 +348,98 @@ async def _quietly(job: Any) -> None:
 def schedules(depth: int) -> list[tuple[frozenset[tuple[str, str]], ...]]:
     """Every sequence of so many splits."""
     return list(itertools.product(SPLITS, repeat=depth))
+
+
+# -- harsher faults ----------------------------------------------------------------------------------------------------
+
+
+def _asks_often(fleet: Fleet) -> Exchange:
+    return Exchange(fleet, check_interval=CHECK_INTERVAL)
+
+
+class ForgetfulWorld(PeerWorld):
+    """Stores delete ended runs from time to time."""
+
+    skews = (0.0, 0.0, 3.0)
+
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **{"make_exchange": _asks_often, **terms})
+
+    async def introduce(self) -> None:
+        await super().introduce()
+        for store in self.stores.values():
+            await Fleet(store).configure(keep=KEEP)
+
+    async def random_fault(self) -> None:
+        if self.chance.random() < 0.6:
+            await super().random_fault()
+        name = self.chance.choice(NAMES)
+        store = self.stores[name]
+        before = store.clock() - KEEP - MARGIN
+        number = await retention.prune(store, before, 500)
+        self.checker.note(f"{name} forgets {number} runs")
+
+    def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
+        """A store may have deleted the run, or have heard of it too late. Those that know it agree."""
+        if None in records:
+            self.excused.add(run_id)
+        return super().agreed(run_id, [run for run in records if run is not None])
+
+
+class JumpingWorld(PeerWorld):
+    """The clocks of stores jump forward and back."""
+
+    async def random_fault(self) -> None:
+        if self.chance.random() < 0.7:
+            await super().random_fault()
+            return
+        name = self.chance.choice(NAMES)
+        jump = self.chance.choice([-40.0, -3.0, 3.0, 40.0, 7000.0, -self.jumped[name]])
+        self.jumped[name] += jump
+        self.checker.note(f"the clock of {name} jumps by {jump:g} s")
+
+
+class PutBackWorld(PeerWorld):
+    """The file of a store is copied, and rolled back to the copy later."""
+
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **{"make_exchange": _asks_often, **terms})
+        self.checker.remembered = True
+        self._copies: dict[str, dict[str, Any]] = {}
+        self.put_back = 0
+
+    async def random_fault(self) -> None:
+        if self.chance.random() < 0.6:
+            await super().random_fault()
+            return
+        name = self.chance.choice(NAMES)
+        if name not in self._copies:
+            self.checker.note(f"the store of {name} is copied")
+            self._copies[name] = copy_of(self.stores[name])
+            return
+        if name in self.lives:
+            self.crash(name)
+        await asyncio.sleep(0.5)
+        if name in self.lives:  # it was booted meanwhile
+            return
+        self.checker.excused |= {run.id for store in self.stores.values() for run in await store.find(Query())}
+        store = self.stores[name]
+        newest = await store.newest()
+        put_back(store, self._copies.pop(name))
+        self.checker.forget(name)
+        self.put_back += 1
+        self.checker.note(f"the store of {name} is put back")
+        await self._reuse_feed_numbers(Fleet(store, by="person", chance=self.chance), newest)
+        self.boot(name)
+
+    async def _reuse_feed_numbers(self, fleet: Fleet, newest: int) -> None:
+        """Create runs and cancel them until the numbers of the feed are used again, before the next sync."""
+        while await feed_of(fleet.store).newest() < newest:
+            run = await fleet.create(FLOWS[0], {})
+            self.checker.acknowledged.append(await fleet.cancel(run.id))
+
+    def agreed(self, run_id: str, records: Sequence[Run | None]) -> bool:
+        """A run that was executed twice may have two ends: a store does not accept a peer's word about its own
+        device."""
+        done = any(run is not None and run.status is COMPLETED for run in records)
+        return (done and run_id in self.excused) or super().agreed(run_id, records)

@@ -30,11 +30,11 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
 from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimHost
-from asterism.testing.simulator.network import Wire
-from asterism.testing.simulator.sim_machine import Machine, SimExecutor
+from asterism.testing.simulator.machines import Machine, SimExecutor, Wire
 
 PLAN = "nightly"
-PATIENCE = 2000.0
+PLAN_TIMEOUT = 2000.0
+"""How long a plan of a simulation may take to end, in simulated seconds."""
 
 
 class DoomedWire(Wire):
@@ -103,7 +103,7 @@ class PlanWorld(FleetWorld):
 
         def agent(*arguments: Any, **terms: Any) -> DeviceAgent:
             terms |= {"grace": 0.5, "monitor_every": self._watches_every, "lease": 6.0, "measure": dict}
-            executor = SimExecutor(machine, self.witness, self.chance)
+            executor = SimExecutor(machine, self.checker, self.chance)
             made = DeviceAgent(*arguments, **terms, executor=executor, host=SimHost(host))
             wire.session = made.session.id
             return made
@@ -152,12 +152,12 @@ class PlanWorld(FleetWorld):
             self.boot(name)
         await insert_plan(self.store, self.plan, {"policy": "speculative"})
         boss = self.start_orchestrator()
-        until = asyncio.get_running_loop().time() + PATIENCE
+        until = asyncio.get_running_loop().time() + PLAN_TIMEOUT
         troubled = asyncio.create_task(self.trouble())
         while asyncio.get_running_loop().time() < until:
             self._reboot()
-            kept = await load(self.store, PLAN, expressions)
-            if kept.head.ended:
+            stored = await load(self.store, PLAN, expressions)
+            if stored.head.ended:
                 if troubled.done():
                     break
             else:
@@ -166,14 +166,14 @@ class PlanWorld(FleetWorld):
                 self.spawn(self.amend())
             await asyncio.sleep(1.0)
         await self._check()
-        self.log = tuple(self.witness.log)
+        self.log = tuple(self.checker.log)
         boss.cancel()
         await self._shut_down()
 
     def _with_faults(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
         if not calm and self._dies_at is None and self.chance.random() < 0.08 and not self.boss_machine.dead:
             if self.chance.random() < 0.5:
-                self.witness.note("boss crashes")
+                self.checker.note("boss crashes")
                 self.boss_machine.crash()
             else:
                 return self._replaced()
@@ -184,7 +184,7 @@ class PlanWorld(FleetWorld):
 
     def _replaced(self) -> asyncio.Task[None]:
         """Freeze the orchestrator, and start one on another machine. The frozen one wakes later, unaware of that."""
-        self.witness.note("boss freezes")
+        self.checker.note("boss freezes")
         machine = self.boss_machine
         machine.freeze()
         asyncio.get_running_loop().call_later(self.chance.uniform(1.0, 60.0), machine.thaw)
@@ -204,49 +204,49 @@ class PlanWorld(FleetWorld):
     # -- what has to hold ----------------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        kept = await load(self.store, PLAN, expressions)
-        broken = self.witness.broken
-        if not kept.head.ended:
-            waiting = [f"{node.id} {node.status}" for node in kept.plan.nodes.values() if node.status not in TERMINAL]
-            broken(f"the plan has not ended: {kept.plan.state}, {', '.join(waiting)}")
+        stored = await load(self.store, PLAN, expressions)
+        broken = self.checker.broken
+        if not stored.head.ended:
+            waiting = [f"{node.id} {node.status}" for node in stored.plan.nodes.values() if node.status not in TERMINAL]
+            broken(f"the plan has not ended: {stored.plan.state}, {', '.join(waiting)}")
             return
-        for node in kept.plan.nodes.values():
+        for node in stored.plan.nodes.values():
             if node.status not in TERMINAL:
                 broken(f"task {node.id} is {node.status} in a plan that has ended")
         for name in self.acknowledged:
-            if name not in kept.plan:
+            if name not in stored.plan:
                 broken(f"the edit that added {name} was acknowledged, and it is lost")
         again = await load(self.store, PLAN, expressions)
-        if _picture(again) != _picture(kept):
+        if _picture(again) != _picture(stored):
             broken("two readings of one journal differ")
         last = [one.stored for one in self.bosses if one.stored is not None][-1]
-        if last.number == kept.number and _picture(last) != _picture(kept):
+        if last.number == stored.number and _picture(last) != _picture(stored):
             broken("the plan in the store is not the one in the memory of its orchestrator")
-        await self._check_executions(kept)
+        await self._check_executions(stored)
 
-    async def _check_executions(self, kept: StoredConstellation) -> None:
+    async def _check_executions(self, stored: StoredConstellation) -> None:
         """No execution of a task begins after its end was recorded."""
         runs = [run for run in await self.store.find(Query()) if run.key is not None and run.key.startswith("plan:")]
         for run in runs:
             if not run.ended:
-                self.witness.broken(f"run {run.id} of {run.key} is {run.status} when all is over")
+                self.checker.broken(f"run {run.id} of {run.key} is {run.status} when all is over")
         completed: dict[str, list[Any]] = {}
         for run in runs:
             task, _, epoch = str(run.key).removeprefix(f"plan:{PLAN}/").rpartition("/")
             if run.status == "completed":
                 completed.setdefault(task, []).append(run)
-            if task in kept.plan and int(epoch) > kept.plan.nodes[task].epoch:
-                ended = kept.plan.nodes[task].epoch
-                self.witness.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
-        for node in kept.plan.nodes.values():
+            if task in stored.plan and int(epoch) > stored.plan.nodes[task].epoch:
+                ended = stored.plan.nodes[task].epoch
+                self.checker.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
+        for node in stored.plan.nodes.values():
             done = completed.get(node.id, [])
-            revoked = sum(entry.what == "revoked" for entry in kept.plan.story(node.id))
+            revoked = sum(entry.what == "revoked" for entry in stored.plan.story(node.id))
             if len(done) > 1 + revoked:
-                self.witness.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
+                self.checker.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
 
 
-def _picture(kept: StoredConstellation) -> str:
-    return json.dumps([kept.plan.to_json(), lock_to_json(kept.lock)])
+def _picture(stored: StoredConstellation) -> str:
+    return json.dumps([stored.plan.to_json(), lock_to_json(stored.lock)])
 
 
 def _task(name: str, chance: random.Random) -> Task:

@@ -16,8 +16,8 @@ from collections.abc import Coroutine, Mapping, Set
 from typing import Any, Protocol, TypeVar, overload
 
 from asterism.core.errors import AsterismError
+from asterism.testing.simulator.checker import Checker, Violation
 from asterism.testing.simulator.fleet_world import FleetWorld
-from asterism.testing.simulator.witness import Violation, Witness
 from asterism.testing.virtual_time import Deadlock, SimLoop
 
 SAME_MOMENT = 1e-6
@@ -30,7 +30,7 @@ class Playable(Protocol):
     def __init__(self, seed: int, **terms: Any) -> None: ...
 
     @property
-    def witness(self) -> Witness: ...
+    def checker(self) -> Checker: ...
 
     def play(self) -> Coroutine[Any, Any, None]: ...
 
@@ -150,7 +150,7 @@ def simulate(seed: int, seen: list[Any] | None = None, world: type[Any] = FleetW
         errors.close()
         asyncio.set_event_loop(None)
         _shut_down(loop)
-    for broken in (*errors.found, *made.witness.violations):
+    for broken in (*errors.collected, *made.checker.violations):
         raise Violation(f"{broken}\nreplay with: {replay}")
     return made
 
@@ -161,7 +161,7 @@ class ErrorCollector(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.found: list[str] = []
+        self.collected: list[str] = []
 
     def listen(self) -> None:
         logging.getLogger("asterism").addHandler(self)
@@ -181,8 +181,8 @@ class ErrorCollector(logging.Handler):
 
     def _add(self, error: BaseException | None) -> None:
         if error is not None:
-            told = "".join(traceback.format_exception(error))
-            self.found.append(f"a bug in Asterism: {error!r}\n{told}")
+            text = "".join(traceback.format_exception(error))
+            self.collected.append(f"a bug in Asterism: {error!r}\n{text}")
 
 
 def _shut_down(loop: SimulationLoop) -> None:
@@ -213,9 +213,9 @@ WORLDS: Mapping[str, str] = {
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "peers": f"{_HERE}peer_world:PeerWorld",
-    "forgetful-peers": f"{_HERE}harsh_peer_worlds:ForgetfulWorld",
-    "jumping-peers": f"{_HERE}harsh_peer_worlds:JumpingWorld",
-    "put-back-peers": f"{_HERE}harsh_peer_worlds:PutBackWorld",
+    "forgetful-peers": f"{_HERE}peer_world:ForgetfulWorld",
+    "jumping-peers": f"{_HERE}peer_world:JumpingWorld",
+    "put-back-peers": f"{_HERE}peer_world:PutBackWorld",
 }
 
 
@@ -238,13 +238,13 @@ def world_named(name: str) -> type[Any]:
     """Return the class of a world by its name in WORLDS or as ``module:Class``. Raises ValueError."""
     module, _, attribute = WORLDS.get(name, name).partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        world = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         known = ", ".join(WORLDS)
         raise ValueError(f"unknown world {name!r} ({error}); use {known}, or module:Class") from error
-    if not isinstance(found, type):
+    if not isinstance(world, type):
         raise ValueError(f"{name!r} is not a class of worlds")
-    return found
+    return world
 
 
 def _written(value: Any) -> str | None:

@@ -24,15 +24,15 @@ Where the protocol leaves room, MemoryStore is the reference: random sequences o
 the same effect on an engine as on it.
 
 A test is a plain ``async def`` method of a class in one of the ``…_tests`` modules; its parameters say what it gets
-(``store_tests``). ``sample_records`` and ``run_strategies`` make runs and sessions; ``store_process`` is the program
-that tests of several processes start. Add a class of tests to ``StoreConformance`` below.
+(``StoreTests``). ``sample_records`` makes runs and sessions; ``store_process`` is the program that tests of several
+processes start. Add a class of tests to ``StoreConformance`` below.
 """
 
 from __future__ import annotations
 
 import contextlib
 
-from asterism.base.extras import install_hint
+from asterism.base.startup import install_hint
 
 try:
     import hypothesis  # noqa: F401
@@ -42,8 +42,8 @@ except ImportError as error:
     ) from error
 
 _TESTS = (
-    "blob_tests", "commit_tests", "concurrency_tests", "dump_tests", "feed_tests", "find_tests", "model_tests",
-    "record_tests", "sample_records", "session_tests", "take_tests", "watch_tests",
+    "commit_tests", "concurrency_tests", "dump_tests", "feed_tests", "maintenance_tests", "model_tests", "query_tests",
+    "record_tests", "sample_records", "session_tests",
 )  # fmt: skip
 
 with contextlib.suppress(ImportError):  # so that pytest shows what a failed assertion in these modules compared
@@ -52,19 +52,16 @@ with contextlib.suppress(ImportError):  # so that pytest shows what a failed ass
     pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _TESTS))
 
 # ruff: noqa: E402
-from asterism.testing.conformance import ProcessOpener
-from asterism.testing.store_conformance.blob_tests import RetentionTests
+from asterism.testing.conformance import ProcessOpener, StoreTests
 from asterism.testing.store_conformance.commit_tests import CommitTests
 from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
 from asterism.testing.store_conformance.dump_tests import DumpTests
 from asterism.testing.store_conformance.feed_tests import FeedTests
-from asterism.testing.store_conformance.find_tests import FindTests
+from asterism.testing.store_conformance.maintenance_tests import OrphanTests, RetentionTests
 from asterism.testing.store_conformance.model_tests import ModelTests
+from asterism.testing.store_conformance.query_tests import FindTests, TakeTests
 from asterism.testing.store_conformance.record_tests import RegisterTests, ValueTests
-from asterism.testing.store_conformance.session_tests import HeartbeatTests, OrphanTests
-from asterism.testing.store_conformance.store_tests import StoreTests
-from asterism.testing.store_conformance.take_tests import TakeTests
-from asterism.testing.store_conformance.watch_tests import WatchTests
+from asterism.testing.store_conformance.session_tests import HeartbeatTests, WatchTests
 
 __all__ = ["ProcessOpener", "SharedStoreConformance", "StoreConformance", "StoreTests"]
 

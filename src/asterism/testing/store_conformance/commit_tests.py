@@ -19,6 +19,7 @@ from asterism.store.protocol import (
     Store,
     Write,
 )
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     a_run,
@@ -34,13 +35,12 @@ from asterism.testing.store_conformance.sample_records import (
     session_in,
     started,
 )
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 Make = Callable[[Any], Write]
 """Functions that make a write of a value that may not be storable."""
 
 
-async def _furnished(store: Store) -> None:
+async def _filled(store: Store) -> None:
     """Prepare one record of each kind for a batch to change, and one of each for it to conflict with."""
     await joined(store, a_session("present"), a_session("there", "garage"), a_session("stale", "attic"))
     await added(store, a_run("present"), a_run("there", key="taken"), a_run("stale"))
@@ -50,7 +50,7 @@ async def _furnished(store: Store) -> None:
     assert stale is not None
     await store.commit(
         [
-            after(stale, transitions.pause(stale, 2.0, "somebody")),
+            after(stale, transitions.pause(stale, 2.0, "ann")),
             PutSession(session.changed(draining=True), session.revision),
             PutRegister("stale", "later", 1),
         ]
@@ -62,13 +62,13 @@ def _good_batch() -> list[Write]:
     present, session = a_run("present"), a_session("present")
     return [
         PutRun(a_run("new", key="new key"), None),
-        after(present, transitions.pause(present, 2.0, "somebody")),
+        after(present, transitions.pause(present, 2.0, "ann")),
         PutSession(a_session("new", "roof"), None),
         PutSession(session.changed(state=REPLACED), session.revision),
         PutRegister("new", {"a": 1}, None),
         PutRegister("present", "after", 1),
         PutRegister("removed", None, 1),
-        Notice(3.0, "told", "something worth telling", "present", "kitchen"),
+        Notice(3.0, "info", "something worth telling", "present", "kitchen"),
         ExpectSession("there", 1),
         ExpectRegister("there", 1),
     ]
@@ -80,8 +80,8 @@ def _bad_writes() -> list[tuple[str, Write]]:
     gone = a_run("gone")
     return [
         ("run there", PutRun(a_run("there"), None)),
-        ("run stale", after(stale, transitions.pause(stale, 2.0, "somebody"))),
-        ("run gone", after(gone, transitions.pause(gone, 2.0, "somebody"))),
+        ("run stale", after(stale, transitions.pause(stale, 2.0, "ann"))),
+        ("run gone", after(gone, transitions.pause(gone, 2.0, "ann"))),
         ("key taken", PutRun(a_run("with a key", key="taken"), None)),
         ("session there", PutSession(a_session("there"), None)),
         ("session stale", PutSession(a_session("stale").changed(), 1)),
@@ -119,22 +119,22 @@ class CommitTests(StoreTests):
         assert await store.run("another") is None
 
     async def test_every_kind_of_write_happens_in_one_batch(self, store: Store) -> None:
-        await _furnished(store)
+        await _filled(store)
         await store.commit(_good_batch())
         found = await contents(store)
         present = a_run("present")
         assert found.runs["new"] == a_run("new", key="new key")
-        assert found.runs["present"] == transitions.pause(present, 2.0, "somebody")
+        assert found.runs["present"] == transitions.pause(present, 2.0, "ann")
         assert found.sessions["present"].state == REPLACED
         assert found.sessions["new"].device == "roof"
         registers = {register.key: register[1:] for register in found.registers}
         assert registers["new"] == ({"a": 1}, 1)
         assert registers["present"] == ("after", 2)
         assert "removed" not in registers
-        assert found.told() == [Notice(3.0, "told", "something worth telling", "present", "kitchen")]
+        assert found.unnumbered_notices() == [Notice(3.0, "info", "something worth telling", "present", "kitchen")]
 
     async def test_one_conflict_anywhere_in_a_batch_undoes_all_of_it(self, store: Store) -> None:
-        await _furnished(store)
+        await _filled(store)
         before = await contents(store)
         good = _good_batch()
         for what, bad in _bad_writes():
@@ -148,7 +148,7 @@ class CommitTests(StoreTests):
         await store.commit(good)
 
     async def test_one_of_several_conflicts_is_named(self, store: Store) -> None:
-        await _furnished(store)
+        await _filled(store)
         before = await contents(store)
         bad = [
             (what, write)
@@ -170,7 +170,7 @@ class CommitTests(StoreTests):
         await added(store, run, a_run(2, key="twice"), a_run(3))
         with conflict("key once"):
             await added(store, a_run(4, key="once"))
-        await store.commit([after(run, transitions.cancel(run, 5.0, "somebody"))])
+        await store.commit([after(run, transitions.cancel(run, 5.0, "ann"))])
         with conflict("key once"):
             await added(store, a_run(4, key="once"))
         assert await store.prune(FAR, 10) == 1
@@ -217,14 +217,14 @@ class CommitTests(StoreTests):
         assert await session_in(store, "kitchen-1") == replace(new, beat_at=first.beat_at, used=0)
 
     async def test_a_batch_that_names_a_record_twice_is_refused(self, store: Store) -> None:
-        await _furnished(store)
+        await _filled(store)
         before = await contents(store)
         present, session = a_run("present"), a_session("present")
-        paused = after(present, transitions.pause(present, 2.0, "somebody"))
+        paused = after(present, transitions.pause(present, 2.0, "ann"))
         twice: list[tuple[Write, Write]] = [
             (PutRun(a_run("new"), None), PutRun(a_run("new"), None)),
             (paused, paused),
-            (PutRun(a_run("new"), None), after(a_run("new"), transitions.pause(a_run("new"), 2.0, "somebody"))),
+            (PutRun(a_run("new"), None), after(a_run("new"), transitions.pause(a_run("new"), 2.0, "ann"))),
             (PutRun(a_run("new", key="one"), None), PutRun(a_run("newer", key="one"), None)),
             (PutSession(a_session("new"), None), PutSession(a_session("new"), None)),
             (PutSession(session.changed(), 1), PutSession(session.changed(), 1)),
@@ -239,10 +239,10 @@ class CommitTests(StoreTests):
             with raising(ValueError):
                 await store.commit([first, second])
             with raising(ValueError):
-                await store.commit([first, Notice(1.0, "told", "between them"), PutRegister("other", 1, None), second])
+                await store.commit([first, Notice(1.0, "info", "between them"), PutRegister("other", 1, None), second])
         assert await contents(store) == before
         same_name: list[Write] = [PutRun(a_run("x"), None), PutSession(a_session("x"), None), PutRegister("x", 1, None)]
-        await store.commit([*same_name, Notice(1.0, "told", "x"), Notice(1.0, "told", "x")])
+        await store.commit([*same_name, Notice(1.0, "info", "x"), Notice(1.0, "info", "x")])
 
     async def test_a_value_that_is_not_json_is_refused_and_nothing_happens(self, store: Store) -> None:
         run = started(held_by(a_run(1), a_session()))
@@ -259,7 +259,7 @@ class CommitTests(StoreTests):
         for make in makers:
             for value in (object(), float("nan"), float("inf"), {1, 2}, b"bytes"):
                 with raising(TypeError, ValueError):
-                    await store.commit([PutRegister("a", 1, None), make(value), Notice(1.0, "told", "after it")])
+                    await store.commit([PutRegister("a", 1, None), make(value), Notice(1.0, "info", "after it")])
         assert await contents(store) == before
 
     async def test_changing_a_document_after_a_commit_changes_nothing_in_the_store(self, store: Store) -> None:
@@ -292,6 +292,6 @@ class CommitTests(StoreTests):
         await store.commit([*(PutRun(run, None) for run in runs), PutRegister("a", 1, None)])
         assert await store.find(Query()) == runs
         with conflict("run r2999"):
-            changes = [after(run, transitions.pause(run, 2.0, "somebody")) for run in runs[:2000]]
+            changes = [after(run, transitions.pause(run, 2.0, "ann")) for run in runs[:2000]]
             await store.commit([*changes, PutRun(runs[-1], None)])
         assert await store.find(Query()) == runs

@@ -17,20 +17,20 @@ from asterism.core.run.session import REPLACED
 from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Query, Store, Write
 from asterism.store.row_codec import run_of
 from asterism.store.store_errors import Conflict
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import a_run, a_session, added, ids, joined, offer, taking, wins
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 
 async def _increment(store: Store, *keys: str) -> int:
     """Increment registers in one batch. Return how often another writer was faster."""
     tries = 0
     while True:
-        found = [await store.register(key) for key in keys]
+        registers = [await store.register(key) for key in keys]
         try:
             await store.commit(
                 [
                     PutRegister(key, one.value + 1 if one else 1, one.revision if one else None)
-                    for key, one in zip(keys, found, strict=True)
+                    for key, one in zip(keys, registers, strict=True)
                 ]
             )
             return tries
@@ -73,7 +73,7 @@ class RaceTests(StoreTests):
                 PutRegister(f"x{number}", number, None),
                 PutRun(a_run(number), None),
                 PutRegister("there" if fails else f"y{number}", number, None),
-                Notice(1.0, "told", str(number)),
+                Notice(1.0, "info", str(number)),
             ]
             tasks.append(store.commit(writes))
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -158,7 +158,7 @@ class RaceTests(StoreTests):
 
         async def tell(one: Store, number: int) -> None:
             more = [PutRegister(f"{number}/{part}", 1, None) for part in range(number % 5)]
-            await one.commit([Notice(1.0, "told", str(number)), *more])
+            await one.commit([Notice(1.0, "info", str(number)), *more])
 
         telling = asyncio.gather(*(tell((store, other)[number % 2], number) for number in range(60)))
         while not telling.done():
@@ -188,8 +188,8 @@ async def _process(tests: StoreTests, store: Store, job: str, name: str) -> Asyn
     arguments = (sys.executable, "-P", str(_PROGRAM), opener.function, opener.address, job, name)
     process = await asyncio.create_subprocess_exec(*arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment)
     try:
-        said = await _line(process)
-        if said != "ready":
+        line = await _line(process)
+        if line != "ready":
             raise AssertionError(f"the other process could not open the store: {await _ended(process)}")
         yield process
     finally:
@@ -216,12 +216,12 @@ async def _begin(*processes: Process) -> None:
 
 
 async def _output_of(process: Process) -> list[str]:
-    said = []
+    lines = []
     while line := await _line(process):
-        said.append(line)
+        lines.append(line)
     complaint = await _ended(process)
     assert process.returncode == 0, complaint
-    return said
+    return lines
 
 
 class ProcessTests(StoreTests):
@@ -230,8 +230,8 @@ class ProcessTests(StoreTests):
     async def test_two_processes_that_count_together_lose_nothing(self, store: Store) -> None:
         async with _process(self, store, "count", "a") as one, _process(self, store, "count", "b") as two:
             await _begin(one, two)
-            said = await asyncio.gather(_output_of(one), _output_of(two))
-        assert [len(lines) for lines in said] == [50, 50]
+            outputs = await asyncio.gather(_output_of(one), _output_of(two))
+        assert [len(lines) for lines in outputs] == [50, 50]
         assert await store.register("counted") == ("counted", 100, 100)
 
     async def test_two_processes_share_the_work_and_do_nothing_twice(self, store: Store) -> None:
@@ -252,13 +252,13 @@ class ProcessTests(StoreTests):
             name = "abc"[life]
             async with _process(self, store, "write", name) as process:
                 await _begin(process)
-                said = [await _line(process) for _ in range(enough)]
+                lines = [await _line(process) for _ in range(enough)]
                 process.kill()
                 while line := await _line(process):  # output from before it died
-                    said.append(line)
+                    lines.append(line)
                 assert (await _ended(process)) == ""
-            assert all(said)
-            await self._written_whole(store, name, said)
+            assert all(lines)
+            await self._written_whole(store, name, lines)
             # no lock of the dead process blocks others
             await store.commit([PutRegister(f"after {name}", 1, None)])
         session = a_session()
@@ -286,7 +286,7 @@ class ProcessTests(StoreTests):
         assert sorted(run.id for run in runs if run.created_by == name) == expected
         for half in ("first/", "last/"):
             assert sorted(key.removeprefix(half) for key in registers if key.startswith(half + name)) == expected
-        told = [line["notice"] for line in lines if "notice" in line]
-        assert sorted(notice["message"] for notice in told if notice["device"] == name) == expected
+        notices = [line["notice"] for line in lines if "notice" in line]
+        assert sorted(notice["message"] for notice in notices if notice["device"] == name) == expected
         for run in runs:
             assert await store.blob(run.input["$blob"]) == run.id.encode()

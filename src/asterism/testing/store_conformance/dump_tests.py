@@ -14,6 +14,7 @@ from asterism.store import dump_format
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import NOTIFIED, Notice, ProgressReport, PutRegister, PutRun, Query, Store
 from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -33,7 +34,6 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 Line = Mapping[str, Any]
 
@@ -48,7 +48,7 @@ def _said(line: Line) -> str:
     return json.dumps({name: value for name, value in line.items() if name != "number"})
 
 
-async def _furnished(store: Store) -> None:
+async def _filled(store: Store) -> None:
     kitchen, garage = a_session(profile={"os": "linux"}), a_session("garage-1", "garage", state=REPLACED)
     await joined(store, kitchen, garage, a_session("kitchen-0", state=ENDED, can=frozenset({"gpu"})))
     blob = await store.put_blob(b"\0large\xff")
@@ -60,22 +60,22 @@ async def _furnished(store: Store) -> None:
         a_run(2, series="x"),
         assigned_to(a_run(3), garage),
         working,
-        transitions.cancel(held_by(a_run(5), kitchen), 60.0, "somebody"),
-        transitions.pause(held_by(a_run(6), kitchen), 60.0, "somebody", "for the night"),
+        transitions.cancel(held_by(a_run(5), kitchen), 60.0, "ann"),
+        transitions.pause(held_by(a_run(6), kitchen), 60.0, "ann", "for the night"),
         completed(held_by(a_run(7), garage), {"ü": [1.5, None]}),
-        transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "it was not heard of"),
-        transitions.cancel(held_by(transitions.release_hold(a_run(9, series="x"), 9.0), kitchen), 60.0, "somebody"),
+        transitions.lose(held_by(a_run(8), kitchen), FLOW, 80.0, "no heartbeat arrived"),
+        transitions.cancel(held_by(transitions.release_hold(a_run(9, series="x"), 9.0), kitchen), 60.0, "ann"),
     )
     await store.commit([PutRegister("a", {"x": 1}, None), series_of("x", active="r0009", queue=["r0002"])])
     await store.commit([PutRegister("a", {"x": 2}, 1)])
     for number in range(3):
-        await store.commit([Notice(float(number), "told", f"the {number}th", "r0001", "kitchen")])
+        await store.commit([Notice(float(number), "info", f"the {number}th", "r0001", "kitchen")])
     await store.heartbeat("kitchen-1", {"os": "linux"}, [ProgressReport(working.id, 1, Progress(1, 2), "words")])
 
 
 def _restored(before: Contents, after: Contents) -> None:
     """Assert that ``after`` is what a restored ``before`` has to be."""
-    assert after.told() == before.told()
+    assert after.unnumbered_notices() == before.unnumbered_notices()
     assert [register[:2] for register in after.registers] == [register[:2] for register in before.registers]
     assert after.sessions.keys() == before.sessions.keys()
     assert {session.state for session in after.sessions.values()} == {ENDED}
@@ -120,7 +120,7 @@ class DumpTests(StoreTests):
     async def test_a_backup_is_the_same_for_every_engine(self, store: Store) -> None:
         reference = MemoryStore()
         for one in (store, reference):
-            await _furnished(one)
+            await _filled(one)
         mine, theirs = await _dumped(store), await _dumped(reference)
         assert mine[0] == theirs[0] == dump_format.HEADER
         for kind in ("run", "register", "notice", "blob"):
@@ -130,7 +130,7 @@ class DumpTests(StoreTests):
         assert [line["notice"]["message"] for line in mine if "notice" in line] == ["the 0th", "the 1th", "the 2th"]
 
     async def test_a_restored_store_holds_the_same_records_and_no_run_has_an_owner(self, store: Store) -> None:
-        await _furnished(store)
+        await _filled(store)
         before = await contents(store)
         lines = await _dumped(store)
         assert await contents(store) == before
@@ -156,7 +156,7 @@ class DumpTests(StoreTests):
 
     async def test_a_backup_of_another_engine_can_be_restored(self, store: Store) -> None:
         reference = MemoryStore()
-        await _furnished(reference)
+        await _filled(reference)
         assert await store.load(lines_of(await _dumped(reference))) == 9
         _restored(await contents(reference), await contents(store))
         again = MemoryStore()
@@ -186,10 +186,10 @@ class DumpTests(StoreTests):
         reference = MemoryStore()
         await reference.commit([Notice(0.0, "failed", "the first")])
         header, numbered = await _dumped(reference)
-        told = {"register": {"key": NOTIFIED, "value": {"after": 1}, "revision": 1}}
-        untold = {"register": {"key": NOTIFIED, "value": {"after": 0}, "revision": 1}}
+        seen = {"register": {"key": NOTIFIED, "value": {"after": 1}, "revision": 1}}
+        unseen = {"register": {"key": NOTIFIED, "value": {"after": 0}, "revision": 1}}
         of_old = {"notice": numbered["notice"]}  # of an old backup, which does not number its notices
-        for lines in ([header, numbered], [header, untold, numbered], [header, told, of_old]):
+        for lines in ([header, numbered], [header, unseen, numbered], [header, seen, of_old]):
             fresh = await self.open_store()
             try:
                 await fresh.load(lines_of(lines))
@@ -205,7 +205,7 @@ class DumpTests(StoreTests):
 
     async def test_a_backup_is_not_restored_into_a_store_that_is_not_empty(self, store: Store) -> None:
         reference = MemoryStore()
-        await _furnished(reference)
+        await _filled(reference)
         lines = await _dumped(reference)
         await added(store, a_run("mine"))
         with raising(StoreError):
@@ -215,7 +215,7 @@ class DumpTests(StoreTests):
 
     async def test_input_that_is_not_a_backup_is_refused(self, store: Store) -> None:
         reference = MemoryStore()
-        await _furnished(reference)
+        await _filled(reference)
         header, *lines = await _dumped(reference)
         run = next(line["run"] for line in lines if "run" in line)
         with raising(UnknownSchema):
@@ -241,7 +241,7 @@ class DumpTests(StoreTests):
             {"run": run[:-1]},
             {"run": [*run[:11], "no status", *run[12:]]},
             {"run": [*run[:-1], "no json"]},
-            {"run": [*run[:14], "somebody", *run[15:]]},
+            {"run": [*run[:14], "ann", *run[15:]]},
             {"session": []},
             {"session": None},
             {"register": {"key": 5, "value": 1}},
@@ -278,7 +278,7 @@ class DumpTests(StoreTests):
         assert (await store.registers("z"))[0].value == 12
 
     async def test_an_abandoned_backup_blocks_nothing(self, store: Store) -> None:
-        await _furnished(store)
+        await _filled(store)
         for _ in range(3):
             dump = store.dump()
             assert await anext(dump) == dump_format.HEADER

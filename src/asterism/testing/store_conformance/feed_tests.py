@@ -7,9 +7,7 @@ from typing import Any
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED
 from asterism.core.run.session import ABROAD, ENDED
-from asterism.store.protocol import (
-    ENDED as ENDED_TOPIC,
-)
+from asterism.store.protocol import ENDED as ENDED_TOPIC
 from asterism.store.protocol import (
     FEED,
     ChangeFeed,
@@ -25,6 +23,7 @@ from asterism.store.protocol import (
     for_device,
 )
 from asterism.store.store_errors import StoreError
+from asterism.testing.conformance import WAKE_TIMEOUT, StoreTests
 from asterism.testing.store_conformance.sample_records import (
     FAR,
     FLOW,
@@ -47,7 +46,6 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import PATIENCE, StoreTests
 
 PEER = "peer-store-1"
 OTHER = "peer-store-2"
@@ -71,13 +69,13 @@ class FeedTests(StoreTests):
         assert await store.register(FEED) is None
 
     async def test_a_feed_is_started_once_and_numbers_all_runs(self, store: Store, feed: ChangeFeed) -> None:
-        found = await store.register(FEED)
-        assert found is not None
-        assert await feed.start_feed() == found.value["id"]
+        register = await store.register(FEED)
+        assert register is not None
+        assert await feed.start_feed() == register.value["id"]
         assert (await feed.newest(), await feed.changes(0, 10)) == (0, [])
         await added(store, a_run(1), a_run(2))
         newest = await feed.newest()
-        assert await feed.start_feed() == found.value["id"]
+        assert await feed.start_feed() == register.value["id"]
         assert await feed.newest() == newest
         assert [change.run.id for change in await feed.changes(0, 10)] == ["r0001", "r0002"]
 
@@ -226,9 +224,9 @@ class FeedTests(StoreTests):
         ends = store.watch(frozenset({ENDED_TOPIC}))
         try:
             await store.commit([PutCopy(assigned_to(a_run(1), _ABROAD), None, PEER)])
-            assert await device.wait(PATIENCE)
+            assert await device.wait(WAKE_TIMEOUT)
             await store.commit([PutCopy(completed(held_by(a_run(2), _ABROAD)), None, PEER)])
-            assert await ends.wait(PATIENCE)
+            assert await ends.wait(WAKE_TIMEOUT)
         finally:
             device.close()
             ends.close()

@@ -34,8 +34,8 @@ from asterism.store.protocol import (
     Write,
 )
 from asterism.store.store_errors import Conflict
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import FAR, FLOW, contents, ids, offer
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 PROGRAMS, STEPS = 12, 25
 PHASES = (Phase.generate, Phase.shrink)
@@ -51,7 +51,7 @@ _CHANGES: list[Callable[[Run, Grant, Session, float], Run]] = [
     lambda run, grant, session, now: transitions.fail(run, grant, "it failed", _flow(run), now),
     lambda run, grant, session, now: transitions.decline(run, grant, "no room", now),
     lambda run, grant, session, now: transitions.release(run, grant, "released", "", now, Progress(1, 2)),
-    lambda run, grant, session, now: transitions.lose(run, _flow(run), now, "it was not heard of"),
+    lambda run, grant, session, now: transitions.lose(run, _flow(run), now, "no heartbeat arrived"),
     lambda run, grant, session, now: transitions.offer_again(run, _flow(run), now),
     lambda run, grant, session, now: transitions.cancel(run, now, "x"),
     lambda run, grant, session, now: transitions.pause(run, now, "x"),
@@ -76,7 +76,7 @@ def _flow(run: Run) -> Workflow:
     return next(flow for flow in _FLOWS if flow.name == run.workflow)
 
 
-def _told(write: Write) -> str:
+def _described(write: Write) -> str:
     """Describe a write briefly: a failure shows the steps, and a record has forty fields."""
     match write:
         case PutRun(run, expected):
@@ -119,7 +119,7 @@ class Pair:
 
     async def _commit(self, writes: Sequence[Write]) -> None:
         wrong = await self._mismatches(writes)
-        note(f"  commit {', '.join(map(_told, writes))}" + (f": conflicts about {wrong}" if wrong else ""))
+        note(f"  commit {', '.join(map(_described, writes))}" + (f": conflicts about {wrong}" if wrong else ""))
         found, expected = await self._both(lambda store: store.commit(writes))
         assert isinstance(found, Conflict) == isinstance(expected, Conflict) == bool(wrong)
         assert not wrong or found.what in wrong
@@ -223,7 +223,7 @@ class Pair:
         if self._one(False, True):
             session = await self._session(A_STRANGER)
             writes.append(ExpectSession(session.id, session.revision + self._one(0, 0, 1)))
-        writes += [Notice(self._now, "told", f"{number}") for number in range(self._one(0, 1, 2))]
+        writes += [Notice(self._now, "info", f"{number}") for number in range(self._one(0, 1, 2))]
         await self._commit(writes)
 
     async def take(self) -> None:
@@ -249,15 +249,15 @@ class Pair:
 
     async def _beat(self, name: str) -> None:
         """A heartbeat with reports about its runs, some of another epoch, and one about any run."""
-        told = [
+        reports = [
             ProgressReport(run.id, run.epoch + self._one(0, -1, 0, 1), Progress(int(self._now)), "tail")
             for run in await self._model.find(Query(session=name))
         ]
-        anybodys = [run for run in await self._model.find(Query(statuses=OWNED)) if run.session != name]
-        if anybodys:
-            told.append(ProgressReport(anybodys[0].id, anybodys[0].epoch, None, "of another"))
-        note(f"  {name} tells {told}")
-        found, expected = await self._both(lambda store: store.heartbeat(name, {"told": len(told)}, told))
+        of_others = [run for run in await self._model.find(Query(statuses=OWNED)) if run.session != name]
+        if of_others:
+            reports.append(ProgressReport(of_others[0].id, of_others[0].epoch, None, "of another"))
+        note(f"  {name} reports {reports}")
+        found, expected = await self._both(lambda store: store.heartbeat(name, {"reports": len(reports)}, reports))
         assert (found.alive, found.draining) == (expected.alive, expected.draining)
         assert sorted(found.held) == sorted(expected.held)
 

@@ -24,8 +24,9 @@ from asterism.store.protocol import (
     Store,
     Write,
 )
-from asterism.testing.store_conformance.run_strategies import DEVICES, histories
+from asterism.testing.conformance import StoreTests
 from asterism.testing.store_conformance.sample_records import (
+    DEVICES,
     FAR,
     FLOW,
     a_run,
@@ -36,6 +37,7 @@ from asterism.testing.store_conformance.sample_records import (
     conflict,
     hard_to_compress,
     held_by,
+    histories,
     joined,
     offer,
     raising,
@@ -44,7 +46,6 @@ from asterism.testing.store_conformance.sample_records import (
     started,
     taking,
 )
-from asterism.testing.store_conformance.store_tests import StoreTests
 
 TEXTS = [
     "", " ", "\0", "a\0b", "\x01\x1f\x7f", "\r\n\t\v", "ä ß é", "e\u0301",
@@ -83,12 +84,12 @@ class ValueTests(StoreTests):
             failed = transitions.give_up(a_run(f"b{number:03d}"), 9.0, text)
             await added(store, failed)
             assert await store.run(failed.id) == failed
-            notice = Notice(1.0, "told", text, run.id, "kitchen")
+            notice = Notice(1.0, "info", text, run.id, "kitchen")
             await store.commit([PutRegister(f"a{number}", given, None), notice])
             register = await store.register(f"a{number}")
             assert register is not None
             assert register.value == given
-            assert [told for _, told in await store.notices(run=run.id)] == [notice]
+            assert [one for _, one in await store.notices(run=run.id)] == [notice]
 
     async def test_any_text_survives_in_heartbeats(self, store: Store) -> None:
         session = a_session(host="h", profile={text: text for text in TEXTS}, accepts="\0\ud800")
@@ -194,7 +195,7 @@ class ValueTests(StoreTests):
         assert (await store.heartbeat(session.id, {"x": large}, [ProgressReport(run.id, 1, None, large)])).alive
         assert (await store.reports([run.id]))[run.id].tail == large
         done = completed(run, [large])
-        await store.commit([after(run, done), PutRegister("a", large, None), Notice(1.0, "told", large)])
+        await store.commit([after(run, done), PutRegister("a", large, None), Notice(1.0, "info", large)])
         assert await store.run(run.id) == done
         failed = await store.run("r0002")
         assert failed is not None
@@ -215,8 +216,8 @@ class ValueTests(StoreTests):
             for one in (found.created_at, found.not_before, found.waiting_since, found.due_at, found.input["x"]):
                 assert _bits(one) == _bits(value)
             assert _bits(found.input["y"]) == _bits(-value)
-            ended = transitions.cancel(run, value, "somebody").changed(due_at=None)
-            await store.commit([after(run, ended), PutRegister(f"a{number}", value, None), Notice(value, "told", "x")])
+            ended = transitions.cancel(run, value, "ann").changed(due_at=None)
+            await store.commit([after(run, ended), PutRegister(f"a{number}", value, None), Notice(value, "info", "x")])
             found = await store.run(run.id)
             assert found == ended
             assert _bits(found.ended_at) == _bits(value)
@@ -353,12 +354,12 @@ class RegisterTests(StoreTests):
 
     async def test_notices_are_numbered_in_the_order_they_came(self, store: Store) -> None:
         assert await store.notices() == []
-        told = [Notice(100.0 - number, "told", f"the {number}th") for number in range(7)]
-        for notice in told[:3]:
+        notices = [Notice(100.0 - number, "info", f"the {number}th") for number in range(7)]
+        for notice in notices[:3]:
             await store.commit([notice])
-        await store.commit(told[3:])
+        await store.commit(notices[3:])
         found = await store.notices()
-        assert [notice for _, notice in found] == told
+        assert [notice for _, notice in found] == notices
         numbers = [number for number, _ in found]
         assert numbers == sorted(set(numbers))
         assert numbers[0] > 0
@@ -369,30 +370,30 @@ class RegisterTests(StoreTests):
 
     async def test_notices_can_be_read_for_one_run(self, store: Store) -> None:
         await added(store, a_run(1), a_run(2))
-        told = [Notice(float(number), "late", "x", f"r000{number % 2 + 1}", "kitchen") for number in range(6)]
-        await store.commit([*told, Notice(9.0, "told", "about no run")])
+        notices = [Notice(float(number), "late", "x", f"r000{number % 2 + 1}", "kitchen") for number in range(6)]
+        await store.commit([*notices, Notice(9.0, "info", "about no run")])
         found = await store.notices(run="r0002")
-        assert [notice for _, notice in found] == told[1::2]
+        assert [notice for _, notice in found] == notices[1::2]
         assert await store.notices(run="r0002", after=found[0][0], limit=1) == found[1:2]
         assert await store.notices(run="r0009") == []
         assert len(await store.notices()) == 7
 
     async def test_a_refused_commit_writes_no_notice(self, store: Store) -> None:
-        await store.commit([Notice(1.0, "told", "first")])
+        await store.commit([Notice(1.0, "info", "first")])
         with conflict("register a"):
-            await store.commit([Notice(2.0, "told", "never"), PutRegister("a", 1, 1)])
-        await store.commit([Notice(3.0, "told", "second")])
+            await store.commit([Notice(2.0, "info", "never"), PutRegister("a", 1, 1)])
+        await store.commit([Notice(3.0, "info", "second")])
         assert [notice.message for _, notice in await store.notices()] == ["first", "second"]
 
     async def test_a_notice_keeps_its_number_when_others_are_pruned(self, store: Store) -> None:
-        await store.commit([Notice(at, "told", f"at {at}") for at in (100.0, 5.0, 100.0, 6.0, 100.0)])
+        await store.commit([Notice(at, "info", f"at {at}") for at in (100.0, 5.0, 100.0, 6.0, 100.0)])
         before = await store.notices()
         assert await store.prune(50.0, 10) == 0
-        kept = await store.notices()
-        assert kept == before[::2]
+        remaining = await store.notices()
+        assert remaining == before[::2]
         assert await store.prune(FAR, 10) == 0
         assert await store.notices() == []
-        await store.commit([Notice(7.0, "told", "after all that")])
+        await store.commit([Notice(7.0, "info", "after all that")])
         [(number, _)] = await store.notices()
         # a number is never reused, or a reader that continues after it would miss a notice
         assert number > before[-1][0]

@@ -1,20 +1,32 @@
-"""Tests of sessions: heartbeats, reports, orphans, and counts of runs."""
+"""Tests of what connects a device to its store: sessions with heartbeats and reports, and watches."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
+from unittest import SkipTest
 
 from asterism.core.run import transitions
-from asterism.core.run.run import ASSIGNED, CLAIMED, PROCESSING, Progress, Run, RunStatus
+from asterism.core.run.run import ASSIGNED, CLAIMED, PROCESSING, Progress, Run
 from asterism.core.run.session import ENDED, OPEN, REPLACED
-from asterism.store.protocol import ExpectSession, OwnedRun, ProgressReport, PutSession, Store, WaitingRuns
+from asterism.store.protocol import ENDED as ENDED_TOPIC
+from asterism.store.protocol import (
+    OFFERED,
+    ExpectSession,
+    Notice,
+    OwnedRun,
+    ProgressReport,
+    PutRegister,
+    PutRun,
+    PutSession,
+    Store,
+    Watch,
+    Write,
+    for_device,
+)
+from asterism.testing.conformance import WAKE_TIMEOUT, StoreTests
 from asterism.testing.store_conformance.sample_records import (
-    FAR,
     FLOW,
-    TIMEOUT,
     a_run,
     a_session,
     added,
@@ -28,13 +40,13 @@ from asterism.testing.store_conformance.sample_records import (
     joined,
     offer,
     released,
-    series_of,
     session_in,
     started,
     taking,
     wins,
 )
-from asterism.testing.store_conformance.store_tests import StoreTests
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
 
 
 class HeartbeatTests(StoreTests):
@@ -65,7 +77,7 @@ class HeartbeatTests(StoreTests):
         run = held_by(a_run(1), sessions[0])
         await added(store, run)
         before = await contents(store)
-        for name in ("old", "over", "never heard of", ""):
+        for name in ("old", "over", "unknown", ""):
             answer = await store.heartbeat(name, {"x": 1}, [ProgressReport(run.id, run.epoch, Progress(1), "late")])
             assert not answer.alive
             assert list(answer.held) == []
@@ -95,9 +107,14 @@ class HeartbeatTests(StoreTests):
         session, other = a_session(), a_session("garage-1", "garage")
         await joined(store, session, other)
         runs = [a_run(number) for number in range(8)]
-        wished = transitions.cancel(started(held_by(runs[3], session)), 65.0, "somebody")
+        requested = transitions.cancel(started(held_by(runs[3], session)), 65.0, "ann")
         ended = completed(held_by(runs[4], session))
-        owned = [assigned_to(runs[0], session), held_by(runs[1], session), started(held_by(runs[2], session)), wished]
+        owned = [
+            assigned_to(runs[0], session),
+            held_by(runs[1], session),
+            started(held_by(runs[2], session)),
+            requested,
+        ]
         back = released(held_by(runs[5], session))
         await added(store, *owned, ended, back, held_by(runs[6], other), runs[7])
         answer = await store.heartbeat("kitchen-1", {}, [])
@@ -115,18 +132,18 @@ class HeartbeatTests(StoreTests):
         await joined(store, session)
         runs = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
-        told = [
+        reports = [
             ProgressReport("r0000", 1, Progress(3, 10), "the end of its output"),
             ProgressReport("r0001", 1, Progress(7), ""),
             ProgressReport("r0002", 1, None, "only words"),
         ]
-        await store.heartbeat("kitchen-1", {}, told)
-        assert await store.reports(ids(runs)) == {report.run: report for report in told}
-        assert await store.reports(["r0001", "unknown"]) == {"r0001": told[1]}
+        await store.heartbeat("kitchen-1", {}, reports)
+        assert await store.reports(ids(runs)) == {report.run: report for report in reports}
+        assert await store.reports(["r0001", "unknown"]) == {"r0001": reports[1]}
         assert await store.reports([]) == {}
         await store.heartbeat("kitchen-1", {}, [ProgressReport("r0000", 1, Progress(4, 10), "more")])
         assert (await store.reports(["r0000"]))["r0000"] == ProgressReport("r0000", 1, Progress(4, 10), "more")
-        assert (await store.reports(["r0001"]))["r0001"] == told[1]
+        assert (await store.reports(["r0001"]))["r0001"] == reports[1]
         assert [run.progress for run in (await contents(store)).runs.values()] == [None] * 3
 
     async def test_a_report_of_another_epoch_or_about_anothers_run_is_dropped(self, store: Store) -> None:
@@ -156,9 +173,9 @@ class HeartbeatTests(StoreTests):
         runs: list[Run] = [started(held_by(a_run(number), session)) for number in range(3)]
         await added(store, *runs)
         await store.heartbeat("kitchen-1", {}, [ProgressReport(run.id, 1, Progress(1), "x") for run in runs])
-        wished = transitions.pause(runs[2], 65.0, "somebody")
+        requested = transitions.pause(runs[2], 65.0, "ann")
         back = released(runs[1])
-        await store.commit([after(runs[0], completed(runs[0])), after(runs[1], back), after(runs[2], wished)])
+        await store.commit([after(runs[0], completed(runs[0])), after(runs[1], back), after(runs[2], requested)])
         assert set(await store.reports(ids(runs))) == {"r0002"}
         await store.take(offer(), taking(session))
         assert set(await store.reports(ids(runs))) == {"r0002"}
@@ -192,7 +209,7 @@ class HeartbeatTests(StoreTests):
             run = held_by(a_run(number), session)
             await added(store, run)
             revision = (await session_in(store, session.id)).revision
-            lost = transitions.lose(run, FLOW, 500.0, "it was not heard of")
+            lost = transitions.lose(run, FLOW, 500.0, "no heartbeat arrived")
 
             beat = store.heartbeat(session.id, {}, [])
             losing = other.commit([after(run, lost), ExpectSession(session.id, revision)])
@@ -210,146 +227,157 @@ class HeartbeatTests(StoreTests):
         assert {session.revision for session in await store.sessions()} == {4}
 
 
-def _present(counts: Mapping[RunStatus, int]) -> dict[RunStatus, int]:
-    return {status: number for status, number in counts.items() if number}
+# -- watches -----------------------------------------------------------------------------------------------------------
 
 
-class OrphanTests(StoreTests):
-    """Tests of ``orphans``, ``waiting`` and ``counts``."""
+async def _waiting(watch: Watch) -> asyncio.Task[bool]:
+    """Start a task that is waiting when this returns."""
+    task = asyncio.create_task(watch.wait(WAKE_TIMEOUT))
+    await asyncio.sleep(0)
+    return task
 
-    async def test_the_runs_of_an_ended_session_are_orphans_at_once(self, store: Store) -> None:
-        session, over = a_session(), a_session("garage-1", "garage", state=ENDED)
-        await joined(store, session, over)
-        theirs = [assigned_to(a_run(1), over), held_by(a_run(2), over), started(held_by(a_run(3), over))]
-        await added(store, *theirs, held_by(a_run(4), session), completed(held_by(a_run(5), over)), a_run(6))
-        found = await store.orphans(0.0, 10)
-        assert sorted(run.id for run, _ in found) == ["r0001", "r0002", "r0003"]
-        assert {run.id: run for run, _ in found} == {run.id: run for run in theirs}
-        known = await session_in(store, "garage-1")
-        assert [replace(owner, used=known.used) for _, owner in found] == [known] * 3
 
-    async def test_an_owner_may_be_silent_exactly_as_long_as_the_timeout_of_its_runs(self, store: Store) -> None:
-        session, old = a_session(), a_session("garage-1", "garage", state=REPLACED)
-        await joined(store, session, old)
-        patient = replace(FLOW, name="patient", timeout=4 * TIMEOUT)
-        await added(store, held_by(a_run(1), session), held_by(a_run(2, patient), session, patient))
-        await added(store, held_by(a_run(3), old), a_run(4), completed(held_by(a_run(5), session)))
-        await store.heartbeat("kitchen-1", {}, [])
-        silent_since = (await session_in(store, "garage-1")).beat_at
-        beat_at = (await session_in(store, "kitchen-1")).beat_at
-        for now, expected in [
-            (0.0, []),
-            (beat_at, []),
-            (silent_since + TIMEOUT, []),
-            (beat_at + TIMEOUT + 0.001, ["r0001", "r0003"]),
-            (beat_at + 4 * TIMEOUT, ["r0001", "r0003"]),
-            (beat_at + 4 * TIMEOUT + 0.001, ["r0001", "r0002", "r0003"]),
-        ]:
-            assert sorted(run.id for run, _ in await store.orphans(now, 10)) == expected, now - beat_at
-        assert "r0001" not in [run.id for run, _ in await store.orphans(beat_at + TIMEOUT, 10)]
+async def _becomes_quiet(watch: Watch) -> bool:
+    """Whether a watch stops being woken without commits: it may be woken without need, but not without end."""
+    for _ in range(10):
+        if not await watch.wait(0.01):
+            return True
+    return False
 
-    async def test_an_assigned_run_is_not_an_orphan_of_a_silent_session(self, store: Store) -> None:
+
+class WatchTests(StoreTests):
+    """Tests of ``watch``."""
+
+    async def test_a_watch_is_woken_by_a_commit(self, store: Store) -> None:
+        watch = store.watch(frozenset({OFFERED}))
+        try:
+            waiting = await _waiting(watch)
+            assert not waiting.done()
+            await added(store, a_run(1))
+            assert await waiting
+        finally:
+            watch.close()
+
+    async def test_a_wake_before_the_wait_counts(self, store: Store) -> None:
+        watch = store.watch(frozenset({OFFERED}))
+        await added(store, a_run(1))
+        assert await watch.wait(WAKE_TIMEOUT)
+        watch.close()
+
+    async def test_a_watch_is_not_woken_without_a_commit(self, store: Store) -> None:
+        watch = store.watch(frozenset({OFFERED}))
+        assert await _becomes_quiet(watch)
+        await added(store, a_run(1))
+        assert await watch.wait(WAKE_TIMEOUT)
+        assert await _becomes_quiet(watch)
+        assert not all([await watch.wait(0.0) for _ in range(10)])
+        watch.close()
+
+    async def test_a_watch_is_woken_by_another_connection(self, store: Store, other: Store) -> None:
+        for number, (here, there) in enumerate([(store, other), (other, store)]):
+            watch = here.watch(frozenset({OFFERED}))
+            waiting = await _waiting(watch)
+            await added(there, a_run(number))
+            assert await waiting
+            watch.close()
+
+    async def test_every_topic_is_woken_by_its_commits(self, store: Store, other: Store) -> None:
         session = a_session()
         await joined(store, session)
-        asked = assigned_to(a_run(1), session)
-        await added(store, asked, held_by(a_run(2), session))
-        assert [run.id for run, _ in await store.orphans(FAR, 10)] == ["r0002"]
+        runs = [a_run(number) for number in range(6)]
+        working = started(held_by(runs[3], session))
+        paused = transitions.pause(runs[4], 4.0, "ann")
+        await added(store, runs[0], runs[1], held_by(runs[2], session), working, paused)
         known = await session_in(store, session.id)
-        await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
-        assert sorted(run.id for run, _ in await store.orphans(FAR, 10)) == ["r0001", "r0002"]
-
-    async def test_a_heartbeat_saves_the_runs_of_a_session(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
-        await added(store, held_by(a_run(1), session))
-        first = (await session_in(store, session.id)).beat_at
-        while store.clock() <= first + 0.01:  # the store's clock is real, and has to advance
-            await store.heartbeat(session.id, {}, [])
-        await store.heartbeat(session.id, {}, [])
-        last = (await session_in(store, session.id)).beat_at
-        assert last > first
-        assert await store.orphans(first + TIMEOUT + (last - first) / 2, 10) == []
-        assert [run.id for run, _ in await store.orphans(last + TIMEOUT + 0.001, 10)] == ["r0001"]
-
-    async def test_orphans_come_a_few_at_a_time(self, store: Store) -> None:
-        over = a_session("garage-1", "garage", state=ENDED)
-        await joined(store, over)
-        runs = [held_by(a_run(number), over) for number in range(7)]
-        await added(store, *runs)
-        left = {run.id for run in runs}
-        while left:
-            found = await store.orphans(FAR, 3)
-            assert len(found) == min(3, len(left))
-            for run, _ in found:
-                left.remove(run.id)
-            await store.commit([after(run, transitions.lose(run, FLOW, 500.0, "its owner ended")) for run, _ in found])
-        assert await store.orphans(FAR, 3) == []
-
-    async def test_ending_a_session_orphans_its_runs(self, store: Store) -> None:
-        session = a_session()
-        await joined(store, session)
-        await added(store, held_by(a_run(1), session))
-        known = await session_in(store, session.id)
-        assert await store.orphans(known.beat_at, 10) == []
-        await store.commit([PutSession(known.changed(state=ENDED), known.revision)])
-        [(run, owner)] = await store.orphans(0.0, 10)
-        assert run == held_by(a_run(1), session)
-        assert (owner.id, owner.state, owner.revision) == (session.id, ENDED, known.revision + 1)
-
-    async def test_waiting_runs_are_counted_by_kind_and_device(self, store: Store) -> None:
-        assert await store.waiting() == []
-        session = a_session()
-        await joined(store, session)
-        index = replace(FLOW, name="index")
-        await added(
-            store,
-            a_run(1),
-            a_run(2),
-            a_run(3, FLOW.at_version(2)),
-            a_run(4, index, device="garage"),
-            a_run(5, index, device="kitchen"),
-            a_run(6, index).changed(not_before=FAR),
-            released(held_by(a_run(7, index), session), now=5.5),
-            a_run(8, series="held"),
-            transitions.pause(a_run(9), 9.0, "somebody"),
-            held_by(a_run(10), session),
-            completed(held_by(a_run(11), session)),
-        )
-        await store.commit([series_of("held", queue=["r0008"])])
-        expected = {
-            WaitingRuns("transcode", 1, None, 2, 1.0),
-            WaitingRuns("transcode", 2, None, 1, 3.0),
-            WaitingRuns("index", 1, "garage", 1, 4.0),
-            WaitingRuns("index", 1, "kitchen", 1, 5.0),
-            WaitingRuns("index", 1, None, 2, 5.5),
-        }
-        found = await store.waiting()
-        assert len(found) == len(expected)
-        assert set(found) == expected
-        await store.take(offer("garage", limit=1, not_kinds=frozenset({"index@1"})), taking(session))
-        assert WaitingRuns("transcode", 1, None, 1, 2.0) in await store.waiting()
-
-    async def test_runs_are_counted_by_status(self, store: Store) -> None:
-        assert _present(await store.counts()) == {}
-        session = a_session()
-        await joined(store, session)
-        runs = [
-            a_run(1),
-            a_run(2, series="x"),
-            assigned_to(a_run(3), session),
-            held_by(a_run(4), session),
-            started(held_by(a_run(5), session)),
-            completed(held_by(a_run(6), session)),
-            transitions.cancel(a_run(7), 8.0, "somebody"),
-            transitions.cancel(a_run(8), 9.0, "somebody"),
-            released(held_by(a_run(9), session)),
+        kitchen = for_device("kitchen")
+        concerned: list[tuple[str, Write]] = [
+            (kitchen, after(runs[0], assigned_to(runs[0], session))),
+            (ENDED_TOPIC, after(runs[1], transitions.cancel(runs[1], 5.0, "ann"))),
+            (OFFERED, after(held_by(runs[2], session), released(held_by(runs[2], session)))),
+            (kitchen, after(working, transitions.cancel(working, 70.0, "ann"))),
+            (OFFERED, after(paused, transitions.resume(paused, 5.0, "ann"))),
+            (ENDED_TOPIC, PutRun(completed(held_by(runs[5], session)), None)),
+            (kitchen, PutSession(known.changed(draining=True), known.revision)),
         ]
-        await added(store, *runs)
-        await store.commit([series_of("x", queue=["r0002"])])
-        counted = _present(await store.counts())
-        assert counted == Counter(run.status for run in runs)
-        assert all(type(status) is RunStatus for status in counted)
-        await store.commit([after(runs[0], transitions.cancel(runs[0], 10.0, "somebody"))])
-        assert (await store.counts())[RunStatus.FAILED] == 3
-        await store.prune(FAR, 100)
-        assert _present(await store.counts()) == Counter(run.status for run in runs[1:] if not run.ended)
+        for number, (topic, write) in enumerate(concerned):
+            watches = [one.watch(frozenset({topic, "another"})) for one in (store, other)]
+            await (store, other)[number % 2].commit([PutRegister(f"a{number}", 1, None), write])
+            for watch in watches:
+                assert await watch.wait(WAKE_TIMEOUT), (topic, number)
+                watch.close()
+
+    async def test_a_watch_is_not_woken_by_commits_of_other_topics(self, store: Store, other: Store) -> None:
+        if not self.tells_topics_apart:
+            raise SkipTest("this engine does not tell topics apart")
+        session = a_session()
+        await joined(store, session)
+        first = store.watch(frozenset({OFFERED}))
+        await added(other, a_run(9))
+        assert await first.wait(
+            WAKE_TIMEOUT
+        )  # an engine wakes all watches when it begins to listen, and now it has begun
+        first.close()
+        garage, last = store.watch(frozenset({for_device("garage"), ENDED_TOPIC})), store.watch(frozenset({OFFERED}))
+        run = a_run(1)
+        await store.commit([PutRun(run, None), Notice(1.0, "info", "x"), PutRegister("a", 1, None)])
+        await store.take(offer(), taking(session))
+        await store.heartbeat(session.id, {}, [])
+        await store.commit([PutRun(assigned_to(a_run(2), session), None)])
+        with conflict("run r0001"):  # a refused commit wakes no watch
+            await added(store, completed(held_by(run, session)))
+        assert await _becomes_quiet(last)
+        await added(store, a_run(3))
+        assert await last.wait(WAKE_TIMEOUT)  # commits wake in order, so earlier wakes have arrived
+        assert not await garage.wait(0.0)
+        garage.close()
+        last.close()
+
+    async def test_a_closed_watch_is_not_woken(self, store: Store) -> None:
+        closed, other = store.watch(frozenset({OFFERED})), store.watch(frozenset({OFFERED}))
+        closed.close()
+        closed.close()
+        await added(store, a_run(1))
+        assert await other.wait(WAKE_TIMEOUT)
+        assert not await closed.wait(0.0)
+        other.close()
+
+    async def test_all_watches_of_a_topic_are_woken(self, store: Store) -> None:
+        watches = [store.watch(frozenset({OFFERED, f"device {number}"})) for number in range(20)]
+        tasks = [await _waiting(watch) for watch in watches]
+        twice = await _waiting(watches[0])
+        await added(store, a_run(1))
+        assert all(await asyncio.gather(*tasks, twice))
+        for watch in watches:
+            watch.close()
+
+    async def test_a_wait_that_is_cancelled_loses_nothing(self, store: Store) -> None:
+        watch = store.watch(frozenset({OFFERED}))
+        waiting = await _waiting(watch)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await added(store, a_run(1))
+        assert await watch.wait(WAKE_TIMEOUT)
+        watch.close()
+
+    async def test_waiting_and_reading_again_misses_nothing(self, store: Store, other: Store) -> None:
+        """Devices read, wait and read again, while twenty runs arrive."""
+        session = a_session()
+        await joined(store, session)
+        taken: list[Run] = []
+        watch = store.watch(frozenset({OFFERED}))
+
+        async def work() -> None:
+            while True:
+                while some := await store.take(offer(), taking(session)):
+                    taken.extend(some)
+                if len(taken) == 20:
+                    return
+                await watch.wait(1.0)
+
+        async def create() -> None:
+            for number in range(20):
+                await added(other, a_run(number))
+
+        await asyncio.gather(work(), create())
+        assert sorted(run.id for run in taken) == [f"r{number:04d}" for number in range(20)]
+        watch.close()

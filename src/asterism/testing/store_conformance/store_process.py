@@ -36,8 +36,8 @@ def say(what: str) -> None:
 async def increment(store: Store, key: str, *, along: Callable[[], list[PutRun]] = list) -> None:
     """Increment a register, in one batch with the writes of ``along``."""
     while True:
-        found = await store.register(key)
-        value, revision = (found.value, found.revision) if found else (0, None)
+        register = await store.register(key)
+        value, revision = (register.value, register.revision) if register else (0, None)
         try:
             await store.commit([*along(), PutRegister(key, value + 1, revision)])
         except Conflict as error:

@@ -1,0 +1,190 @@
+"""What commands on plans share: options, the output of a run, and drawings.
+
+``run``, ``plan resume`` and ``plan standby`` run a plan; ``show`` and ``plan show`` draw one. Importing this module is
+cheap: rich and the report are imported when there is something to print.
+
+``--local`` takes its number with ``=`` only, so that the next word is never read as the number.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from asterism.base.text import clean
+from asterism.cli.cli_context import options, print_json
+from asterism.cli.option_types import duration, writable_file
+
+if TYPE_CHECKING:
+    from asterism.cli.screen import Screen
+    from asterism.core.plan.constellation import Constellation
+    from asterism.orchestrator.result import Result
+    from asterism.report.result_report import Recording
+
+ALL_PROCESSORS = "one per processor"
+TAKEOVER_AFTER = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """How a command shows the plan while it runs, and its result."""
+
+    report: str | None
+    as_json: bool
+    plain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """The tasks that this process executes itself.
+
+    ``slots`` is how many at once; None for one per processor, if no other device is joined. ``can`` is this process's
+    capabilities; None for all that the tasks need."""
+
+    slots: int | None = None
+    can: frozenset[str] | None = None
+
+
+class LocalCommand(click.Command):
+    """A command with ``--local[=SLOTS]``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [f"--local={ALL_PROCESSORS}" if word == "--local" else word for word in args])
+
+
+def _slots(text: str) -> int:
+    if text == ALL_PROCESSORS:
+        return os.cpu_count() or 1
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise click.BadParameter(f"{text!r} is not a number of slots (examples: --local, --local=4).")
+    return int(text)
+
+
+local_options = options(
+    click.option(
+        "--local",
+        type=_slots,
+        metavar="[=SLOTS]",
+        help="Also execute tasks in this process; the default if no device is joined at the start.",
+    ),
+    click.option("--no-local", is_flag=True, help="Execute no tasks in this process, even if no device is joined."),
+    click.option(
+        "--takeover-after",
+        type=duration,
+        default=f"{TAKEOVER_AFTER:g}s",
+        show_default=True,
+        metavar="DURATION",
+        help="Another process may take over after this time without a heartbeat of this one.",
+    ),
+)
+
+editor_option = click.option(
+    "--editor", metavar="MODULE:FUNCTION", help="A Python function that edits the plan while it runs."
+)
+concurrency_option = click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Maximum number of tasks that run at once."
+)
+report_option = click.option(
+    "--report", callback=writable_file, metavar="FILE.html", help="Write a report of the run as a web page."
+)
+plain_option = click.option("--plain", is_flag=True, help="Print a line for each event instead of the live view.")
+
+
+def local_work(local: int | None, no_local: bool, can: frozenset[str] | None) -> LocalWork:
+    """Raises UsageError if both ``--local`` and ``--no-local`` are given."""
+    if local is not None and no_local:
+        raise click.UsageError("--local and --no-local exclude each other.")
+    return LocalWork(0 if no_local else local, can)
+
+
+# -- the output of a run -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
+    """Suppress warnings in the log: events report the same. The loggers in ``but`` report things that are no events."""
+    levels = {"asterism": logging.ERROR, **dict.fromkeys(but, logging.WARNING)}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def print_result(result: Result, recording: Recording | None, output: OutputOptions, screen: Screen) -> None:
+    """Print the result of a plan for people, and write the report and the JSON that the options ask for."""
+    from asterism.cli.screen import forget_output
+    from asterism.report.result_report import write_report
+    from asterism.report.result_summary import failure_reasons, result_json, summary_lines
+
+    screen.say()
+    for reason in failure_reasons(result):
+        screen.say(reason)
+    for figure in summary_lines(result):
+        screen.say(figure)
+    if output.report is not None:
+        try:
+            write_report(output.report, result, recording)
+        except OSError as error:
+            raise click.ClickException(
+                f"The report {clean(output.report)} cannot be written: {error.strerror}."
+            ) from None
+        screen.say(f"Report: {output.report}")
+    if output.as_json:
+        try:
+            print_json(result_json(result))
+        except BrokenPipeError:
+            forget_output(sys.stdout)
+
+
+# -- drawings ----------------------------------------------------------------------------------------------------------
+
+drawing_options = options(
+    click.option(
+        "--svg",
+        "svg_path",
+        callback=writable_file,
+        metavar="FILE",
+        help="Write an SVG drawing instead; - for standard output.",
+    ),
+    click.option("--mermaid", "as_mermaid", is_flag=True, help="Print a Mermaid flowchart instead."),
+)
+
+
+def check_drawing_options(svg_path: str | None, as_mermaid: bool, as_json: bool) -> None:
+    """Raise UsageError if more than one format is asked for."""
+    if (svg_path is not None) + as_mermaid + as_json > 1:
+        raise click.UsageError("--svg, --mermaid and --json exclude each other; give one of them.")
+
+
+def draw(plan: Constellation, svg_path: str | None, as_mermaid: bool) -> None:
+    """Draw a plan to the terminal, or in the format that the options name."""
+    from asterism.cli.screen import Screen
+    from asterism.orchestrator.plan_mask import PlanMask
+    from asterism.report import mermaid, svg, terminal
+    from asterism.report.picture import picture
+
+    drawn = picture(plan, PlanMask(plan))
+    if as_mermaid:
+        click.echo(mermaid(drawn), nl=False)
+    elif svg_path == "-":
+        click.echo(svg(drawn))
+    elif svg_path is not None:
+        try:
+            Path(svg_path).write_text(svg(drawn), encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{clean(svg_path)} cannot be written: {error.strerror}.") from None
+    else:
+        screen = Screen()
+        screen.say(terminal(drawn, screen.width))

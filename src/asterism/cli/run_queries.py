@@ -1,0 +1,192 @@
+"""The runs that commands show, read from the store: ``runs list``, the snapshots of ``runs watch``, cancelled runs.
+
+However large the fleet is, a snapshot reads only as many runs as are shown, and a bounded number of failed runs to
+count those that were cancelled, which a store counts as failed. It finds owned runs by the sessions of their devices,
+which is quick in every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from asterism.cli.fleet_json import sessions_of
+from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
+from asterism.core.run.session import Session
+from asterism.fleet.fleet import Fleet
+from asterism.peers.takeover import held_runs
+from asterism.store.protocol import ProgressReport, Query
+
+PAGE = 250
+"""How many runs are read at a time where the store cannot filter: each may have a large input."""
+
+MOST_FAILED_RUNS = 1000
+"""How many failed runs are read to count the cancelled ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunList:
+    """``more`` is whether the store has more runs, ``filtered`` whether a filter was given. ``held`` maps runs that
+    wait for a removed peer to its name."""
+
+    runs: Sequence[Run]
+    sessions: Mapping[str, Session]
+    reports: Mapping[str, ProgressReport]
+    more: bool
+    filtered: bool
+    held: Mapping[str, str] = field(default_factory=dict)
+
+
+async def list_runs(
+    fleet: Fleet,
+    *,
+    statuses: tuple[str, ...],
+    workflow: str | None,
+    device: str | None,
+    series: str | None,
+    limit: int,
+    newest: bool,
+) -> RunList:
+    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``."""
+    words = _words(statuses)
+    query = Query(
+        statuses=_states(words),
+        workflow=workflow,
+        device=device,
+        series=series,
+        newest=True,
+        limit=max(limit + 1, PAGE if words is not None else 0) if limit else None,
+    )
+    found = await _reported(fleet, query, words, limit)
+    more = bool(limit) and len(found) > limit
+    shown = found[:limit] if limit else found
+    if not newest:
+        shown.reverse()
+    reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
+    filtered = any((statuses, workflow, device, series))
+    held = await held_runs(fleet.store, [run.id for run in shown if not run.ended])
+    return RunList(shown, await sessions_of(fleet), reports, more, filtered, held)
+
+
+async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, limit: int) -> list[Run]:
+    """The runs whose reported status is among ``words``, at most one more than ``limit``. The store filters by state
+    only, so this reads page by page until it has found enough."""
+    found: list[Run] = []
+    while True:
+        page = await fleet.runs(query)
+        found += [run for run in page if words is None or run.reported_status in words]
+        if query.limit is None or len(page) < query.limit or len(found) > limit:
+            return found[: limit + 1] if limit else found
+        query = replace(query, after=page[-1].id)
+
+
+def _words(statuses: tuple[str, ...]) -> frozenset[str] | None:
+    """The statuses of the filter, with ``open`` and ``ended`` expanded; None for all."""
+    if not statuses:
+        return None
+    groups = {"ended": {"completed", "failed", "cancelled"}}
+    groups["open"] = set(REPORTED_STATUSES) - groups["ended"]
+    return frozenset().union(*(groups.get(word, {word}) for word in statuses))
+
+
+def _states(words: frozenset[str] | None) -> frozenset[RunStatus] | None:
+    return None if words is None else frozenset().union(*(REPORTED_STATUSES[word] for word in words))
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSnapshot:
+    """Owned and waiting runs are in the order of their creation, ended runs have the latest first. ``cancelled`` is how
+    many of the failed runs were cancelled, None if there are too many to count."""
+
+    now: float
+    url: str
+    counts: Mapping[RunStatus, int]
+    cancelled: int | None
+    sessions: Mapping[str, Session]
+    coordinator: str | None
+    owned: Sequence[Run]
+    waiting: Sequence[Run]
+    ended: Sequence[Run]
+    reports: Mapping[str, ProgressReport]
+
+    @property
+    def open(self) -> int:
+        """How many runs have not ended."""
+        return sum(number for status, number in self.counts.items() if status not in TERMINAL)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [*self.owned, *self.waiting, *self.ended]
+
+
+async def take_snapshot(
+    fleet: Fleet, limit: int, before: Collection[str] = (), counter: CancelledCount | None = None
+) -> FleetSnapshot:
+    """At most ``limit`` runs of each kind. ``before`` are the open runs of the last snapshot: those that have ended
+    since are among the ended ones, however old they are. ``counter`` counts the cancelled runs."""
+    store = fleet.store
+    counts = await store.counts()
+    sessions = {session.id: session for session in await store.sessions()}
+    owned = await _owned(fleet, sessions, counts, limit)
+    waiting = await fleet.runs(Query(statuses=UNOWNED, limit=limit)) if any(counts.get(s) for s in UNOWNED) else []
+    ended = {run.id: run for run in await fleet.runs(Query(statuses=TERMINAL, newest=True, limit=limit))}
+    there = {run.id for run in (*owned, *waiting)}
+    for run_id in [one for one in before if one not in there and one not in ended][:limit]:
+        run = await store.run(run_id)
+        if run is not None and run.ended:
+            ended[run.id] = run
+    latest = sorted(ended.values(), key=lambda run: (-(run.ended_at or 0.0), run.id))
+    reports = await store.reports([run.id for run in owned])
+    coordinator = await fleet.coordinator()
+    cancelled = await counter.count(fleet, counts.get(FAILED, 0), latest) if counter is not None else None
+    return FleetSnapshot(
+        store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports
+    )
+
+
+async def _owned(
+    fleet: Fleet, sessions: Mapping[str, Session], counts: Mapping[RunStatus, int], limit: int
+) -> list[Run]:
+    found: dict[str, Run] = {}
+    for session in sessions.values():
+        if session.used and len(found) < limit:
+            found |= {run.id: run for run in await fleet.runs(Query(session=session.id, limit=limit))}
+    total = sum(counts.get(status, 0) for status in OWNED)
+    if len(found) < min(limit, total):  # some belong to a device that has left
+        found |= {run.id: run for run in await fleet.runs(Query(statuses=OWNED, limit=limit))}
+    return sorted(found.values(), key=lambda run: run.id)[:limit]
+
+
+class CancelledCount:
+    """Counts the cancelled runs among the failed ones. An ended run does not change, so each is read once."""
+
+    def __init__(self) -> None:
+        self._cancelled: dict[str, bool] = {}
+
+    async def count(self, fleet: Fleet, failed: int, seen: Sequence[Run]) -> int | None:
+        """How many of the ``failed`` runs were cancelled; None if there are too many to read.
+
+        ``seen`` are runs that the caller has read. A run among them that is not counted yet means that another one was
+        pruned."""
+        if failed > MOST_FAILED_RUNS:
+            return None
+        known = {run.id: run.cancelled for run in seen if run.status is FAILED}
+        if len(known) == failed:  # the caller has read all of them
+            self._cancelled = known
+        elif len(self._cancelled) != failed or not known.keys() <= self._cancelled.keys():
+            self._cancelled = await self._read(fleet)
+        return min(failed, sum(self._cancelled.values()))  # more may have ended since the count
+
+    async def _read(self, fleet: Fleet) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        after: str | None = None
+        while len(found) <= MOST_FAILED_RUNS:
+            page = await fleet.runs(Query(statuses=frozenset({FAILED}), after=after, limit=PAGE))
+            found |= {run.id: run.cancelled for run in page}
+            if len(page) < PAGE:
+                break
+            after = page[-1].id
+        return found

@@ -1,0 +1,439 @@
+"""The documented plan (TaskConstellation, TaskOrion), over a Constellation of the core.
+
+The object passed to an orchestrator is the live plan: reading it shows progress, and changing it while it runs is an
+edit with all its checks. A copy (``copy.deepcopy``, or through JSON) belongs to its caller and records its original, so
+that its changes can be merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+from uuid import uuid4
+
+from asterism.compat import manual_progress, plan_records
+from asterism.compat.documented_names import GALAXY, Alias, Naming, ReadOnly
+from asterism.compat.manual_progress import ManualProgress
+from asterism.compat.plan_analysis import Analysis
+from asterism.compat.plan_records import checked
+from asterism.compat.task_star import TaskStar, moment
+from asterism.compat.task_star_fields import changes_of
+from asterism.compat.task_star_line import Conditions, Evaluator, Lines, TaskStarLine
+from asterism.compat.vocabulary import ConstellationState, refuse, refusing
+from asterism.core.plan import status as core
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.diff import Outline
+from asterism.core.plan.edits import (
+    AddDependency,
+    AddTask,
+    Edit,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import ENDED_STATES
+from asterism.core.plan.task import Dependency
+
+KEPT_VERSIONS = 32
+"""The number of versions written as JSON whose outlines are stored, to merge copies that come back."""
+
+
+class DocumentedPlan(Analysis, ManualProgress):
+    """The common part of TaskConstellation and TaskOrion."""
+
+    naming: ClassVar[Naming] = GALAXY
+
+    def __init__(
+        self, plan_id: str | None = None, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self.conditions = Conditions()
+        self.plan = Constellation(plan_id or f"{self.naming.noun}_{uuid4().hex[:12]}")
+        self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
+        self.name = name or self.plan.id
+        self.metadata: dict[str, Any] = dict(metadata or {})
+        self.created_at = self.updated_at = datetime.now(UTC)
+        self.lineage = uuid4().hex  # the same in all copies of copies
+        self.stamp: int | None = None  # for a copy read from JSON: the version it was written at
+        self.runner: object | None = None  # the orchestrator that runs it
+        self._outline: Outline | None = None
+        self._written: dict[int, Outline] = {}
+        self._stars: dict[str, TaskStar] = {}
+        self._created: dict[str, datetime] = {}  # when its tasks were made
+        self.lines = Lines()
+
+    @property
+    def plan_id(self) -> str:
+        return self.plan.id
+
+    # -- edits ---------------------------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        *edits: Edit,
+        lines: Iterable[TaskStarLine] = (),
+        stars: Iterable[TaskStar] = (),
+        base_version: int | None = None,
+    ) -> Applied:
+        """Apply edits, all or none, with all the checks of the core. A plan whose run has ended is opened again.
+
+        ``lines`` belong to the added dependencies, ``stars`` are the handles of added tasks."""
+        known = {(line.from_task_id, line.to_task_id): line for line in lines}
+        for line in known.values():
+            self.conditions.register(line.condition, line.condition_evaluator)
+        with self.reopened(), refusing():
+            applied = self.plan.apply(EditBatch(tuple(edits), base_version=base_version), self.plan.clock())
+        for edit in edits:
+            if isinstance(edit, AddDependency):
+                self.lines.add(known[edit.source, edit.target], self)
+            elif isinstance(edit, RemoveDependency):
+                self.lines.drop(edit.source, edit.target)
+            elif isinstance(edit, RemoveTask):
+                self._forget(edit.task_id)
+        for star in stars:
+            self._claim(star)
+        self._touch()
+        return applied
+
+    @contextlib.contextmanager
+    def reopened(self) -> Iterator[None]:
+        """Open a plan whose run has ended for a change; restore its state if the change is refused. Between the end
+        of a run and its return it stays closed."""
+        before = self.plan.state
+        if self.runner is not None or before not in ENDED_STATES:
+            yield
+            return
+        manual_progress.reopen(self.plan)
+        try:
+            yield
+        except BaseException:
+            self.plan.state = before
+            raise
+
+    @property
+    def _building(self) -> bool:
+        """Whether it has never started. Then a dependency may be added even to a task with copied progress."""
+        return self.plan.state is core.ConstellationState.CREATED
+
+    def _claim(self, star: TaskStar) -> None:
+        """Make a star that is in no plan the handle of its task here."""
+        node = self.plan.nodes[star.task_id]
+        self._created[node.id] = star.created_at
+        if star.home is None:
+            star.bind(self.plan, node, self)
+            self._stars[node.id] = star
+
+    def _forget(self, task_id: str) -> None:
+        star = self._stars.pop(task_id, None)
+        self._created.pop(task_id, None)
+        if star is not None:
+            star.detach(star.node.task)
+
+    def _touch(self) -> None:
+        self.updated_at = datetime.now(UTC)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Mapping[str, TaskStar]:
+        """Read-only: use ``add_task`` and ``remove_task`` to change it."""
+        return MappingProxyType({task_id: self._star(node) for task_id, node in self.plan.nodes.items()})
+
+    def get_all_tasks(self) -> list[TaskStar]:
+        return [self._star(node) for node in self.plan.nodes.values()]
+
+    @property
+    def task_count(self) -> int:
+        return len(self.plan)
+
+    def get_task(self, task_id: str) -> TaskStar | None:
+        node = self.plan.nodes.get(task_id)
+        return None if node is None else self._star(node)
+
+    def _star(self, node: Node) -> TaskStar:
+        star = self._stars.get(node.id)
+        if star is None or star.node is not node:
+            created = self._created.setdefault(node.id, datetime.now(UTC))
+            star = self._stars[node.id] = TaskStar.of(self.plan, node, self, created)
+        return star
+
+    def add_task(self, task: TaskStar) -> None:
+        """Add a task. A task of another constellation stays there and is copied."""
+        self.check(task)
+        if self._building:
+            with refusing():
+                self.add_with_progress(task)
+            return
+        source = task.node
+        self.apply(AddTask(source.task), stars=[task])
+        if self.plan.owner is None:
+            manual_progress.carry(source, self.plan, self.plan.nodes[source.id])
+
+    def check(self, task: TaskStar) -> None:
+        """Refuse a task with invalid values."""
+        if task.invalid:
+            values = ", ".join(f"{name}={value!r}" for name, value in task.invalid.items())
+            raise refuse("invalid", f"task {task.task_id!r} cannot be added: {values} is not valid")
+
+    def add_with_progress(self, star: TaskStar) -> None:
+        """Put a task with its progress into a plan that is being built."""
+        source = star.node
+        self.plan.add(source.task)
+        manual_progress.carry(source, self.plan, self.plan.nodes[source.id])
+        self._claim(star)
+        self._touch()
+
+    make_star = staticmethod(TaskStar.from_dict)
+    make_line = staticmethod(TaskStarLine.from_dict)
+
+    def update_tasks(self, changes: Mapping[str, Mapping[str, Any]]) -> Applied:
+        """Change documented fields of several tasks, all or none."""
+        with refusing():
+            specs = {task_id: changes_of(self.plan.node(task_id).task, fields) for task_id, fields in changes.items()}
+        return self.apply(*(UpdateTask(task_id, **spec) for task_id, spec in specs.items()))
+
+    def remove_task(self, task_id: str) -> None:
+        """Remove a task that has not started, and all its dependencies."""
+        self.apply(*self.removal(task_id))
+
+    def removal(self, task_id: str) -> list[Edit]:
+        """The edits that remove a task with its dependencies."""
+        node = self.plan.nodes.get(task_id)
+        pairs = [] if node is None else [(task_id, child) for child in node.children]
+        pairs += [] if node is None else [(source, task_id) for source in node.parents]
+        return [*(RemoveDependency(*pair) for pair in pairs), RemoveTask(task_id)]
+
+    # -- dependencies --------------------------------------------------------------------------------------------------
+
+    @property
+    def dependencies(self) -> Mapping[str, TaskStarLine]:
+        """Read-only: use ``add_dependency`` and ``remove_dependency`` to change it."""
+        return MappingProxyType({line.line_id: line for line in self.lines})
+
+    def get_all_dependencies(self) -> list[TaskStarLine]:
+        return list(self.lines)
+
+    @property
+    def dependency_count(self) -> int:
+        return len(self.get_all_dependencies())
+
+    def get_dependency(self, dependency_id: str) -> TaskStarLine | None:
+        return self.lines.get(dependency_id)
+
+    def get_task_dependencies(self, task_id: str) -> list[TaskStarLine]:
+        """The lines into a task."""
+        node = self.plan.nodes.get(task_id)
+        return [] if node is None else [self.lines.of(source, task_id) for source in node.parents]
+
+    def add_dependency(self, dependency: TaskStarLine) -> None:
+        """Raises ValueError for a cycle, an unknown task, and a second line between the same two tasks."""
+        edge = dependency.dependency
+        if self.lines.get(dependency.line_id) is not None:
+            raise ValueError(f"there is a line {dependency.line_id!r} already")
+        if self._building:
+            self.conditions.register(dependency.condition, dependency.condition_evaluator)
+            with refusing():
+                self.plan.connect(edge.source, edge.target, edge.on, edge.when)
+            self.lines.add(dependency, self)
+            self._touch()
+            return
+        self.apply(AddDependency(edge.source, edge.target, edge.on, edge.when), lines=[dependency])
+
+    def remove_dependency(self, dependency_id: str) -> None:
+        """Remove a line; do nothing if no line has that id."""
+        line = self.lines.get(dependency_id)
+        if line is not None:
+            self.apply(RemoveDependency(line.from_task_id, line.to_task_id))
+
+    def add_unconditional(self, source: str, target: str) -> None:
+        """Make ``target`` wait for the end of ``source``, successful or not."""
+        self.add_dependency(TaskStarLine(source, target))
+
+    def remove_line(self, source: str, target: str) -> None:
+        self.apply(RemoveDependency(source, target))
+
+    def relink(self, dependency: Dependency, evaluator: Evaluator | None) -> None:
+        """Change the dependency of a line of this plan."""
+        self.conditions.register(dependency.when, evaluator)
+        self.apply(UpdateDependency(dependency.source, dependency.target, dependency.on, dependency.when))
+
+    def verdict(self, source: str, target: str) -> tuple[bool | None, datetime | None]:
+        """Whether a line is satisfied, and when that was decided; (None, None) before its source has ended."""
+        before, after = self.plan.nodes[source], self.plan.nodes[target]
+        if before.status not in core.TERMINAL:
+            return None, None
+        return before.satisfies(after.parents[source], after), moment(before.ended_at)
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConstellationState:
+        """Set by the orchestrator that runs or ran it; before that, derived from its tasks."""
+        if self.plan.state not in (core.ConstellationState.CREATED, core.ConstellationState.READY):
+            return ConstellationState(self.plan.state)
+        counts, total = self.plan.counts, len(self.plan)
+        if not total:
+            return ConstellationState.CREATED
+        if self.is_complete():
+            if not counts[core.FAILED]:
+                return ConstellationState.COMPLETED if counts[core.COMPLETED] else ConstellationState.CANCELLED
+            return ConstellationState.PARTIALLY_FAILED if counts[core.COMPLETED] else ConstellationState.FAILED
+        begun = counts[core.PENDING] < total
+        return ConstellationState.EXECUTING if begun else ConstellationState.READY
+
+    def update_state(self) -> None:
+        """Do nothing: the state always agrees with the tasks. Documented programs call this."""
+
+    def get_ready_tasks(self) -> list[TaskStar]:
+        """The tasks that could start, the highest priority first."""
+        ready = [star for star in self.get_modifiable_tasks() if star.is_ready_to_execute]
+        return sorted(ready, key=lambda star: -star.priority)
+
+    def get_running_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.RUNNING)
+
+    def get_completed_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.COMPLETED)
+
+    def get_failed_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.FAILED)
+
+    def get_pending_tasks(self) -> list[TaskStar]:
+        return self._with_status(core.PENDING)
+
+    def _with_status(self, status: core.TaskStatus) -> list[TaskStar]:
+        return [self._star(node) for node in self.plan.nodes.values() if node.status is status]
+
+    def get_modifiable_tasks(self) -> list[TaskStar]:
+        """The tasks that have not started."""
+        return self._with_status(core.PENDING)
+
+    def is_task_modifiable(self, task_id: str) -> bool:
+        node = self.plan.nodes.get(task_id)
+        return node is not None and node.status is core.PENDING
+
+    def get_modifiable_dependencies(self) -> list[TaskStarLine]:
+        """The lines into tasks that have not started."""
+        return [line for line in self.lines if self.is_task_modifiable(line.to_task_id)]
+
+    def is_dependency_modifiable(self, dependency_id: str) -> bool:
+        line = self.lines.get(dependency_id)
+        return line is not None and self.is_task_modifiable(line.to_task_id)
+
+    @property
+    def execution_start_time(self) -> datetime | None:
+        """The start of its last execution."""
+        return moment(self.plan.started_at)
+
+    @property
+    def execution_end_time(self) -> datetime | None:
+        return moment(self.plan.ended_at)
+
+    @property
+    def execution_duration(self) -> float | None:
+        began, ended = self.plan.started_at, self.plan.ended_at
+        return None if began is None or ended is None else ended - began
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Self:
+        """A copy with its own tasks. Sharing them would let a copy change the plan that is running."""
+        copy = type(self)(self.plan_id, self.name)
+        copy.metadata, copy.created_at = dict(self.metadata), self.created_at
+        copy.lineage, copy.stamp = self.lineage, self.stamp
+        copy.copy_from(self)
+        if self.runner is None and self.plan.origin is not None:
+            copy.plan.origin = self.plan.origin  # the base of a copy of a copy is that of the first copy
+        return copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
+
+    def copy_from(self, source: DocumentedPlan) -> None:
+        """Become a copy of ``source``. Handles of tasks stay valid; those of removed tasks leave the plan."""
+        self.conditions.register_all(source.conditions)
+        self.plan, self._outline = source.plan.copy(), None
+        self.plan.evaluate, self.plan.clock = self.conditions.evaluate, time.time
+        self._created = dict(source._created)
+        self.lines.keep(self.plan)
+        for line in source.lines:
+            self.lines.take_over(line, self)
+        for task_id, star in tuple(self._stars.items()):
+            if task_id in self.plan.nodes:
+                star.bind(self.plan, self.plan.nodes[task_id], self)
+            else:
+                self._forget(task_id)
+
+    def adopt(self, copy: DocumentedPlan, edits: tuple[Edit, ...]) -> None:
+        """Update lines and handles after edits from a copy were applied."""
+        self.lines.keep(self.plan)
+        for edit in edits:
+            if isinstance(edit, AddDependency | UpdateDependency):
+                self.lines.take_over(copy.lines.of(edit.source, edit.target), self)
+            elif isinstance(edit, RemoveTask):
+                self._forget(edit.task_id)
+        self._touch()
+
+    def outline(self) -> Outline:
+        """The current structure. For a running plan it is made once per version."""
+        if self.runner is None or self._outline is None or self._outline.version != self.plan.version:
+            self._outline = Outline.of(self.plan)
+        return self._outline
+
+    def written(self, version: int | None) -> Outline | None:
+        """The outline written as JSON at a version, if it is still stored."""
+        return None if version is None else self._written.get(version)
+
+    # -- JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON data. A result that JSON cannot hold is written as text, a condition by its name."""
+        self._written[self.plan.version] = Outline.of(self.plan)
+        while len(self._written) > KEPT_VERSIONS:
+            del self._written[next(iter(self._written))]
+        return plan_records.plan_to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read data in the form of ``to_dict``. Raises ValueError with the problem."""
+        made = cls(data.get(cls.naming.id_key), data.get("name"))
+        with refusing():
+            plan_records.fill_plan(made, data)
+        return made
+
+    def to_json(self, save_path: str | None = None) -> str:
+        return plan_records.write(self.to_dict(), save_path)
+
+    @classmethod
+    def from_json(cls, json_data: str | None = None, file_path: str | None = None) -> Self:
+        return cls.from_dict(plan_records.read(json_data, file_path))
+
+    def to_basemodel(self) -> Any:
+        """The documented Pydantic model of the plan."""
+        return self.naming.schema.model_validate(self.to_dict())
+
+    @classmethod
+    def from_basemodel(cls, schema: Any) -> Self:
+        return cls.from_dict(checked(schema, cls.naming.schema))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.plan_id!r} {self.state}, {len(self.plan)} tasks>"
+
+    # -- private names that the documents show -------------------------------------------------------------------------
+
+    _tasks = ReadOnly("tasks", "use add_task and remove_task")
+    _dependencies = ReadOnly("dependencies", "use add_dependency and remove_dependency")
+    _name = Alias("name")
+    _metadata = Alias("metadata")
+    _state = ReadOnly("state", "it follows from the tasks")
+    _execution_start_time = ReadOnly("execution_start_time", "use start_execution")
+    _execution_end_time = ReadOnly("execution_end_time", "use complete_execution")
+    _created_at = ReadOnly("created_at", "it is when the plan was made")
+    _updated_at = ReadOnly("updated_at", "it is when the plan last changed")

@@ -1,0 +1,83 @@
+"""HTTP requests of a device: judged by the device policy, and with a limit on the response.
+
+The device policy judges every address before a request is sent to it, also the target of a redirect. No secret goes to
+an origin that the work did not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.base import http_requests
+from asterism.base.http_requests import http_client, load_httpx
+from asterism.base.processes import EXHAUSTED
+from asterism.base.secret_mask import Mask
+from asterism.base.text import masked_url
+from asterism.core.errors import AsterismError, DeviceTrouble
+from asterism.fleet.policy.policy import DevicePolicy
+
+LARGEST = 64 << 20
+"""How large a response may be, in bytes."""
+
+
+async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: DevicePolicy, mask: Mask) -> Any:
+    """Send a request and return the body of the response: parsed if it is JSON, text otherwise. ``headers`` replace
+    those in ``terms``. ``mask`` holds the secrets that no other origin gets. Raises RequestFailed for an unexpected
+    status, NoAnswer if there is no response, PolicyForbids, UnsafeRedirect, and DeviceTrouble if this machine could not
+    open a connection."""
+    httpx = await load_httpx("HTTP requests need httpx on this device")
+    mine = httpx.Headers(terms.get("headers"))
+    policy.headers(mine)
+    mine.update(headers)
+    try:
+        with http_requests.request_errors(terms):
+            return await _answered(terms, mine, policy, mask)
+    except (http_requests.NoAnswer, OSError) as error:
+        out_of = _exhausted(error)
+        if out_of is None:
+            raise
+        raise DeviceTrouble(f"the request could not be sent: {out_of.strerror}") from error
+
+
+async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
+    async with await http_client(timeout=None) as client:  # the limit of the workflow applies
+        asked = http_requests.build_request(client, terms, headers)
+        for hop in range(http_requests.MAX_REDIRECTS + 1):
+            policy.url(asked.url, begun=hop > 0)
+            answer = await client.send(asked, stream=True)
+            try:
+                if answer.next_request is None:
+                    return _value(answer, await _body(answer), terms.get("expect"))
+            finally:
+                await answer.aclose()
+            asked = http_requests.follow_redirect(answer, mask)
+    raise http_requests.too_many_redirects(terms)
+
+
+def _exhausted(error: BaseException | None) -> OSError | None:
+    """The error of the operating system behind an error of httpx, if this machine has run out of a resource."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+async def _body(answer: Any) -> bytes:
+    body = bytearray()
+    async for chunk in answer.aiter_bytes():
+        body += chunk
+        if len(body) > LARGEST:
+            raise AsterismError(f"{masked_url(str(answer.request.url))} answered with more than {LARGEST:,} bytes")
+    return bytes(body)
+
+
+def _value(answer: Any, body: bytes, expected: Any) -> Any:
+    try:
+        text = body.decode(answer.charset_encoding or "utf-8", errors="replace")
+    except LookupError:  # an unknown encoding
+        text = body.decode(errors="replace")
+    if answer.status_code not in expected if expected else not answer.is_success:
+        raise http_requests.RequestFailed(answer.status_code, str(answer.request.url), text, answer.request.method)
+    return http_requests.json_body(answer, body) if "json" in answer.headers.get("content-type", "") and body else text

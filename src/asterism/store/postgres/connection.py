@@ -1,0 +1,319 @@
+"""Connections to a PostgreSQL server: its address, the pool, and an estimate of the server's clock.
+
+The address is ``postgresql://user:password@host:port/database?schema=asterism``, with any parameter that PostgreSQL
+understands. Several hosts (``//one,two:5433/…``, or ``?host=one,two&port=5432,5433``) are servers of one cluster: they
+are tried in turn, each with its share of the time, so that a server that is down does not use up all of it.
+
+Connections are opened on demand and closed when idle. All of them go to the server that takes writes. Each has time
+limits for a statement, for a lock, for a transaction whose client sleeps, and for the answer of a server that is gone,
+so that no call waits forever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from asterism.base.text import masked_url
+from asterism.store.postgres.error_mapping import spoils, translated
+from asterism.store.store_errors import StoreError, StoreMissing, StoreReadOnly, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+SCHEMA = "asterism"
+OLDEST_SERVER = 15
+IDLE = 60.0
+"""How long an unused connection is kept, in seconds."""
+
+QUICK = {"plan_cache_mode": "force_generic_plan"} | dict.fromkeys(
+    ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
+)
+"""Settings for reads and writes by id: one plan for all arguments, by index. It is made while the tables are empty, and
+still right when they are full."""
+
+BROAD = {"plan_cache_mode": "force_custom_plan"}
+"""Settings for queries: a plan for each call."""
+
+DRIFT = 0.0002
+"""The assumed drift of two clocks, in seconds per second: ten times that of a quartz."""
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True)
+class Address:
+    """``shown`` is the URL without its passwords. ``hosts`` has the arguments of asyncpg's ``connect``, one set for
+    each server."""
+
+    shown: str
+    schema: str
+    hosts: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def parse(cls, url: str, schema: str | None = None) -> Address:
+        """Parse a URL. ``schema`` takes precedence over that of the URL. Raises StoreMissing if it is not valid,
+        without repeating it: it may contain a password."""
+        try:
+            parts = urlsplit(url)
+            query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+            name = schema or query.pop("schema", "") or SCHEMA
+            login, _, hostlist = parts.netloc.rpartition("@")
+            if "@" in parts.path or not url.partition(":")[2].startswith("//"):
+                raise ValueError("a misplaced login would be taken for the name of a database")
+            hosts = list(_hosts(unquote(hostlist) or query.pop("host", ""), query.pop("port", "")))
+        except ValueError:
+            raise StoreMissing(
+                "the address of the store is not valid; it should look like postgresql://user@host:5432/database, "
+                "with anything but letters, digits, '-', '.', '_' and '~' in the password written as %XX"
+            ) from None
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise StoreMissing(f"the address of a store in PostgreSQL begins with postgresql://, not {parts.scheme}://")
+        if not _NAME.fullmatch(name):
+            raise StoreMissing(
+                f"{name!r} is not a valid schema name: use up to 63 lower-case letters, digits and '_', no digit first"
+            )
+        query.pop("target_session_attrs", None)  # nothing is decided on a replica
+        query.pop("schema", None)
+        user, _, password = login.partition(":")
+        given = {"dsn": urlunsplit(("postgresql", "", parts.path, urlencode(query, safe="/,:"), ""))}
+        given |= {"user": unquote(user)} if user else {}
+        given |= {"password": unquote(password)} if password else {}
+        return cls(masked_url(url), name, tuple(given | host for host in hosts))
+
+
+def _hosts(names: str, ports: str) -> Iterator[dict[str, Any]]:
+    """Yield ``{"host": …, "port": …}`` for each host; an empty one if none is named: asyncpg then uses ``PGHOST``, or
+    this machine."""
+    numbers = [int(port) if port else None for port in ports.split(",")]
+    if not names:
+        yield {"port": numbers[0]} if numbers[0] is not None else {}
+        return
+    all_names = names.split(",")
+    if len(numbers) not in (1, len(all_names)):
+        raise ValueError("the numbers of ports and hosts differ")
+    for place, one in enumerate(all_names):
+        host, port = _host_and_port(one)
+        yield {"host": host, "port": port or numbers[place if len(numbers) > 1 else 0] or 5432}
+
+
+def _host_and_port(text: str) -> tuple[str, int | None]:
+    if text.startswith("/"):
+        return text, None
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, int(rest[1:]) if rest else None
+    host, _, port = text.partition(":")
+    return host, int(port) if port else None
+
+
+class ServerClock:
+    """An estimate of the server's clock: call it. It needs a first sample.
+
+    The server's time in a reply lies between the moments of the request and of the reply, which gives its offset to our
+    clock, plus or minus half the round trip. Ours is the monotonic clock, which no change of the date moves. It stands
+    still while the machine is suspended, so the estimate is late by that until the next sample, and never early: a late
+    clock expires nothing too soon. A sample replaces the previous one if it is more precise, allowing for the drift of
+    the two clocks since, or if the two contradict each other: then the server's clock was set, it is another server, or
+    the machine was suspended."""
+
+    def __init__(self, own: Callable[[], float] = time.monotonic) -> None:
+        self.own = own
+        self._offset = 0.0
+        self._error = float("inf")
+        self._sampled_at = 0.0
+
+    def __call__(self) -> float:
+        return self.own() + self._offset
+
+    def learn(self, server_time: float, asked: float) -> None:
+        """Take a sample: a reply with the server's time has just arrived, to a request sent at ``asked`` by our own
+        clock."""
+        received = self.own()
+        error = (received - asked) / 2
+        offset = server_time - (asked + received) / 2
+        known = self._error + DRIFT * (received - self._sampled_at)
+        if error <= known or abs(offset - self._offset) > error + known:
+            self._offset, self._error, self._sampled_at = offset, error, received
+
+
+class Connection(Protocol):
+    """What we use of asyncpg's connections."""
+
+    async def execute(self, query: str, *args: Any) -> str: ...
+    async def fetch(self, query: str, *args: Any) -> list[Any]: ...
+    async def fetchrow(self, query: str, *args: Any) -> Any: ...
+    async def fetchval(self, query: str, *args: Any) -> Any: ...
+    def transaction(self, **options: Any) -> Any: ...
+    def cursor(self, query: str, *args: Any, prefetch: int) -> AsyncIterator[Any]: ...
+    async def add_listener(self, channel: str, callback: Any) -> None: ...
+    def add_termination_listener(self, callback: Any) -> None: ...
+    def get_server_version(self) -> Any: ...
+    def is_closed(self) -> bool: ...
+    def is_in_transaction(self) -> bool: ...
+    async def close(self, *, timeout: float) -> None: ...
+    def terminate(self) -> None: ...
+
+
+class ConnectionFactory:
+    """Opens connections to one address. ``timeout`` is the longest time for a statement, in seconds; the limit for
+    locks is a part of it."""
+
+    def __init__(self, address: Address, timeout: float, clock: ServerClock) -> None:
+        self.address = address
+        self.timeout = timeout
+        self.clock = clock
+        self.opened = False
+        """Whether the store was opened: from then on a server that refuses writes is temporarily unavailable."""
+
+    async def connect(self, settings: Mapping[str, str]) -> Connection:
+        """Open a connection. Raises a StoreError that says for each server why it cannot be used."""
+        refusals: list[StoreError] = []
+        for host in self.address.hosts:
+            try:
+                return await self._connect_to(host, settings)
+            except (OSError, asyncpg.PostgresError, asyncpg.InternalClientError, asyncpg.InterfaceError) as error:
+                refusal = _refusal(error, self.address.shown)
+                log.debug("no connection to a server of the store: %s", refusal)
+                refusals.append(refusal)
+        raise self._verdict(refusals)
+
+    async def _connect_to(self, host: dict[str, Any], settings: Mapping[str, str]) -> Connection:
+        connection: Connection = await asyncpg.connect(
+            **host,
+            timeout=self.timeout / 3 / len(self.address.hosts),
+            command_timeout=self.timeout,
+            target_session_attrs="read-write",
+            server_settings={**self._limits(), **settings},
+        )
+        return connection
+
+    def _limits(self) -> dict[str, str]:
+        return {
+            "application_name": "asterism",
+            "search_path": f'"{self.address.schema}"',
+            "statement_timeout": str(int(self.timeout * 900)),
+            "lock_timeout": str(int(self.timeout * 1000 / 6)),
+            "idle_in_transaction_session_timeout": str(int(self.timeout * 1000 / 6)),
+            "tcp_keepalives_idle": "60",
+            "default_transaction_isolation": "read committed",
+            "synchronous_commit": "on",
+            "jit": "off",
+        }
+
+    def _verdict(self, refusals: list[StoreError]) -> StoreError:
+        reasons = "; ".join(dict.fromkeys(str(refusal) for refusal in refusals))
+        kinds = {type(refusal) for refusal in refusals}
+        if len(kinds) == 1 and not (self.opened and StoreReadOnly in kinds):
+            return kinds.pop()(reasons)
+        return StoreUnavailable(reasons)
+
+
+def _refusal(error: Exception, shown: str) -> StoreError:
+    """Return the StoreError for a failure to connect. A host name that cannot be resolved now may be resolved later."""
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return StoreMissing(f"{shown}: the address of the store is not valid")
+    meant = translated(error, shown)
+    return meant if isinstance(meant, StoreError) else StoreUnavailable(str(meant))
+
+
+class ConnectionPool:
+    """Up to ``most`` connections with the same settings."""
+
+    def __init__(self, factory: ConnectionFactory, settings: Mapping[str, str], most: int) -> None:
+        self._factory = factory
+        self._settings = settings
+        self._room = asyncio.Semaphore(most)
+        self._idle: list[tuple[float, Connection]] = []
+        self._reaper: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def borrowed(self) -> AsyncIterator[Connection]:
+        """Lend a connection for the block. Errors of the driver leave the block as StoreErrors."""
+        async with self._room:
+            connection = self._take_idle() or await self._open()
+            try:
+                yield connection
+            except Exception as error:
+                if spoils(error):
+                    self._discard(connection)
+                    self._close_idle(0.0)  # the others are probably broken too
+                else:
+                    self._return(connection)
+                meant = translated(error, self._factory.address.shown)
+                if meant is error:
+                    raise
+                raise meant from error
+            except BaseException:
+                self._discard(connection)  # cancelled during a statement
+                raise
+            self._return(connection)
+
+    async def fetch(self, query: str, *args: Any) -> list[Any]:
+        async with self.borrowed() as connection:
+            return await connection.fetch(query, *args)
+
+    async def fetchrow(self, query: str, *args: Any) -> Any:
+        async with self.borrowed() as connection:
+            return await connection.fetchrow(query, *args)
+
+    async def _open(self) -> Connection:
+        if self._closed:
+            raise StoreUnavailable(f"{self._factory.address.shown}: this store is closed")
+        connection = await self._factory.connect(self._settings)
+        if self._closed:
+            connection.terminate()
+            raise StoreUnavailable(f"{self._factory.address.shown}: this store is closed")
+        return connection
+
+    def _take_idle(self) -> Connection | None:
+        while self._idle:
+            _, connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    def _return(self, connection: Connection) -> None:
+        if self._closed or connection.is_closed() or connection.is_in_transaction():
+            self._discard(connection)
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((loop.time(), connection))
+        if self._reaper is None:
+            self._reaper = loop.call_later(IDLE, self._reap)
+
+    def _discard(self, connection: Connection) -> None:
+        if not connection.is_closed():
+            connection.terminate()
+
+    def _reap(self) -> None:
+        self._reaper = None
+        self._close_idle(IDLE)
+        if self._idle:
+            self._reaper = asyncio.get_running_loop().call_later(IDLE, self._reap)
+
+    def _close_idle(self, longer_than: float) -> None:
+        now = asyncio.get_running_loop().time()
+        old = [connection for since, connection in self._idle if now - since >= longer_than]
+        self._idle = [(since, one) for since, one in self._idle if now - since < longer_than]
+        for connection in old:
+            self._discard(connection)
+
+    async def close(self) -> None:
+        """Close idle connections now, and the others when they are returned."""
+        self._closed = True
+        if self._reaper is not None:
+            self._reaper.cancel()
+        idle, self._idle = self._idle, []
+        for _, connection in idle:
+            with contextlib.suppress(Exception):
+                await connection.close(timeout=5.0)

@@ -1,0 +1,445 @@
+"""Tests of queries and takes: which runs a store finds, and which run a device gets, none twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from asterism.core.run import transitions
+from asterism.core.run.run import (
+    CLAIMED,
+    COMPLETED,
+    CREATED,
+    FAILED,
+    OWNED,
+    PROCESSING,
+    REASSIGNING,
+    TERMINAL,
+    Grant,
+    Run,
+)
+from asterism.store.protocol import PutRegister, PutRun, Query, Store
+from asterism.testing.conformance import StoreTests
+from asterism.testing.store_conformance.sample_records import (
+    FLOW,
+    LATER,
+    a_run,
+    a_session,
+    added,
+    after,
+    assigned_to,
+    completed,
+    contents,
+    held_by,
+    ids,
+    joined,
+    offer,
+    raising,
+    released,
+    series_of,
+    started,
+    taking,
+    wins,
+)
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+
+_KITCHEN, _GARAGE = a_session(), a_session("garage-1", "garage")
+_SECOND = a_session("kitchen-2")
+
+
+def _sample_runs() -> list[Run]:
+    """Return runs of every status and for every condition, sorted by id."""
+    other = FLOW.at_version(2)
+    index = replace(FLOW, name="index")
+    return [
+        a_run(1),
+        a_run(2, other, key="once"),
+        a_run(3, index).changed(not_before=100.0),
+        assigned_to(a_run(4), _KITCHEN, now=40.0),
+        held_by(a_run(5, key="twice"), _KITCHEN, now=50.0),
+        started(held_by(a_run(6, index), _GARAGE)),
+        transitions.cancel(started(held_by(a_run(7), _SECOND)), 70.0, "ann"),
+        a_run(8, series="x"),
+        held_by(transitions.release_hold(a_run(9, series="y"), 9.0), _GARAGE, now=51.0),
+        transitions.pause(a_run(10), 20.0, "ann"),
+        completed(held_by(a_run(11), _KITCHEN), now=80.0),
+        completed(held_by(transitions.release_hold(a_run(12, index, series="x"), 12.0), _GARAGE), now=90.0),
+        transitions.cancel(a_run(13), 85.0, "ann"),
+        transitions.lose(held_by(a_run(14), _KITCHEN), FLOW, 95.0, "no heartbeat arrived"),
+        released(held_by(a_run(15, index), _KITCHEN), now=96.0),
+        transitions.decline(assigned_to(a_run(16), _GARAGE), Grant("r0016", _GARAGE.id, 1), "no room", 97.0),
+    ]
+
+
+async def _filled(store: Store) -> list[Run]:
+    runs = _sample_runs()
+    await joined(store, _KITCHEN, _SECOND, _GARAGE)
+    await added(store, *reversed(runs))
+    await store.commit([series_of("x", queue=["r0008"]), series_of("y", active="r0009")])
+    return runs
+
+
+Criterion = tuple[dict[str, Any], Callable[[Run], bool]]
+
+_CRITERIA: list[Criterion] = [
+    ({"statuses": frozenset({CREATED})}, lambda run: run.status is CREATED),
+    ({"statuses": OWNED}, lambda run: run.status in OWNED),
+    ({"statuses": TERMINAL}, lambda run: run.status in (COMPLETED, FAILED)),
+    ({"statuses": frozenset({PROCESSING, REASSIGNING})}, lambda run: run.status in (PROCESSING, REASSIGNING)),
+    ({"workflow": "index"}, lambda run: run.workflow == "index"),
+    ({"workflow": "transcode"}, lambda run: run.workflow == "transcode"),
+    ({"device": "kitchen"}, lambda run: run.device == "kitchen"),
+    ({"device": "garage"}, lambda run: run.device == "garage"),
+    ({"session": "kitchen-1"}, lambda run: run.session == "kitchen-1"),
+    ({"session": "garage-1"}, lambda run: run.session == "garage-1"),
+    ({"series": "x"}, lambda run: run.series == "x"),
+    ({"key": "once"}, lambda run: run.key == "once"),
+    ({"key": "twice"}, lambda run: run.key == "twice"),
+    ({"offered": True}, lambda run: run.offered),
+    ({"offered": False}, lambda run: not run.offered),
+    ({"avoiding": True}, lambda run: run.avoid != ()),
+    ({"avoiding": False}, lambda run: run.avoid == ()),
+    ({"due_before": 100.0}, lambda run: run.due_at is not None and run.due_at < 100.0),
+    ({"due_before": 111.0}, lambda run: run.due_at is not None and run.due_at < 111.0),
+    ({"ended_before": 85.0}, lambda run: run.ended_at is not None and run.ended_at < 85.0),
+    ({"ended_before": 1e9}, lambda run: run.ended_at is not None),
+    ({"waiting_before": 3.0}, lambda run: run.waiting_since is not None and run.waiting_since < 3.0),
+    ({"waiting_before": 96.5}, lambda run: run.waiting_since is not None and run.waiting_since < 96.5),
+    ({"id_like": "1"}, lambda run: "1" in run.id),
+    ({"id_like": "r001"}, lambda run: "r001" in run.id),
+    ({"after": "r0007"}, lambda run: run.id > "r0007"),
+]
+
+
+class FindTests(StoreTests):
+    """Tests of ``run`` and ``find``."""
+
+    async def test_everything_is_found_oldest_first(self, store: Store) -> None:
+        assert await store.find(Query()) == []
+        runs = await _filled(store)
+        assert await store.find(Query()) == runs
+        assert await store.find(Query(newest=True)) == runs[::-1]
+        for run in runs:
+            assert await store.run(run.id) == run
+
+    async def test_each_condition_finds_the_runs_that_satisfy_it(self, store: Store) -> None:
+        runs = await _filled(store)
+        for given, satisfies in _CRITERIA:
+            expected = [run for run in runs if satisfies(run)]
+            assert 0 < len(expected) < len(runs), f"{given} tells nothing apart"
+            assert await store.find(Query(**given)) == expected, given
+
+    async def test_two_conditions_find_the_runs_that_satisfy_both(self, store: Store) -> None:
+        runs = await _filled(store)
+        for (one, satisfies_one), (two, satisfies_two) in itertools.combinations(_CRITERIA, 2):
+            if one.keys() != two.keys():
+                expected = [run.id for run in runs if satisfies_one(run) and satisfies_two(run)]
+                assert ids(await store.find(Query(**one, **two))) == expected, (one, two)
+
+    async def test_limits_are_exact(self, store: Store) -> None:
+        await joined(store, _KITCHEN)
+        run = held_by(a_run(1), _KITCHEN, now=40.0)
+        ended = completed(held_by(a_run(2), _KITCHEN), now=80.0)
+        await added(store, a_run(0, at=0.0), run, ended)
+        assert run.due_at == 100.0
+        assert ids(await store.find(Query(due_before=100.0))) == []
+        assert ids(await store.find(Query(due_before=100.00001))) == ["r0001"]
+        assert ids(await store.find(Query(ended_before=80.0))) == []
+        assert ids(await store.find(Query(ended_before=80.00001))) == ["r0002"]
+        # a run that waits since time 0 is waiting too
+        assert ids(await store.find(Query(waiting_before=0.0))) == []
+        assert ids(await store.find(Query(waiting_before=0.00001))) == ["r0000"]
+
+    async def test_conditions_that_no_run_satisfies_find_none(self, store: Store) -> None:
+        await _filled(store)
+        nothing: list[dict[str, Any]] = [
+            {"statuses": frozenset()},
+            {"workflow": "Index"},
+            {"workflow": ""},
+            {"device": "unknown"},
+            {"session": "kitchen"},
+            {"series": "X"},
+            {"key": "onc"},
+            {"due_before": -1.0},
+            {"id_like": "R0001"},
+            {"id_like": "r%"},
+            {"id_like": "r____"},
+            {"id_like": "r*"},
+            {"after": "s"},
+            {"after": "a", "newest": True},
+            {"limit": 0},
+        ]
+        for given in nothing:
+            assert await store.find(Query(**given)) == [], given
+
+    async def test_a_part_of_an_id_is_not_a_pattern(self, store: Store) -> None:
+        names = ["a%b", "a_b", "a\\b", "axb", "a*b", "a'b"]
+        await added(store, *(a_run(name) for name in names))
+        for name in names:
+            assert ids(await store.find(Query(id_like=name[1:]))) == [name]
+        assert sorted(ids(await store.find(Query(id_like="a")))) == sorted(names)
+
+    async def test_page_by_page_everything_is_found_once(self, store: Store) -> None:
+        runs = await _filled(store)
+        asked: list[dict[str, Any]] = [{}, {"offered": False}, {"workflow": "transcode"}, {"session": "garage-1"}]
+        for given, newest, limit in itertools.product(asked, (False, True), (1, 3, 100)):
+            expected = ids(await store.find(Query(**given, newest=newest)))
+            assert expected == sorted(expected, reverse=newest)
+            found: list[str] = []
+            last: str | None = None
+            while True:
+                page = ids(await store.find(Query(**given, newest=newest, limit=limit, after=last)))
+                assert len(page) <= limit
+                found += page
+                if len(page) < limit:
+                    break
+                last = page[-1]
+            assert found == expected, (given, newest, limit)
+        assert ids(await store.find(Query(limit=2))) == ids(runs[:2])
+        assert ids(await store.find(Query(limit=2, newest=True))) == ids(runs[:-3:-1])
+
+    async def test_a_page_continues_after_a_run_that_was_deleted(self, store: Store) -> None:
+        runs = await _filled(store)
+        assert ids(await store.find(Query(after="r0007x", limit=1))) == ["r0008"]
+        assert ids(await store.find(Query(after="r0007x", limit=1, newest=True))) == ["r0007"]
+        assert ids(await store.find(Query(after=""))) == ids(runs)
+
+
+# -- takes -------------------------------------------------------------------------------------------------------------
+
+
+class TakeTests(StoreTests):
+    """Tests of ``take``."""
+
+    async def test_taken_runs_are_stored_and_returned(self, store: Store) -> None:
+        session = a_session()
+        run = a_run(1, given={"file": "a.mp4"})
+        await joined(store, session)
+        await added(store, run)
+        [taken] = await store.take(offer(), taking(session))
+        assert taken == held_by(run, session, now=LATER)
+        assert await store.run(run.id) == taken
+        assert taken.status is CLAIMED
+        assert await store.take(offer(), taking(session)) == []
+
+    async def test_an_empty_store_has_nothing_to_take(self, store: Store) -> None:
+        assert await store.take(offer(), taking(a_session())) == []
+
+    async def test_the_most_urgent_comes_first_and_the_oldest_of_those(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        runs = [a_run(number, priority=number % 3 - 1) for number in range(9)]
+        await added(store, *runs)
+        expected = ids(sorted(runs, key=lambda run: (-run.priority, run.created_at)))
+        assert ids(await store.take(offer(limit=2), taking(session))) == expected[:2]
+        assert ids(await store.take(offer(limit=4), taking(session))) == expected[2:6]
+        assert ids(await store.take(offer(limit=0), taking(session))) == []
+        assert ids(await store.take(offer(limit=100), taking(session))) == expected[6:]
+
+    async def test_a_returned_run_keeps_its_place_in_the_queue(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number) for number in range(4)))
+        first, second = await store.take(offer(limit=2), taking(session))
+        await store.commit([after(first, released(first))])
+        assert ids(await store.take(offer(limit=2), taking(session))) == [first.id, "r0002"]
+        await store.commit([after(second, released(second))])
+        assert ids(await store.take(offer(limit=9), taking(session))) == [second.id, "r0003"]
+
+    async def test_kinds_that_a_device_cannot_do_are_passed_over(self, store: Store) -> None:
+        session = a_session()
+        other, newer = replace(FLOW, name="index"), FLOW.at_version(2)
+        await joined(store, session)
+        await added(store, a_run(1), a_run(2, other), a_run(3, newer), a_run(4))
+        asked = offer(not_kinds=frozenset({"transcode@1"}))
+        assert ids(await store.take(replace(asked, limit=1), taking(session))) == ["r0002"]
+        asked = offer(not_kinds=frozenset({"transcode@1", "index@1", "transcode", "unknown@7", "it's@1"}))
+        assert ids(await store.take(asked, taking(session))) == ["r0003"]
+        assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0004"]
+
+    async def test_a_pinned_run_is_for_its_device(self, store: Store) -> None:
+        kitchen, garage = a_session(), a_session("garage-1", "garage")
+        await joined(store, kitchen, garage)
+        await added(store, a_run(1, device="garage"), a_run(2), a_run(3, device="kitchen"), a_run(4, device="Garage"))
+        assert ids(await store.take(offer(), taking(kitchen))) == ["r0002", "r0003"]
+        assert ids(await store.take(offer("garage"), taking(garage))) == ["r0001"]
+
+    async def test_a_run_that_avoids_a_device_is_not_offered_to_it(self, store: Store) -> None:
+        names = ("kitchen", "kit", "kitchen-pc", "chen", "kitchen%", "k_tchen")
+        sessions = {name: a_session(f"{name}-1", name) for name in names}
+        await joined(store, *sessions.values())
+        for number, name in enumerate(names):
+            await added(store, a_run(number).changed(avoid=tuple(other for other in names if other != name)))
+        await added(store, a_run(100).changed(avoid=names))
+        for number, name in enumerate(names):
+            assert ids(await store.take(offer(name), taking(sessions[name]))) == [f"r000{number}"]
+
+    async def test_a_run_is_not_offered_before_its_time(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, a_run(1).changed(not_before=100.5), a_run(2).changed(not_before=100.25))
+        assert await store.take(offer(now=100.0), taking(session)) == []
+        assert ids(await store.take(offer(now=100.25), taking(session))) == ["r0002"]
+        assert ids(await store.take(offer(now=101.0), taking(session))) == ["r0001"]
+
+    async def test_a_request_above_a_priority_takes_only_more_urgent_runs(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number, priority=number - 2) for number in range(5)))
+        assert ids(await store.take(offer(above=0), taking(session))) == ["r0004", "r0003"]
+        assert ids(await store.take(offer(above=0), taking(session))) == []
+        assert ids(await store.take(offer(above=-2), taking(session))) == ["r0002", "r0001"]
+
+    async def test_paused_held_owned_and_ended_runs_are_never_offered(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        runs = [a_run(number) for number in range(5)]
+        held = a_run(5, series="one at a time")
+        await added(store, *runs, held)
+        await store.commit([series_of("one at a time", queue=[held.id])])
+        owned = held_by(runs[2], session)
+        await store.commit(
+            [
+                after(runs[0], transitions.pause(runs[0], 2.0, "ann")),
+                after(runs[1], transitions.cancel(runs[1], 2.0, "ann")),
+                after(runs[2], owned),
+                after(runs[3], completed(held_by(runs[3], session))),
+            ]
+        )
+        assert ids(await store.take(offer(), taking(session))) == [runs[4].id]
+        paused = await store.run(runs[0].id)
+        assert paused is not None
+        await store.commit(
+            [
+                after(held, transitions.release_hold(held, 3.0)),
+                series_of("one at a time", active=held.id, revision=1),
+                after(paused, transitions.resume(paused, 3.0, "ann")),
+                after(owned, released(owned)),
+            ]
+        )
+        assert ids(await store.take(offer(), taking(session))) == ["r0000", "r0002", "r0005"]
+
+    async def test_a_run_changed_many_times_while_it_waited_is_offered_once(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        run = a_run(1)
+        await added(store, run, a_run(2))
+        for _ in range(5):
+            paused = transitions.pause(run, 2.0, "ann")
+            await store.commit([PutRun(paused, run.revision)])
+            run = transitions.resume(paused, 3.0, "ann")
+            await store.commit([PutRun(run, paused.revision)])
+        assert ids(await store.take(offer(), taking(session))) == ["r0001", "r0002"]
+        assert await store.take(offer(), taking(session)) == []
+
+    async def test_a_step_may_refuse_and_then_sees_the_next(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number) for number in range(40)))
+        step = taking(session)
+        wanted = {"r0030", "r0033", "r0037"}
+        # a device that refuses the first thirty must not starve
+        taken = await store.take(offer(limit=2), lambda run: step(run) if run.id in wanted else None)
+        assert ids(taken) == ["r0030", "r0033"]
+        assert await store.take(offer(limit=2), lambda run: None) == []
+        assert ids(await store.take(offer(limit=1), step)) == ["r0000"]
+
+    async def test_a_step_that_raises_leaves_everything_as_it_was(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        await added(store, *(a_run(number) for number in range(5)))
+        before = await contents(store)
+        step = taking(session)
+
+        def tripping(run: Run) -> Run | None:
+            if run.id == "r0002":
+                raise ZeroDivisionError(run.id)
+            return step(run)
+
+        with raising(ZeroDivisionError):
+            await store.take(offer(), tripping)
+        with raising(ZeroDivisionError):  # also far down the queue
+            await store.take(offer(limit=2), lambda run: tripping(run) if run.id in ("r0000", "r0002") else None)
+        assert await contents(store) == before
+        await store.commit([PutRegister("a", "the store still works", None)])
+        assert ids(await store.take(offer(), step)) == ids(before.runs.values())
+
+    async def test_a_step_sees_the_run_as_it_is_stored(self, store: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        run = a_run(1, given={"x": [1]}, key="k", priority=2, device="kitchen").changed(avoid=("garage",))
+        await added(store, run)
+        seen: list[Run] = []
+        assert await store.take(offer(), lambda one: seen.append(one)) == []
+        assert seen
+        assert all(one == run for one in seen)
+
+    async def test_a_step_may_end_a_run_or_change_it_without_taking_it(self, store: Store) -> None:
+        await added(store, a_run(1), a_run(2))
+        ended = await store.take(offer(limit=1), lambda run: transitions.give_up(run, LATER, "nobody can"))
+        assert ids(ended) == ["r0001"]
+        assert (await store.find(Query(ended_before=LATER + 1))) == ended
+        moved = await store.take(
+            offer(limit=1), lambda run: run.changed(revision=run.revision + 1, avoid=("kitchen",), not_before=LATER)
+        )
+        assert await store.run("r0002") == moved[0]
+        assert moved[0].offered
+
+    async def test_takes_at_the_same_time_never_get_the_same_run(self, store: Store, other: Store) -> None:
+        sessions = [a_session(f"{name}-1", name) for name in ("kitchen", "garage", "attic", "roof")]
+        await joined(store, *sessions)
+        await added(store, *(a_run(number) for number in range(120)))
+        taken: list[Run] = []
+
+        async def take_all(one: Store, number: int) -> None:
+            session = sessions[number % len(sessions)]
+            # runs that others are taking are passed over, so an empty take does not mean an empty queue
+            while await one.waiting():
+                taken.extend(await one.take(offer(session.device, limit=1 + number), taking(session)))
+
+        await asyncio.gather(*(take_all(one, number) for one in (store, other) for number in range(4)))
+        twice = [run_id for run_id, times in Counter(ids(taken)).items() if times > 1]
+        assert twice == []
+        assert {run.id: run for run in taken} == (await contents(store)).runs
+
+    async def test_a_take_and_a_commit_never_both_win(self, store: Store, other: Store) -> None:
+        session = a_session()
+        await joined(store, session)
+        runs = [a_run(number) for number in range(40)]
+        await added(store, *runs)
+        cancelled: list[str] = []
+        taken: list[str] = []
+
+        async def cancel(run: Run) -> None:
+            change = after(run, transitions.cancel(run, LATER, "ann"))
+            if await wins(other.commit([change]), f"run {run.id}"):
+                cancelled.append(run.id)
+
+        async def take() -> None:
+            while await store.waiting():
+                taken.extend(ids(await store.take(offer(limit=2), taking(session))))
+
+        await asyncio.gather(take(), *(cancel(run) for run in reversed(runs)))
+        assert sorted([*cancelled, *taken]) == ids(runs)
+        for run_id in taken:
+            run = await store.run(run_id)
+            assert run is not None
+            assert run.status is CLAIMED
+
+    async def test_a_lost_run_is_offered_with_its_history(self, store: Store) -> None:
+        session, other = a_session(), a_session("garage-1", "garage")
+        await joined(store, session, other)
+        run = a_run(1)
+        again = transitions.lose(held_by(run, session), FLOW, 60.0, "no heartbeat arrived")
+        assert again.status is REASSIGNING
+        await added(store, again)
+        assert await store.take(offer(), taking(session)) == []  # it avoids the device that lost it
+        [taken] = await store.take(offer("garage"), taking(other))
+        assert taken.epoch == 2
+        assert taken.previous == again.previous

@@ -1,0 +1,62 @@
+"""Tables of text, cut to a width."""
+
+from __future__ import annotations
+
+import pytest
+from rich.text import Text
+
+from asterism.cli.screen import Column, table
+
+COLUMNS = (
+    Column("NAME", least=4),
+    Column("STATE"),
+    Column("AGE", right=True),
+    Column("NOTE", least=6, needed=False),
+    Column("EMPTY", needed=False),
+)
+ROWS = [
+    ["kitchen-pc", Text("ready"), "3 s", "a rather long note", ""],
+    ["数据库数据库", Text("silent"), "12 min", "", ""],
+]
+
+
+def shown(width: int | None) -> list[str]:
+    return [line.plain for line in table(COLUMNS, ROWS, width)]
+
+
+def test_without_a_width_nothing_is_cut_and_empty_columns_are_left_out() -> None:
+    assert shown(None) == [
+        "NAME          STATE      AGE  NOTE",
+        "kitchen-pc    ready      3 s  a rather long note",
+        "数据库数据库  silent  12 min",
+    ]
+
+
+def test_the_widest_columns_that_may_be_cut_are_cut() -> None:
+    assert shown(40) == [
+        "NAME         STATE      AGE  NOTE",
+        "kitchen-pc   ready      3 s  a rather l…",
+        "数据库数据…  silent  12 min",
+    ]
+
+
+def test_optional_columns_are_left_out_before_the_rest_gets_too_narrow() -> None:
+    assert shown(22) == [
+        "NAME    STATE      AGE",
+        "kitch…  ready      3 s",
+        "数据 …  silent  12 min",
+    ]
+
+
+@pytest.mark.parametrize("width", range(1, 60))
+def test_no_line_is_longer_than_the_width(width: int) -> None:
+    assert all(line.cell_len <= width for line in table(COLUMNS, ROWS, width))
+
+
+def test_what_a_terminal_would_act_upon_is_made_harmless() -> None:
+    [_, line] = table((Column("A"),), [["a\x1b[2Jb\nc"]])
+    assert line.plain == "a·[2Jb c"
+
+
+def test_a_table_without_rows_has_its_titles() -> None:
+    assert [line.plain for line in table(COLUMNS, [], 80)] == ["NAME  STATE  AGE"]

@@ -1,0 +1,199 @@
+"""The command ``asterism`` as a process, without the time that Python takes to start and to import it.
+
+A server has imported all of Asterism, and forks for each command. ``ForkedCommand`` is a ``subprocess.Popen`` whose
+process comes from there: it has its own streams, environment and folder, gets signals, can be killed, and ends as a
+Python process ends. What only a new interpreter does (read the locale and most variables named ``PYTHON…``, import) is
+tested with a real ``Popen``.
+
+Between the process that asks, the server and the command stands a keeper, the parent of the command: it waits for the
+command, and passes its exit status on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from functools import cache
+from typing import Any
+
+_MOST = 200_000
+"""The size of a request: arguments and environment, in bytes."""
+
+
+def import_everything() -> None:
+    import asterism
+
+    for module in pkgutil.walk_packages(asterism.__path__, "asterism."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+# -- the process that asks ---------------------------------------------------------------------------------------------
+
+
+class Server:
+    """Starts commands: ``connection`` leads to a process that has called ``serve``. Several processes may share it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def start(self, request: dict[str, Any], streams: list[int]) -> tuple[int, int]:
+        """The process id of a new command, and the descriptor of the pipe on which its exit status comes."""
+        outcome, outcome_of_command = os.pipe()
+        try:
+            socket.send_fds(self._connection, [json.dumps(request).encode()], [*streams, outcome_of_command])
+        finally:
+            os.close(outcome_of_command)
+        pid = os.read(outcome, 4)
+        assert pid, "the server of forked commands is gone"
+        return int.from_bytes(pid, "big"), outcome
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@cache
+def shared_server() -> Server:
+    """The server of this process, started when the first command is."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, __file__, str(theirs.fileno())]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    theirs.close()
+    server = Server(ours)
+
+    def stop() -> None:
+        server.close()
+        process.wait()
+
+    atexit.register(stop)
+    return server
+
+
+class ForkedCommand(subprocess.Popen[str]):
+    """``asterism`` with these arguments; ``strict`` makes its warnings errors."""
+
+    def __init__(self, words: list[str], *, server: Server | None = None, strict: bool = False, **terms: Any) -> None:
+        self._server, self._strict = server or shared_server(), strict
+        super().__init__(words, text=True, **terms)
+
+    def _execute_child(self, words: Any, *terms: Any) -> None:
+        cwd, env = terms[4], terms[5]
+        pipes = terms[9:15]
+        stdin, _, _, stdout, _, stderr = pipes
+        request = {
+            "words": words,
+            "folder": str(cwd or os.getcwd()),
+            "environment": dict(os.environ if env is None else env),
+            "strict": self._strict,
+        }
+        theirs = [stream if stream != -1 else own for own, stream in enumerate((stdin, stdout, stderr))]
+        self.pid, self._outcome = self._server.start(request, theirs)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        return self.returncode if self.returncode is not None or not self._has_ended(0) else self._read_outcome()
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            if not self._has_ended(timeout):
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self._read_outcome()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        return bool(select.select([self._outcome], [], [], timeout)[0])
+
+    def _read_outcome(self) -> int:
+        status = os.read(self._outcome, 4)
+        assert status, "the keeper of the command is gone"
+        os.close(self._outcome)
+        self.returncode = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
+        return self.returncode
+
+
+# -- the server, the keeper and the command ----------------------------------------------------------------------------
+
+
+def serve(connection: socket.socket) -> None:
+    """Fork for each request; returns only in the process that has become a command, when that has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    gc.freeze()
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(connection, _MOST, 4)
+        if not text:
+            os._exit(0)
+        if os.fork() == 0:
+            connection.close()
+            keep(json.loads(text), descriptors)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def keep(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Returns only in the process that has become a command, when that has ended."""
+    *streams, outcome = descriptors
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    command = os.fork()
+    if command == 0:
+        os.close(outcome)
+        _become(request, streams)
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that is meant for the command, and for the whole group
+    for stream in streams:
+        os.close(stream)
+    os.write(outcome, command.to_bytes(4, "big"))
+    _, status = os.waitpid(command, 0)
+    os.write(outcome, status.to_bytes(4, "big"))
+    os._exit(0)
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> None:
+    """Run the command as a newly started interpreter would."""
+    for own, stream in enumerate(streams):
+        os.dup2(stream, own)
+    for stream in streams:
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = _output(1, "strict", at_once)
+    sys.stderr = sys.__stderr__ = _output(2, "backslashreplace", True)
+    if request["strict"]:
+        warnings.simplefilter("error")
+    sys.argv = ["asterism", *request["words"]]
+
+    from asterism.cli.main import main
+
+    main()
+
+
+def _output(descriptor: int, errors: str, at_once: bool) -> Any:
+    lines = at_once or os.isatty(descriptor)
+    stream: Any = open(descriptor, "w", encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    stream.reconfigure(line_buffering=lines, write_through=at_once)
+    return stream
+
+
+if __name__ == "__main__":
+    sys.path[0] = ""  # as for ``python -c``
+    import_everything()
+    serve(socket.socket(fileno=int(sys.argv[1])))

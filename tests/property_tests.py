@@ -1,0 +1,51 @@
+"""A pytest plugin for the tests with Hypothesis: how many examples they try, and which.
+
+=========  ============================  ===========================================================
+profile    examples                      used by
+=========  ============================  ===========================================================
+quick      a quarter, the same each run  ``make test``: no test passes or fails by luck
+full       all, the same each run        ``make coverage``
+random     all, new ones each run        ``make test-long``, which prints their seed
+=========  ============================  ===========================================================
+
+``pytest --hypothesis-profile=random --hypothesis-seed=N`` tries the examples of seed N again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
+
+_FEWEST = 10
+
+# How fast an example is made and tried depends on the machine, not on what is tested.
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", settings.get_profile("random"), derandomize=True)
+settings.register_profile("quick", settings.get_profile("full"))
+settings.load_profile("quick")
+
+# By default, Hypothesis mixes in constants from all modules loaded so far, so that examples depend on the order of the
+# tests.
+assert hasattr(providers, "_get_local_constants")
+providers._get_local_constants = lambda: providers._local_constants
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With the profile ``quick``, let each test try a quarter of its examples."""
+    if settings.get_current_profile_name() != "quick":
+        return
+    tests = {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}
+    machines = {test.__self__.__class__ for test in tests if hasattr(test, "_hypothesis_state_machine_class")}
+    for machine in machines:
+        machine.settings = _fewer(machine.settings)
+    for test in tests:
+        if not hasattr(test, "_hypothesis_state_machine_class"):
+            function: Any = getattr(test, "__func__", test)
+            function._hypothesis_internal_use_settings = _fewer(function._hypothesis_internal_use_settings)
+
+
+def _fewer(terms: settings) -> settings:
+    return settings(terms, max_examples=min(terms.max_examples, max(_FEWEST, terms.max_examples // 4)))

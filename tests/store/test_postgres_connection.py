@@ -1,0 +1,99 @@
+"""The address of a PostgreSQL store: every form of the URL, and no password in messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from asterism.store.postgres.connection import Address
+from asterism.store.store_errors import StoreMissing
+
+
+def hosts(url: str) -> list[tuple[str | None, int | None]]:
+    return [(one.get("host"), one.get("port")) for one in Address.parse(url).hosts]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://db.example/fleet", [("db.example", 5432)]),
+        ("postgres://db.example:6000/fleet", [("db.example", 6000)]),
+        ("postgresql://one,two:6000,[::1]:7000/fleet", [("one", 5432), ("two", 6000), ("::1", 7000)]),
+        ("postgresql:///fleet?host=/run/pg&port=6000", [("/run/pg", 6000)]),
+        ("postgresql:///fleet?host=one,two&port=1,2", [("one", 1), ("two", 2)]),
+        ("postgresql:///fleet?host=one,two&port=1", [("one", 1), ("two", 1)]),
+        ("postgresql://user@%2Frun%2Fpg/fleet", [("/run/pg", 5432)]),
+        ("postgresql:///fleet", [(None, None)]),
+        ("postgresql:///fleet?port=6000", [(None, 6000)]),
+    ],
+)
+def test_every_way_to_name_servers_is_parsed(url: str, expected: list[tuple[str, int]]) -> None:
+    assert hosts(url) == expected
+
+
+def test_user_and_password_are_taken_out_of_the_url() -> None:
+    [host] = Address.parse("postgresql://me:p%40ss%2Fword@db/fleet?sslmode=require").hosts
+    assert (host["user"], host["password"]) == ("me", "p@ss/word")
+    assert "p%40ss" not in host["dsn"]
+    assert "sslmode=require" in host["dsn"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@db/fleet",
+        "postgresql://me:sec:secret@db/fleet",
+        "postgresql://me:se@secret@db:5432/fleet?schema=a",
+        "postgresql://me:/?#secret@db/fleet",
+        "postgresql://db/fleet?user=me&password=secret",
+        "postgresql://db/fleet?sslpassword=secret&user=me",
+        "postgresql://me:secret@one,two/fleet",
+    ],
+)
+def test_the_shown_address_has_no_password(url: str) -> None:
+    try:
+        shown = Address.parse(url).shown
+    except StoreMissing as error:
+        shown = str(error)
+    assert "secret" not in shown
+
+
+def test_the_shown_address_can_be_recognised() -> None:
+    assert Address.parse("postgresql://me:secret@db:6000/fleet?schema=a").shown == (
+        "postgresql://me:***@db:6000/fleet?schema=a"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret@db:no-number/fleet",
+        "postgresql://db/fleet?host=a,b&port=1,2,3",
+        "postgresql://[::1/fleet",
+        "postgresql://db/fleet?secret",
+    ],
+)
+def test_an_invalid_address_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(StoreMissing, match="address of the store is not valid") as caught:
+        Address.parse(url)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_the_schema_is_in_the_url_or_given_or_asterism() -> None:
+    assert Address.parse("postgresql://db/fleet").schema == "asterism"
+    assert Address.parse("postgresql://db/fleet?schema=mine").schema == "mine"
+    assert Address.parse("postgresql://db/fleet?schema=mine", "other").schema == "other"
+    for wrong in ("Fleet", "a-b", 'a"b', "1a", "a" * 64, "a b", "ä"):
+        with pytest.raises(StoreMissing, match="not a valid schema name"):
+            Address.parse("postgresql://db/fleet", wrong)
+
+
+def test_another_kind_of_store_is_refused() -> None:
+    with pytest.raises(StoreMissing, match="begins with postgresql"):
+        Address.parse("sqlite:///fleet.db")
+
+
+def test_a_replica_cannot_be_asked_for() -> None:
+    [host] = Address.parse("postgresql://db/fleet?target_session_attrs=standby&schema=a").hosts
+    assert "target_session_attrs" not in host["dsn"]
+    assert "schema" not in host["dsn"]
