@@ -117,7 +117,9 @@ class ForkedCommand(subprocess.Popen[str]):
         return self.returncode
 
     def _has_ended(self, timeout: float | None) -> bool:
-        return bool(select.select([self._outcome], [], [], timeout)[0])
+        poll = select.poll()
+        poll.register(self._outcome, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000.0))
 
     def _read_outcome(self) -> int:
         status = os.read(self._outcome, 4)
@@ -133,6 +135,7 @@ class ForkedCommand(subprocess.Popen[str]):
 def serve(connection: socket.socket) -> None:
     """Fork for each request; returns only in the process that has become a command, when that has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # in a terminal it is for all processes of the tests
     gc.freeze()
     while True:
         text, descriptors, _, _ = socket.recv_fds(connection, _MOST, 4)
@@ -150,12 +153,13 @@ def keep(request: dict[str, Any], descriptors: list[int]) -> None:
     """Returns only in the process that has become a command, when that has ended."""
     *streams, outcome = descriptors
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the command hears it from its first moment on
     command = os.fork()
     if command == 0:
         os.close(outcome)
         _become(request, streams)
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that is meant for the command, and for the whole group
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in streams:
         os.close(stream)
     os.write(outcome, command.to_bytes(4, "big"))
