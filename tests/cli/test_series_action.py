@@ -242,7 +242,7 @@ def test_nothing_of_the_workspace_runs_in_a_sync(server, tmp_path, hostile):
 
 
 def test_the_token_is_in_the_environment_of_one_command(server, tmp_path):
-    """Of all that a sync starts, by a Python that notes what it is given before it goes on."""
+    """Of all that a sync starts, by a Python that notes its arguments before it continues."""
     program, noted = tmp_path / "python", tmp_path / "noted"
     lines = ["#!/bin/sh", f'echo "$3 $(env | grep -c "$SECRET")" >> {noted}', f'exec {sys.executable} "$@"', ""]
     program.write_text("\n".join(lines))

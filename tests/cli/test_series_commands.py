@@ -43,7 +43,7 @@ class Remote(Scene):
         return json.loads(self.do(*words, "--json", code=code).stdout)
 
     def write(self, text: str) -> None:
-        """Whatever somebody did by hand."""
+        """Write a state as a person could by hand."""
         git = ["git", "-C", str(self.remote), "-c", "user.name=x", "-c", "user.email=x"]
         blob = subprocess.run([*git, "hash-object", "-w", "--stdin"], input=text, capture_output=True, text=True)
         line = f"100644 blob {blob.stdout.strip()}\tseries.json\n"
@@ -164,7 +164,7 @@ def test_a_name_that_is_none_is_refused(remote: Remote) -> None:
 
 
 def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None:
-    """A hook on the remote plays the others: at each push, somebody was there just before."""
+    """A hook on the remote plays another writer, who is first at each push."""
     remote.said("claim", NAME, "--issue", "1")
     hook = remote.remote / "hooks" / "update"
     hook.parent.mkdir(exist_ok=True)

@@ -113,7 +113,7 @@ def handed_on() -> list[tuple[str, str]]:
 
 
 def test_what_the_user_has_for_the_directory_alone_is_handed_on(checkout: Checkout, user: Path) -> None:
-    """As with two accounts, one for the checkouts in a certain folder."""
+    """As with two accounts, one of them for the repositories in one folder."""
     included = checkout.folder / "for-work"
     included.write_text(f'[url "file://{checkout.folder}/"]\n\tinsteadOf = work:\n')
     user.write_text(f'[includeIf "gitdir:{checkout.work}/"]\n\tpath = {included}\n')

@@ -62,9 +62,9 @@ class _Backend(BaseHTTPRequestHandler):
     """For the next pushes: ``before``, the connection breaks before it is done; ``after``, when it was; a function is
     called between the two."""
     credentials: ClassVar[str | None]
-    """``user:password``, without which nobody is let in."""
-    witness: ClassVar[list[Callable[[], None]]]
-    """Called at each request, while whoever asks is waiting for the answer."""
+    """``user:password``, which every request needs; None for no check."""
+    observers: ClassVar[list[Callable[[], None]]]
+    """Called at each request, while the client waits for the answer."""
 
     def do_GET(self) -> None:
         self._answer(b"")
@@ -106,8 +106,8 @@ class _Backend(BaseHTTPRequestHandler):
         return subprocess.run(["git", "http-backend"], input=body, env=environment, stdout=subprocess.PIPE).stdout
 
     def _let_in(self) -> bool:
-        for seen in self.witness:
-            seen()
+        for observer in self.observers:
+            observer()
         if self.credentials is None:
             return True
         expected = "Basic " + base64.b64encode(self.credentials.encode()).decode()
@@ -172,13 +172,13 @@ def certificate(folder: Path, *, expired: bool = False) -> Path:
 
 @contextlib.contextmanager
 def over_http(
-    root: Path, tls: Path | None = None, credentials: str | None = None, witness: Callable[[], None] | None = None
+    root: Path, tls: Path | None = None, credentials: str | None = None, observer: Callable[[], None] | None = None
 ) -> Iterator[tuple[str, list[str | Callable[[], None]]]]:
     """The address of what is below ``root``, over smart HTTP on loopback, and the list of faults to come. With ``tls``,
     the file of a key and its certificate, it is HTTPS. With ``credentials``, ``user:password``, it asks for them. The
-    ``witness`` is called at each request."""
-    seen = [witness] if witness is not None else []
-    terms = {"root": str(root), "faults": [], "credentials": credentials, "witness": seen}
+    ``observer`` is called at each request."""
+    observers = [observer] if observer is not None else []
+    terms = {"root": str(root), "faults": [], "credentials": credentials, "observers": observers}
     handler = type("Backend", (_Backend,), terms)
     server = _Server(("127.0.0.1", 0), handler)
     if tls is not None:

@@ -205,7 +205,7 @@ async def test_an_error_of_the_register_about_time_is_not_taken_for_the_deadline
 
 
 async def test_a_reply_that_was_lost_at_the_last_try_is_no_contention(faulty: FaultyRegister) -> None:
-    """The write may still happen, so no error says that nothing was written."""
+    """It may still take effect, so no error says that nothing was written."""
     faulty.swaps += [*moved(4), "before"]
     with pytest.raises(OutcomeUnknown):
         await claim(faulty, NAME, Claim(1), retry=retry_options())
@@ -322,7 +322,7 @@ async def test_who_is_first_in_the_queue_takes_over_from_a_lease_that_has_run_ou
     assert (after.active, after.claim_id, after.by, after.lease_until) == (2, wanted.id, "bob", 1066.0)
 
 
-def test_a_lease_that_has_run_out_can_be_ended_by_anybody_who_looks() -> None:
+def test_an_expired_lease_can_be_ended_by_any_caller() -> None:
     series = Series(NAME).claim(1, 10.0, lease=5.0).claim(2, 11.0)
     assert series.expire(14.0) is series
     after = series.expire(15.0).promote(15.0).as_one_change_of(series)

@@ -1,7 +1,6 @@
 """The proof: claims from many processes at the same moment, on real registers, and clients killed in the middle.
 
-Whatever happens, there is one winner; every other is queued once, or gets an error of contention and is not in the
-series.
+There is always one winner. Every other claim is queued once, or ends with Contended and is not in the series.
 """
 
 from __future__ import annotations
@@ -159,8 +158,8 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: P
 def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
     tmp_path: Path, register: str, longest: float, request: pytest.FixtureRequest
 ) -> None:
-    """Each is killed at a random moment, while others continue. Its change happened or did not; the state is
-    readable, no claim is in it twice, and the next claim gets its turn when the leases have expired."""
+    """Each is killed at a random time while the others run. Its change happened or did not. The state is readable, no
+    issue is in it twice, and the next claim gets its turn when the leases have expired."""
     chance = random.Random(longest)
     place = ("--store", f"sqlite:///{tmp_path}/fleet.db")
     if register == "git":

@@ -96,17 +96,17 @@ async def test_a_push_that_is_ended_leaves_no_lock_on_the_remote(
 async def test_a_git_that_does_not_want_to_end_is_made_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
-    """Also if its output fills the pipe, and if the wait for its end is interrupted again."""
+    """Also if its output fills the pipe, and if the task that waits for its end is cancelled once more."""
     monkeypatch.setattr(git_process, "GRACE", 1000.0 if twice else 0.1)
     mark = tmp_path / "begun"
     program = script(tmp_path / "bin" / "git", "trap '' TERM", f"echo $$ > {mark}.new", f"mv {mark}.new {mark}", "yes")
     signalled, sent = git_process._signal_group, asyncio.Event()
 
-    def witnessed(group: int, how: int) -> bool:
+    def noted(group: int, how: int) -> bool:
         sent.set()
         return signalled(group, how)
 
-    monkeypatch.setattr(git_process, "_signal_group", witnessed)
+    monkeypatch.setattr(git_process, "_signal_group", noted)
     async with using("file:///x.git", environment={"PATH": f"{program.parent}:{os.environ['PATH']}"}) as register:
         reading = asyncio.ensure_future(register._repository.run("x"))
         await asyncio.to_thread(appeared, mark)

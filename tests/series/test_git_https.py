@@ -60,8 +60,8 @@ def asterism(*words: str, **environment: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def somebody_else_is_always_first(repository: Path) -> None:
-    """Each push finds that the ref was changed a moment before: what is in it goes on in a commit of somebody else."""
+def another_writer_is_always_first(repository: Path) -> None:
+    """Each push finds that the ref was changed a moment before, by a commit of another writer on top of its state."""
     hook = repository / "hooks" / "pre-receive"
     hook.parent.mkdir(exist_ok=True)
     who = "-c user.name=else -c user.email=else@example.invalid"
@@ -82,7 +82,7 @@ def test_a_series_is_claimed_looked_at_and_contended_over_https(remote: str, tru
     assert asterism("claim", NAME, "--issue", "2", *place, **trusts)[0] == 75
     code, out, _ = asterism("status", NAME, "--json", *place, **trusts)
     assert (code, json.loads(out)["active_issue"], json.loads(out)["queue"]) == (0, 1, [2])
-    somebody_else_is_always_first(tmp_path / "remote.git")
+    another_writer_is_always_first(tmp_path / "remote.git")
     code, _, said = asterism("claim", NAME, "--issue", "3", "--tries", "2", *place, **trusts)
     assert (code, "other writers won all 2 tries" in said) == (76, True), said
     assert json.loads(asterism("status", NAME, "--json", *place, **trusts)[1])["queue"] == [2]
@@ -127,7 +127,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_looked_after_over_https
 
 
 def test_a_certificate_that_nobody_vouches_for_is_told_at_once(remote: str, tmp_path: Path) -> None:
-    """Not after all allowed tries, and not as a change with an unknown outcome."""
+    """At the first try, and not as a change whose outcome is unknown."""
     other = certificate(tmp_path)
     for trusts in ({"GIT_SSL_CAINFO": str(other)}, {}):
         code, out, said = asterism("claim", NAME, "--issue", "1", "--tries", "0", "--remote", remote, **trusts)

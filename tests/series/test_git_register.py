@@ -166,7 +166,7 @@ async def test_a_remote_that_rejects_is_told_in_its_own_words(remote: Path) -> N
 # -- what became of a push ---------------------------------------------------------------------------------------------
 
 
-async def test_what_somebody_pushed_by_hand_is_not_free_and_can_be_replaced(remote: Path, tmp_path: Path) -> None:
+async def test_what_was_pushed_by_hand_is_not_free_and_can_be_replaced(remote: Path, tmp_path: Path) -> None:
     """A branch, or even a file, under the name of a series: it is taken, and who mends it replaces exactly that."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", str(remote), str(clone)], check=True, capture_output=True)
@@ -231,7 +231,7 @@ class CannedPush(PrivateRepository):
 async def test_what_a_push_says_decides_and_not_only_its_exit_code(
     remote: Path, says: str, kind: type[Exception]
 ) -> None:
-    """Nobody has changed anything here, whatever it says: that is not somebody who was first."""
+    """The rejection sounds like another writer, but the ref is unchanged: it is not a conflict."""
     register = GitRegister(f"file://{remote}")
     register._repository = repository = CannedPush(os.environ, 60.0)
     repository.output = says

@@ -26,7 +26,7 @@ EAGER = RetryOptions(jitter=(0.0, 0.01))
 COMMAND = [sys.executable, "-W", "error", "-c", "from asterism.cli.main import main; main()"]
 
 
-class Witness:
+class Observer:
     """Reads the arguments of all processes, as ``ps`` does."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Witness:
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc to look at")
-Served = tuple[str, Witness]
+Served = tuple[str, Observer]
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +61,9 @@ def nothing_said_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def served(tmp_path: Path) -> Iterator[Served]:
     """Host and path of a remote that wants the password, and who looks at the processes at each request."""
     bare_repository(tmp_path / "remote.git")
-    witness = Witness()
-    with over_http(tmp_path, credentials=f"{USER}:{PASSWORD}", witness=witness) as (address, _):
-        yield f"{address.removeprefix('http://')}/remote.git", witness
+    observer = Observer()
+    with over_http(tmp_path, credentials=f"{USER}:{PASSWORD}", observer=observer) as (address, _):
+        yield f"{address.removeprefix('http://')}/remote.git", observer
 
 
 def claimed(address: str) -> None:
@@ -80,32 +80,32 @@ def claimed(address: str) -> None:
 
 @needs_proc
 def test_no_process_shows_the_password_of_an_address(served: Served) -> None:
-    host, witness = served
+    host, observer = served
     claimed(f"http://{QUOTED}@{host}")
-    assert witness.of_git
-    assert witness.saw(PASSWORD, "s3cr%3At", USER, "ann%40") == []
+    assert observer.of_git
+    assert observer.saw(PASSWORD, "s3cr%3At", USER, "ann%40") == []
 
 
 @needs_proc
 def test_without_the_split_every_process_shows_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ablation: the witness would notice."""
-    host, witness = served
+    """The ablation: the observer would notice."""
+    host, observer = served
     monkeypatch.setattr(git_register, "split_address", RemoteAddress)
     claimed(f"http://{QUOTED}@{host}")
-    assert witness.saw("s3cr%3At")
+    assert observer.saw("s3cr%3At")
 
 
 @needs_proc
 def test_an_address_that_settings_make_of_another_shows_nothing_either(served: Served, tmp_path: Path) -> None:
-    host, witness = served
+    host, observer = served
     place = host.partition("/")[0]
     (tmp_path / "gitconfig").write_text(
         f'[url "http://{QUOTED}@{place}/"]\n\tinsteadOf = "work:"\n\tinsteadOf = "http://{place}/"\n'
     )
     for address in ("work:remote.git", f"http://{host}"):
         claimed(address)
-    assert witness.of_git
-    assert witness.saw(PASSWORD, "s3cr%3At", USER, "ann%40") == []
+    assert observer.of_git
+    assert observer.saw(PASSWORD, "s3cr%3At", USER, "ann%40") == []
 
 
 def test_the_helpers_of_the_user_are_neither_asked_nor_told(served: Served, tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_the_helpers_of_the_user_are_neither_asked_nor_told(served: Served, tmp_
 
 
 def test_a_user_without_a_password_is_asked_for_at_the_helpers_of_the_user(served: Served, tmp_path: Path) -> None:
-    host, witness = served
+    host, observer = served
     asked = tmp_path / "asked"
     helper = f"!f() {{ cat >> {asked}; echo 'password={PASSWORD}'; }}; f"
     (tmp_path / "gitconfig").write_text(f'[credential]\n\thelper = "{helper}"\n')
     claimed(f"http://ann%40example.org@{host}")
     assert f"username={USER}" in asked.read_text()
-    assert witness.saw(USER, "ann%40") == []
+    assert observer.saw(USER, "ann%40") == []
 
 
 @pytest.mark.parametrize("words", [("status", NAME), ("claim", NAME, "--issue", "1")])

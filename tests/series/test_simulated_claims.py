@@ -28,7 +28,7 @@ CLAIMS = int(os.environ.get("ASTERISM_SERIES_SIMULATED", "1200"))
 FIRST = int(os.environ.get("ASTERISM_SERIES_FIRST", "0"))
 """The first seed. Two who simulate a half each begin with different ones."""
 LATEST = 5.0
-"""When the last of the writes arrives of which nobody has heard, in seconds after it was sent."""
+"""When the last write with a lost reply arrives, in seconds after it was sent."""
 
 
 class Slow:
@@ -121,7 +121,7 @@ def _push_result(outcomes: list[Outcome | BaseException], found: Series) -> Coun
     """What everybody was told, held against what is there."""
     there = {found.active, *found.queue} if found.revision else set()
     assert len(there) == found.revision, "nobody is in it twice, and nobody without a change"
-    assert there <= set(range(1, len(outcomes) + 1)), "whoever is in it claimed, and one of them is active"
+    assert there <= set(range(1, len(outcomes) + 1)), "only claimed issues are in it"
     told: Counter[str] = Counter()
     for item, one in enumerate(outcomes, 1):
         if isinstance(one, Outcome):
@@ -169,7 +169,7 @@ def test_a_register_that_does_not_compare_is_noticed() -> None:
 
 
 def test_a_lost_reply_that_is_taken_for_a_refusal_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In some world a client reports that nothing was written, although something may have been."""
+    """The ablation: a claim whose error says that nothing was written is in the state, in some world."""
 
     def forgets(self: compare_and_swap._Attempts, error: OutcomeUnknown) -> None:
         self.lost_race(RevisionConflict(NAME))

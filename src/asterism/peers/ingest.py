@@ -136,7 +136,7 @@ class Ingest:
                 for one in decisions:
                     if one.alone or tries >= BATCH_TRIES:
                         await self._store.commit(one.writes)
-                        done.count(one)  # decided again, it is no news
+                        done.count(one)  # a second decision about it is not news
                 writes = [write for one in together for write in one.writes]
                 await self._store.commit([cursor, *replay, *writes, *batch.refusals.writes()])
             except Conflict as conflict:

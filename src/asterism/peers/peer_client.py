@@ -104,7 +104,7 @@ class PeerClient:
     async def send(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         self._store = str(message.get("store", ""))
         kind = {"content-type": "application/x-ndjson"}
-        answer = await self._asked(
+        answer = await self._request(
             "POST", "/v1/meet", MAX_MESSAGE_BYTES, MESSAGE_TIMEOUT, content=encode_message(message), headers=kind
         )
         try:
@@ -114,30 +114,30 @@ class PeerClient:
 
     async def fetch_blob(self, blob: str, run: str) -> bytes:
         path = f"/v1/blobs/{blob}?run={quote(run, safe='')}"
-        return await self._asked("GET", path, self._most, BLOB_TIMEOUT, headers={STORE_HEADER: self._store})
+        return await self._request("GET", path, self._most, BLOB_TIMEOUT, headers={STORE_HEADER: self._store})
 
     async def send_blob(self, blob: str, data: bytes) -> None:
         headers = {"content-type": "application/octet-stream", STORE_HEADER: self._store}
-        await self._asked("PUT", f"/v1/blobs/{blob}", MAX_MESSAGE_BYTES, BLOB_TIMEOUT, content=data, headers=headers)
+        await self._request("PUT", f"/v1/blobs/{blob}", MAX_MESSAGE_BYTES, BLOB_TIMEOUT, content=data, headers=headers)
 
-    async def _asked(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
+    async def _request(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
         """The body of the answer. Raises PeerUnreachable and PeerRefused."""
         if self._invitation is not None:
             await self._redeem(self._invitation)
         headers = {"authorization": f"Bearer {self._token}", **terms.pop("headers", {})}
-        return await self._answered(method, path, most, within, headers=headers, **terms)
+        return await self._send_request(method, path, most, within, headers=headers, **terms)
 
     async def _redeem(self, invitation: str) -> None:
         """Exchange the invitation for the secret. The other side receives only the hash of the secret."""
         headers = {"authorization": f"Bearer {invitation}", "content-type": "application/json"}
         data = json.dumps({"secret_sha256": token_hash(self._token)}).encode()
-        await self._answered(
+        await self._send_request(
             "POST", "/v1/accept", MAX_MESSAGE_BYTES, CONNECT_TIMEOUT + READ_TIMEOUT, headers=headers, content=data
         )
         self._redeemed()
         self._invitation = None
 
-    async def _answered(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
+    async def _send_request(self, method: str, path: str, most: int, within: float, **terms: Any) -> bytes:
         client = self._client = self._client or await self._connected()
         with _translated_errors(self._url):
             async with asyncio.timeout(within), client.stream(method, path, **terms) as answer:
@@ -197,8 +197,8 @@ class ClientPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for way in self._made:
-            await way.close()
+        for client in self._made:
+            await client.close()
 
     def client(self, peer: Peer) -> PeerClient:
         """The client for a peer. Raises AsterismError if this store cannot call it."""

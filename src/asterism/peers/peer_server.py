@@ -170,20 +170,20 @@ class _Handlers:
         return await _response(_address(request), admitted)
 
 
-async def _response(who: str, answer: Callable[[], Awaitable[Any]]) -> Any:
+async def _response(client: str, answer: Callable[[], Awaitable[Any]]) -> Any:
     """The response, or the refusal."""
     try:
         return await answer()
     except RequestRefused as error:
         return _refused(error.status, str(error), error.retry_after)
     except StoreError as error:
-        log.warning("cannot answer %s: %s", who, error)
+        log.warning("cannot answer %s: %s", client, error)
         return _refused(503, "the store of this peer is unavailable")
     except AsterismError as error:
-        log.warning("refused a request of %s: %s", who, error)
+        log.warning("refused a request of %s: %s", client, error)
         return _refused(409, str(error))
     except Exception:
-        log.exception("internal error in a request of %s", who)
+        log.exception("internal error in a request of %s", client)
         return _refused(500, "internal error; see the log of this peer")
 
 

@@ -1,7 +1,7 @@
 """What a GitHub keeps, for tests: one repository with issues, pull requests, labels, people and git objects.
 
-Every change goes through a method, so that the witness sees it: at no instant may two open issues of a series be
-assigned to the bot through the API. Manual changes (``by_hand``) are recorded separately.
+Every change goes through a method, so that the check sees it: at no instant may two open issues of a series be
+assigned to the bot through the API. What people do by hand (``by_hand``) is recorded separately.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Issue:
 
 
 class World:
-    """``clock`` is moved by every change, so that times differ without anybody waiting."""
+    """``clock`` is moved by every change, so that times differ without a wait."""
 
     def __init__(self, owner: str = "acme", repo: str = "rocket", bot: str = "robot") -> None:
         self.owner, self.repo, self.bot = owner, repo, bot
@@ -184,7 +184,7 @@ class World:
         self.assigned_log.append(("assign", number, person.login))
         if not by_hand and issue.state == "open":
             issue.by_api.add(person.login)
-        self._witness(issue, person, by_hand)
+        self._check_duplicates(issue, person, by_hand)
         return issue
 
     def unassign(self, number: int, login: str, by: str = "ada") -> Issue:
@@ -197,9 +197,9 @@ class World:
             issue.unassigned.append((person, by, datetime.now(UTC)))
         return issue
 
-    def _witness(self, issue: Issue, person: Person, by_hand: bool) -> None:
-        """Two that came through the API, and have stood ever since, are ours. One of ours beside a manual one, in
-        either order, is recorded separately."""
+    def _check_duplicates(self, issue: Issue, person: Person, by_hand: bool) -> None:
+        """Two that came through the API, and have stood ever since, are ours. One of ours beside one that people put
+        there, or the other way round, is told apart."""
         if person.login != self.bot and person.login != "copilot-swe-agent":
             return
         same = [other for other in self.active_of(series_of(issue.title), person.login) if other is not issue]
@@ -345,7 +345,7 @@ class World:
         return found
 
     def write_document(self, ref: str, text: str, file: str) -> None:
-        """What somebody with a git program and no care does."""
+        """What a careless person with a git program does."""
         tree = self.put_tree([(file, self.put_blob(text))])
         parents = [self.refs[ref]] if ref in self.refs else []
         self.refs[ref] = self.put_commit(tree, parents, "by hand")["sha"]

@@ -1,6 +1,6 @@
 """A process that makes several syncs at once against the local GitHub, and prints how each of them ended.
 
-It begins when it reads a line from its standard input, so that all processes begin together.
+It begins with a line on its standard input, so that all processes begin together.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ async def released(server: GitHubServer, issue: int) -> None:
 
 async def late_assignment(server: GitHubServer) -> str:
     """One sync is held up just before it assigns #1. Then #1 is released, and another sync wants to assign #2. Returns
-    how that one ended, before the first goes on."""
+    how that one ended, before the first continues."""
     gate = server.hold("POST", "/issues/1/assignees")
     late = asyncio.create_task(synced(server))
     await gate.reached_by(late)
@@ -166,7 +166,7 @@ def test_a_turn_that_nobody_of_ours_wrote_lasts_as_long_as_one_from_its_commit(s
     assert asyncio.run(can_take(server))
 
 
-def test_a_turn_that_somebody_dated_to_the_future_holds_nobody_up_until_then(server):
+def test_a_lock_dated_to_the_future_does_not_block_the_series_until_then(server):
     server.world.clock = datetime(2099, 1, 1, tzinfo=UTC)
     server.call(lambda world: world.write_document(REF, "rubbish", STATE_FILE))
     server.world.clock = datetime.now(UTC)
@@ -221,7 +221,7 @@ def blocked(server: GitHubServer, *names: str) -> None:
 
 
 async def waiting(server: GitHubServer, **settings: Any) -> tuple[SyncReport, float]:
-    """A sync, and how long it waited by a clock that goes on while it waits and by a second with each look at it."""
+    """A sync, and how long it waited by a clock that runs while it waits, and a second with each reading."""
     now = [0.0]
 
     def clock() -> float:

@@ -277,7 +277,7 @@ def test_a_search_lags_behind_and_a_list_does_not():
         assert (found["total_count"], len(listed)) == (0, 2)
 
 
-def test_the_witness_sees_two_that_are_assigned_at_once():
+def test_the_world_records_two_issues_that_are_assigned_at_once():
     world: World = world_of(2)
     world.assign(1, "robot")
     world.assign(2, "robot", by_hand=True)

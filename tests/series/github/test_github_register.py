@@ -68,7 +68,7 @@ async def test_claims_go_through_while_replies_get_lost(server):
     async def one(issue: int) -> int | str | None:
         register, wanted = opened(server), Claim(issue)
         try:
-            while True:  # who is told that GitHub is out of reach comes back, as a job does
+            while True:  # a claim that finds GitHub unavailable is repeated, as a job would be
                 with contextlib.suppress(RegisterUnavailable):
                     retry = RetryOptions(tries=0, jitter=(0.0, 0.05))
                     return (await claim(register, NAME, wanted, retry=retry)).after.position(issue)

@@ -150,7 +150,7 @@ def test_what_was_never_there_and_pull_requests_are_not_claimed(server):
     assert server.call(lambda world: SERIES in world.documents()) is False
 
 
-def test_a_pull_request_that_somebody_made_active_leaves_when_it_is_merged(server):
+def test_a_pull_request_that_was_made_active_leaves_when_it_is_merged(server):
     pull = server.call(lambda world: world.open_pull("a change", []).number)
     queued(server, pull)
     assert claimed(server, 2)[0].after.active == pull

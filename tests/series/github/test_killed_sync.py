@@ -25,7 +25,7 @@ from tests.series.github.github_server import GitHubServer
 
 
 class Dead(BaseException):
-    """Nobody catches that, and what is tried on the way out fails with it again."""
+    """No code catches it, and every later request fails with it again."""
 
 
 def dies_after(server: GitHubServer, writes: int) -> bool:
@@ -63,7 +63,7 @@ def later(server: GitHubServer) -> None:
 
 
 def check_in_step(server: GitHubServer) -> None:
-    """GitHub agrees with the state and with the one tracking issue."""
+    """The issues, the state and the only tracking issue agree."""
     document = state(server)
     world = server.world
     of_the_series = [one for one in world.listed() if one.title.startswith(f"{SERIES}-") and one.state == "open"]

@@ -47,7 +47,7 @@ def is_list(method: str, target: str) -> bool:
     return method == "GET" and "/issues?" in target
 
 
-def test_a_series_goes_on_while_somebody_comments_between_any_two_lists(server):
+def test_a_sync_succeeds_while_people_comment_between_any_two_lists(server):
     def comment(method: str, target: str) -> None:
         if is_list(method, target):
             server.world.comment(50, "me too", "ada")

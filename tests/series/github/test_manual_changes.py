@@ -105,7 +105,7 @@ def test_whatever_people_do_the_service_never_assigns_two_and_puts_right_what_th
         asyncio.run(storm(server, seed, rounds))
         assert server.world.doubles == []
         server.faults = Faults()
-        server.call(lambda world: world.refs.pop(f"refs/asterism/turns/{SERIES}", None))  # whoever died with it
+        server.call(lambda world: world.refs.pop(f"refs/asterism/turns/{SERIES}", None))  # the lock of a dead process
         [report] = asyncio.run(synced(server)).series
         assert report.problem is None
         document = state(server)

@@ -65,7 +65,7 @@ def tracking_issues(server: GitHubServer) -> list[int]:
     ],
     ids=["none", "empty", "words", "broken json", "hand-edited json", "unknown version"],
 )
-def test_a_body_that_somebody_changed_is_written_anew_and_decides_nothing(server, body):
+def test_a_body_that_was_edited_is_written_again_and_decides_nothing(server, body):
     number = sync(server).tracking
     server.call(lambda world: setattr(world.issue(number), "body", body))
     report = sync(server)
@@ -225,7 +225,7 @@ def test_what_a_broken_state_says_holds_if_nobody_is_assigned(server):
 
 
 def test_a_state_that_another_mended_meanwhile_is_not_rebuilt_a_second_time(server):
-    """Its queue has an order that somebody gave it."""
+    """A person has ordered its queue."""
     sync(server)
     right = state(server)
     observed = ObservedSeries({n: SeriesIssue(n, SERIES, n, n == 3, {}) for n in (1, 2, 3)})
@@ -262,7 +262,7 @@ def test_a_commit_without_the_file_is_not_free(server):
     assert (report.state.active, assigned(server)) == (1, [1])
 
 
-def test_a_state_that_somebody_edited_into_another_valid_one_is_brought_in_step(server):
+def test_a_state_that_was_edited_into_another_valid_one_is_brought_in_step(server):
     sync(server)
     edited = json.dumps({**state(server), "active_issue": 3, "queue": [1], "revision": 7})
     server.call(lambda world: world.write_document(REF, edited, STATE_FILE))

@@ -60,7 +60,7 @@ def forgets(server: GitHubServer, sha: str) -> list[int]:
 
 
 def test_a_commit_that_one_copy_does_not_know_yet_is_not_rebuilt(server):
-    """Otherwise a pause and a place in the queue that somebody was given would be gone."""
+    """Otherwise a pause and the order of the queue would be lost."""
     sync(server)
 
     async def steer(register: GitHubRegister) -> None:

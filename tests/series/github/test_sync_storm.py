@@ -1,6 +1,6 @@
 """A hundred syncs at once, from eight processes, while replies get lost, connections break and issues are merged.
 
-The server is the witness: it sees every assignment at the instant it is made.
+The server checks it: it sees every assignment at the instant it is made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHILD = Path(__file__).with_name("sync_process.py")
 
 
 def merge_now_and_then(server: GitHubServer) -> None:
-    """People merge what is assigned while all this goes on: at every 200th request, until four are merged."""
+    """People merge what is assigned meanwhile: at every 200th request, until four are merged."""
     asked = [0]
     merged: list[int] = []
     answer = server._answered

@@ -144,7 +144,7 @@ def test_more_than_this_machine_takes_tls():
 
 
 class Noting:
-    """A service that records its requests, and fails a given number of times."""
+    """A service that notes what is requested, and fails as often as a test wants."""
 
     def __init__(self, fails: int = 0) -> None:
         self.asked: list[frozenset[str] | None] = []
@@ -228,7 +228,7 @@ async def test_one_series_in_trouble_is_tried_again_and_holds_up_no_other(status
     pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert pauses[:4] == pytest.approx([1, 2, 4, 8])
     assert max(pauses) == pytest.approx(10 if status == "contended" else 60)
-    assert (during, after) == ("OPS-7 is in trouble", None)  # what is wrong is told until it is not
+    assert (during, after) == ("OPS-7 is in trouble", None)  # the problem is shown until it is solved
 
 
 # -- the service -------------------------------------------------------------------------------------------------------

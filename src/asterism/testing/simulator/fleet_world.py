@@ -199,7 +199,7 @@ class FleetWorld:
 
     async def _pause(self, fleet: Fleet, run_id: str) -> None:
         with contextlib.suppress(RunRefused):
-            run = await fleet.pause(run_id, "let me see")
+            run = await fleet.pause(run_id, "to look at it")
             self.checker.acknowledged.append(run)
             if run.stop_request != "pause" and run.paused is None and not run.ended:
                 self.checker.broken(f"run {run_id} is {run.status} and was said to be paused")

@@ -148,8 +148,8 @@ class PeerWorld:
     async def introduce(self) -> None:
         """Make the machines peers. Of each pair one calls the other, or both do."""
         for one, other in PAIRS:
-            who = self.chance.choice([(True, False), (False, True), (True, True)])
-            for here, there, calls in ((one, other, who[0]), (other, one, who[1])):
+            directions = self.chance.choice([(True, False), (False, True), (True, True)])
+            for here, there, calls in ((one, other, directions[0]), (other, one, directions[1])):
                 await PeerRegistry(self.stores[here]).add(there, url=f"sim://{there}" if calls else None)
         for name, store in self.stores.items():  # fixed ids, so that a seed shows the same world each time
             ids = {"store/id": f"store-{name}", FEED: f"feed-{name}"}
@@ -233,7 +233,7 @@ class PeerWorld:
             if self.chance.random() < 0.5:
                 self.checker.acknowledged.append(await fleet.cancel(run_id))
             else:
-                self.checker.acknowledged.append(await fleet.pause(run_id, "let me see"))
+                self.checker.acknowledged.append(await fleet.pause(run_id, "to look at it"))
 
     # -- trouble -----------------------------------------------------------------------------------------------------
 
