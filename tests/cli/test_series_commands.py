@@ -164,7 +164,7 @@ def test_a_name_that_is_none_is_refused(remote: Remote) -> None:
 
 
 def test_a_series_that_others_keep_changing_is_contended(remote: Remote) -> None:
-    """A hook on the remote plays another writer, who is first at each push."""
+    """A hook on the remote plays another writer that comes first at each push."""
     remote.said("claim", NAME, "--issue", "1")
     hook = remote.remote / "hooks" / "update"
     hook.parent.mkdir(exist_ok=True)

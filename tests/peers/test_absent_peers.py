@@ -200,7 +200,7 @@ async def test_a_run_whose_workflow_is_missing_does_not_stop_a_monitor(
         await watches(laptop, 400)
         assert (await laptop.run(run.id)).device == "laptop"
         assert (await laptop.run(lost.id)).losses >= 1
-    assert sum("what needs it is left alone" in one.getMessage() for one in caplog.records) == 1
+    assert sum("its runs are left alone" in one.getMessage() for one in caplog.records) == 1
 
 
 _OTHER = Session("other-1", "other", 0.0, host="other.local")

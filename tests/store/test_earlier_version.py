@@ -11,7 +11,7 @@ import random
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,10 @@ PATIENCE = 60.0
 LARGE = "a large value\n" * 100
 
 
-_STARTED = time.monotonic()
-
-
-def clock() -> float:
-    return LATER + time.monotonic() - _STARTED
+def started_clock() -> Callable[[], float]:
+    """A clock that begins at LATER, now."""
+    started = time.monotonic()
+    return lambda: LATER + time.monotonic() - started
 
 
 @async_fixture
@@ -53,7 +52,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     connection.executescript((WRITTEN / "fleet.sql").read_text())
     connection.close()
     shutil.copytree(WRITTEN / "fleet.db.blobs", tmp_path / "fleet.db.blobs")
-    opened = await SqliteStore.open(path, clock=clock, create=False)
+    opened = await SqliteStore.open(path, clock=started_clock(), create=False)
     yield opened
     await opened.close()
 
@@ -124,8 +123,8 @@ async def test_records_of_a_peer_are_read(store: SqliteStore) -> None:
 
 async def test_the_run_of_a_silent_device_is_an_orphan_after_its_timeout(store: SqliteStore) -> None:
     run = (await by_key(store))["running"]
-    assert await store.orphans(clock(), 10) == []
-    assert [(orphan.id, owner.device) for orphan, owner in await store.orphans(clock() + 90.0, 10)] == [
+    assert await store.orphans(store.clock(), 10) == []
+    assert [(orphan.id, owner.device) for orphan, owner in await store.orphans(store.clock() + 90.0, 10)] == [
         (run.id, "kitchen")
     ]
 
@@ -176,7 +175,7 @@ async def backup_lines() -> AsyncIterator[Mapping[str, Any]]:
 
 
 async def test_the_backup_is_restored_and_its_plan_completes() -> None:
-    store = MemoryStore(clock)
+    store = MemoryStore(started_clock())
     assert await store.load(backup_lines()) == 12
     runs = await by_key(store)
     assert runs["greeting"].output == "> hello"

@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from asterism.base.expressions import holds
@@ -32,7 +31,7 @@ from asterism.core.errors import InvalidWorkflow, NotJson, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.circuit_breaker import mass_loss_hold_until
 from asterism.core.run.placement import Placer, mismatch_reason
-from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run
+from asterism.core.run.run import ASSIGNED, CLAIMED, Grant, Run, queue_order
 from asterism.core.run.session import ABROAD, ENDED, OPEN, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
@@ -295,7 +294,7 @@ class Monitor:
         if crowded and ABROAD not in idle:
             return
         now, settings = self.store.clock(), await self.fleet.settings()
-        waiting.sort(key=attrgetter("queue_order"))
+        waiting.sort(key=queue_order)
         for run in waiting:
             flow = await self._flow(run.workflow, run.version)
             if flow is None:

@@ -198,8 +198,8 @@ class World:
         return issue
 
     def _check_duplicates(self, issue: Issue, person: Person, by_hand: bool) -> None:
-        """Two that came through the API, and have stood ever since, are ours. One of ours beside one that people put
-        there, or the other way round, is told apart."""
+        """Two assignments through the API that both still stand are a duplicate of ours. One of ours beside one that
+        a person made is not."""
         if person.login != self.bot and person.login != "copilot-swe-agent":
             return
         same = [other for other in self.active_of(series_of(issue.title), person.login) if other is not issue]

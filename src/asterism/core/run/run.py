@@ -218,11 +218,6 @@ class Run:
         return f"{self.workflow}@{self.version}"
 
     @property
-    def queue_order(self) -> tuple[int, float, str]:
-        """Sort key of runs that wait: the most urgent first, then the oldest."""
-        return (-self.priority, self.created_at, self.id)
-
-    @property
     def grant(self) -> Grant | None:
         return Grant(self.id, self.session, self.epoch) if self.session is not None else None
 
@@ -245,6 +240,11 @@ class Run:
         new = object.__new__(Run)
         object.__setattr__(new, "__dict__", self.__dict__ | changes)
         return new
+
+
+def queue_order(run: Run) -> tuple[int, float, str]:
+    """Sort key of runs that wait: the most urgent first, then the oldest."""
+    return (-run.priority, run.created_at, run.id)
 
 
 BLANK = Run("", "", 0, 0.0, "")

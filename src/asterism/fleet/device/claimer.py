@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from operator import attrgetter
 from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
 from asterism.base.http_requests import load_httpx
 from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
-from asterism.core.run.run import ASSIGNED, Run
+from asterism.core.run.run import ASSIGNED, Run, queue_order
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.acceptance import LOOK_INTERVAL, Acceptance
 from asterism.fleet.device.completion import HeldRun
@@ -187,7 +186,7 @@ class Claimer:
             if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
                 self.worker.stop(held, run.stop_request)
         assigned = [run for run in own if run.status is ASSIGNED]
-        assigned.sort(key=attrgetter("queue_order"))
+        assigned.sort(key=queue_order)
         remembered = self.fleet.workflows.remembered
         kinds = {(run.workflow, run.version) for run in assigned}
         unknown = {kind for kind in kinds if (flow := remembered(*kind)) is None or flow.http is not None}

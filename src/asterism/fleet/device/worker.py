@@ -12,12 +12,11 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
 from asterism.core.json_values import plain_json
-from asterism.core.run.run import COMPLETED, Grant, Owner, Run
+from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device import completion
 from asterism.fleet.device.completion import CompletionBatch, End, HeldRun
@@ -167,7 +166,7 @@ class Worker:
     async def start_waiting(self) -> None:
         """Start the held runs that wait, the most urgent first, while there are free slots."""
         waiting = [held for held in self.held.values() if not held.started and held.stopping is None]
-        waiting.sort(key=attrgetter("run.queue_order"))
+        waiting.sort(key=lambda held: queue_order(held.run))
         for held in waiting:
             if self.free_slots <= 0 or self._closed:
                 return
