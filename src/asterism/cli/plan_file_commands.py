@@ -29,7 +29,7 @@ from asterism.cli.plan_context import (
     report_option,
 )
 from asterism.cli.user_files import allow_imports, load_editor
-from asterism.core.plan.lock import POLICIES
+from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands

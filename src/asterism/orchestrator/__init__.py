@@ -40,7 +40,8 @@ Invariants:
 
 To add an option, add it to ``Options`` and ``Orchestrator``. To add a kind of event, add its type to ``events`` and the
 call where it happens. To add a reason why a task waits, add a ``Holder`` to ``orchestrator``. The lock policies
-themselves are in ``asterism.core.plan.lock``, the strategies that choose a device in ``asterism.core.run.placement``.
+themselves are in ``asterism.core.plan.assignment_lock``, the strategies that choose a device in
+``asterism.core.run.placement``.
 """
 
 from typing import TYPE_CHECKING

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
-from asterism.core.plan.lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
 from asterism.orchestrator.plan_mask import PlanMask
 

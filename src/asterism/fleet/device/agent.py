@@ -30,7 +30,7 @@ from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.membership import DeviceHost, LocalHost, join, leave, mark_draining, store_identity
 from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")

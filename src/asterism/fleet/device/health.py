@@ -18,7 +18,7 @@ from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import PolicyForbids
+from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.store.protocol import Notice, Query
 from asterism.store.store_errors import StoreError
 
