@@ -13,8 +13,8 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
 from asterism.fleet import notifier
-from asterism.fleet.device.acceptance import measure
 from asterism.fleet.device.functions import CurrentRun
+from asterism.fleet.device.profile import measure
 from asterism.fleet.policy.device_policy import Rules
 from asterism.store.protocol import Store
 from tests.docs.docs_pages import ROOT
