@@ -1,4 +1,4 @@
-"""Durable orchestrator: runs plans that are kept in a store, and survive the process that runs them.
+"""Durable orchestrator: runs plans that are kept in a store and so survive the process that runs them.
 
 ``run`` stores a plan and runs it; ``run_stored`` continues a plan that was stopped, by a crash or on purpose;
 ``standby`` waits until its owner is gone. While it works, the orchestrator is a device of the fleet, with slots of its

@@ -16,9 +16,9 @@
 ``edit_cycles``         calls the editor for tasks that ended, applies or rejects its answer, closes cycles in time
 ``roster``              the devices that have joined, the choice of one for a task, and the tasks that none can run
 ``devices``             the ``Device`` protocol, ``Work``, and ``LocalDevice``, which is this process
-``events``              typed events, the bus, and ``PlanEvents``, which makes the events of one plan
+``events``              typed events, the bus, and ``PlanEvents``, the publisher of one plan's events
 ``plan_mask``           masks the secrets of a whole plan in everything that is recorded or shown about it
-``result``              what a run returns: states, values, holds, summary
+``result``              the result of a plan: states, values, holds, summary
 ======================  ================================================================================================
 
 The life of a task::

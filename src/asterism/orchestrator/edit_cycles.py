@@ -1,4 +1,4 @@
-"""Edit cycles of one plan: call the editor, apply or reject its answer, close each cycle in time.
+"""Edit cycles of a plan: call the editor, judge its answer, close (lock policies: core/plan/assignment_lock.py).
 
 A cycle is opened for tasks that have ended, and reviews them: an editor in this process is called, or an editor outside
 the process claims the cycle and answers it. A rejected answer goes back with the reasons, a bounded number of times. A

@@ -4,9 +4,9 @@
 - transitions.py: what a coordinator, an owner or a person may do to a run. Each function takes a record and returns
   the next one.
 - workflow.py: what a run executes and requires, and its timeouts.
-- session.py: one start of a device, as the store knows it.
+- session.py: one life of a device process, as the store knows it.
 - placement.py: which device gets a run or a task: filter, score, strategy.
-- circuit_breaker.py: when a device stops taking work, and when a fleet stops taking work away.
+- circuit_breaker.py: when a device stops taking runs, and when the monitor stops taking runs away.
 - merge.py: two records of one run, from stores that were apart, become one.
 - peer_record_validation.py: whether a record from a peer can be a record of a run at all.
 
