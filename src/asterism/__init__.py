@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     )
     from asterism.core.plan import edits
     from asterism.core.plan.apply import Applied
+    from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone, EditCycle
     from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
     from asterism.core.plan.edits import EditBatch
-    from asterism.core.plan.lock import CycleClaimed, CycleGone, EditCycle
     from asterism.core.plan.status import ConstellationState, TaskStatus
     from asterism.core.plan.task import Dependency, Priority, Task
     from asterism.core.run.run import Progress, Run, RunStatus
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from asterism.fleet.device.membership import DeviceNameTaken
     from asterism.fleet.fleet import Fleet, UnknownDevice
     from asterism.fleet.ledger import UnknownRun
-    from asterism.fleet.policy.policy import DevicePolicy
+    from asterism.fleet.policy.device_policy import DevicePolicy
     from asterism.fleet.policy.policy_file import InvalidDevicePolicy
     from asterism.fleet.settings import InvalidSettings, Settings
     from asterism.fleet.workflows import UnknownWorkflow
@@ -185,7 +185,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.plan.constellation": ["Constellation", "ConstellationView", "TaskView"],
         "asterism.core.plan.diff": ["diff", "merge"],
         "asterism.core.plan.edits": ["EditBatch"],
-        "asterism.core.plan.lock": ["CycleClaimed", "CycleGone", "EditCycle"],
+        "asterism.core.plan.assignment_lock": ["CycleClaimed", "CycleGone", "EditCycle"],
         "asterism.core.plan.status": ["ConstellationState", "TaskStatus"],
         "asterism.core.plan.task": ["Dependency", "Priority", "Task"],
         "asterism.core.run.run": ["Progress", "Run", "RunStatus"],
@@ -197,7 +197,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.fleet.device.membership": ["DeviceNameTaken"],
         "asterism.fleet.fleet": ["Fleet", "UnknownDevice"],
         "asterism.fleet.ledger": ["UnknownRun"],
-        "asterism.fleet.policy.policy": ["DevicePolicy"],
+        "asterism.fleet.policy.device_policy": ["DevicePolicy"],
         "asterism.fleet.policy.policy_file": ["InvalidDevicePolicy"],
         "asterism.fleet.settings": ["InvalidSettings", "Settings"],
         "asterism.fleet.workflows": ["UnknownWorkflow"],

@@ -17,7 +17,7 @@ from asterism.base.secret_mask import Mask
 from asterism.core.run.run import Run
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.settings import Settings
 from tests.process_scenes import PATIENCE
 

@@ -18,7 +18,7 @@ from asterism.base.task_inputs import MissingInput
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Run
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
-from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
+from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from tests.process_scenes import PATIENCE
 
 DANGEROUS = [

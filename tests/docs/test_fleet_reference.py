@@ -13,9 +13,9 @@ from asterism.base.task_inputs import VARIABLE_PREFIX
 from asterism.core.run.run import Owner
 from asterism.core.run.session import Session
 from asterism.fleet import notifier
-from asterism.fleet.device.acceptance import measure
 from asterism.fleet.device.functions import CurrentRun
-from asterism.fleet.policy.policy import Rules
+from asterism.fleet.device.profile import measure
+from asterism.fleet.policy.device_policy import Rules
 from asterism.store.protocol import Store
 from tests.docs.docs_pages import ROOT
 from tests.docs.test_reference import API, SOURCE, first_names, page, public, rows, section

@@ -209,8 +209,8 @@ def test_every_key_of_a_plan_file_is_told(shape: str, heading: str) -> None:
 
 
 def test_every_path_in_the_architecture_exists() -> None:
-    """``core/plan/lock.py`` is a module of the package, ``tests/test_tidy.py`` a file of the repository; a bare
-    ``checks.py`` is in the folder of the path before it, and ``migrations/`` a folder somewhere in the package."""
+    """``core/plan/assignment_lock.py`` is a module of the package, ``tests/test_tidy.py`` a file of the repository; a
+    bare ``checks.py`` is in the folder of the path before it, and ``migrations/`` a folder somewhere in the package."""
     folder, missing = SOURCE, []
     for name in re.findall(r"`([\w/]+/|[\w/]*\w+\.(?:py|md))`", page("ARCHITECTURE.md")):
         places = SOURCE.rglob(name.rstrip("/")) if name.endswith("/") else [SOURCE / name, ROOT / name, folder / name]

@@ -15,7 +15,7 @@ from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.executor import RunWork
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
-from asterism.fleet.policy.policy import PolicyForbids
+from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch
 from asterism.store.store_errors import StoreUnavailable

@@ -16,7 +16,7 @@ import pytest
 from asterism.fleet import notifier
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import DevicePolicy, Rules
+from asterism.fleet.policy.device_policy import DevicePolicy, Rules
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import NOTIFIED, Notice
 from tests.process_scenes import alive, soon_async

@@ -11,8 +11,8 @@ import pytest
 from asterism.core.history import Entry
 from asterism.core.run import transitions
 from asterism.core.run.merge import merge_records, own_story
+from asterism.core.run.peer_record_validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
 from asterism.core.run.run import FAILED, REASSIGNING, Assignment, Owner, Run, Superseded
-from asterism.core.run.validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
 from asterism.peers import messages, storage_limits
 from asterism.peers.messages import MAX_RECORD_BLOBS, MAX_RECORD_CHARS
 from asterism.peers.storage_limits import Quota

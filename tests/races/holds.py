@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.graph import Graph
-from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node
 from asterism.testing.virtual_time import run
 from tests.races.scenario import Race

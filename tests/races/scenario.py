@@ -25,9 +25,9 @@ from asterism import (
     Work,
     edits,
 )
+from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.invariants import check_invariants
-from asterism.core.plan.lock import POLICIES
 from asterism.core.plan.status import TERMINAL
 from asterism.testing.virtual_time import run
 

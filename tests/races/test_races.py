@@ -12,8 +12,8 @@ from asterism.core.errors import EditRejected
 from asterism.core.plan import apply as apply_module
 from asterism.core.plan import graph as graph_module
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.graph import Graph
-from asterism.core.plan.lock import AssignmentLock
 from asterism.orchestrator.edit_cycles import EditCycles, batch_of
 from asterism.orchestrator.execution import Execution
 from tests.races.holds import hold

@@ -16,9 +16,9 @@ from typing import Any
 
 from asterism import Constellation, EditBatch, EditRejected, LocalDevice, Orchestrator, Task, Work, edits
 from asterism.core.errors import DeviceLost, DeviceUnavailable, PlanError
+from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.plan.constellation import ConstellationView
 from asterism.core.plan.invariants import check_invariants
-from asterism.core.plan.lock import POLICIES
 from asterism.core.plan.status import TERMINAL
 from asterism.testing.virtual_time import run
 

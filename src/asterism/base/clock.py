@@ -1,4 +1,4 @@
-"""The clock of a machine, which counts the time for which the machine sleeps, and ids that sort by time."""
+"""A clock that keeps counting while the machine sleeps; ids that sort by time."""
 
 from __future__ import annotations
 

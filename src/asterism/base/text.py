@@ -1,4 +1,4 @@
-"""Text that is safe to show: cleaned of control characters, without passwords of URLs, escaped for HTML and JSON.
+"""Text made safe to show: no control characters, no passwords in URLs, escaped for HTML and JSON.
 
 Names, results and errors come from plan files, stores and peers. Printed as they are, they could move the cursor of a
 terminal, hide or reorder text, or forge lines. Three rules hold for everything that the command line writes:

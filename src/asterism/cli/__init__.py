@@ -11,19 +11,19 @@ run, check, show,      ``plan_file_commands``
 schema
 plan                   ``plan_commands``; ``plan_execution`` runs, resumes and cancels stored plans, ``stored_plans``
                        reads and explains them, ``plan_views`` prints them and their edits
-runs                   ``runs_commands``; ``run_actions``, ``run_queries``, ``run_details``; ``fleet_watch`` is the live
+runs                   ``runs_commands``; ``run_actions``, ``run_queries``, ``run_details``; ``runs_watch`` is the live
                        view of ``runs watch``
 workflow, fleet        ``workflow_commands``, ``fleet_commands``; their tables are in ``fleet_tables``
 device, monitor        ``device_commands``; ``device_process`` is the process of a device, ``device_log`` its log; their
                        tables are in ``fleet_tables``
 store                  ``store_commands``
 peer                   ``peer_commands``, ``peer_actions``
-series                 ``series_commands`` and the other ``series_*`` modules, ``git_checkout``
+series                 ``series_commands`` and the other ``series_*`` modules, ``git_remote_option``
 =====================  ===============================================================================================
 
 Shared: ``cli_context`` (options, opening a fleet, finding runs), ``option_types``, ``plan_context`` (options and output
 of commands on plans), ``interrupts`` (Ctrl-C), ``user_files`` (modules and device policies of the user); for output
-``screen`` (the terminal and its tables), ``fleet_json``, and ``live_view`` (a running plan).
+``screen`` (the terminal and its tables), ``fleet_json``, and ``plan_live_view`` (a running plan).
 
 Invariants: every text from outside is cleaned before it reaches a terminal (``base/text``); answers go to standard
 output, notes to standard error; the fields of JSON output and the exit codes (``main``) are stable.
@@ -40,7 +40,7 @@ from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
     from asterism.cli.interrupts import run_until_interrupted
-    from asterism.cli.live_view import watched
+    from asterism.cli.plan_live_view import watched
     from asterism.cli.screen import Screen
 
 __all__ = ["Screen", "run_until_interrupted", "watched"]
@@ -49,7 +49,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "asterism.cli.interrupts": ["run_until_interrupted"],
-        "asterism.cli.live_view": ["watched"],
+        "asterism.cli.plan_live_view": ["watched"],
         "asterism.cli.screen": ["Screen"],
     },
 )

@@ -19,7 +19,7 @@ from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import Executor, RunWork
 from asterism.fleet.device.functions import attempt_of
-from asterism.fleet.policy.policy import PolicyForbids
+from asterism.fleet.policy.device_policy import PolicyForbids
 
 log = logging.getLogger("asterism.device")
 

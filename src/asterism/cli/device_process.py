@@ -26,7 +26,7 @@ from asterism.cli.device_log import LoggingExecutor, log_to_stderr
 from asterism.cli.user_files import allow_imports, find_device_policy
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 

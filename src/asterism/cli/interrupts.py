@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first signal asks the work to stop, the second does not wait for it.
+"""Ctrl-C and SIGTERM: the first signal asks the work to stop, the second stops it at once.
 
 A plan without a store is cancelled. A plan in a store is only stopped here: another process can resume it.
 """

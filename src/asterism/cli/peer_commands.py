@@ -1,4 +1,4 @@
-"""Commands ``asterism peer``: exchange runs with stores on other machines."""
+"""``asterism peer``: exchange runs with stores on other machines."""
 
 from __future__ import annotations
 

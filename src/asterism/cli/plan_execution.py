@@ -21,8 +21,8 @@ from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
-from asterism.cli.live_view import watched
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result
+from asterism.cli.plan_live_view import watched
 from asterism.cli.screen import Screen
 from asterism.cli.stored_plans import find_plan
 from asterism.cli.user_files import find_device_policy

@@ -29,7 +29,7 @@ from asterism.cli.plan_context import (
     report_option,
 )
 from asterism.cli.user_files import allow_imports, load_editor
-from asterism.core.plan.lock import POLICIES
+from asterism.core.plan.assignment_lock import POLICIES
 from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
     import asyncio
 
     from asterism.cli.interrupts import run_until_interrupted
-    from asterism.cli.live_view import watched
     from asterism.cli.plan_context import print_result, quiet_log
+    from asterism.cli.plan_live_view import watched
     from asterism.cli.screen import Screen
     from asterism.orchestrator.devices import LocalDevice
     from asterism.orchestrator.orchestrator import Orchestrator

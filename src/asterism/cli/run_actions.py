@@ -1,4 +1,4 @@
-"""Actions of ``asterism runs``: create a run, wait for ends, describe the outcome of requests, explain a wait.
+"""Actions behind ``asterism runs``: create a run, wait for its end, describe outcomes, explain why a run waits.
 
 The input of a run is checked before anything is written, with ``--file`` even before a store is created.
 """

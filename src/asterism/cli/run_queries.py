@@ -1,4 +1,4 @@
-"""The runs that commands show, read from the store: ``runs list``, the snapshots of ``runs watch``, cancelled runs.
+"""Runs as ``runs list`` and ``runs watch`` show them, read from the store, and the count of cancelled runs.
 
 However large the fleet is, a snapshot reads only as many runs as are shown, and a bounded number of failed runs to
 count those that were cancelled, which a store counts as failed. It finds owned runs by the sessions of their devices,

@@ -202,7 +202,7 @@ def watch(until_done: bool, store: str | None, as_json: bool) -> None:
     Without a terminal, prints a line for each event of a run; with --json a JSON object for each."""
 
     async def watch_runs(fleet: Fleet) -> None:
-        from asterism.cli.fleet_watch import watch as watch_fleet
+        from asterism.cli.runs_watch import watch as watch_fleet
         from asterism.cli.screen import Screen
 
         await watch_fleet(fleet, Screen(), until_done=until_done, as_json=as_json)

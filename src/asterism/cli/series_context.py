@@ -189,7 +189,7 @@ def _report(status: str, error: object, code: int, as_json: bool) -> int:
 async def _use_register(given: SeriesOptions, use: Callable[[SeriesRegister], Awaitable[int]], create: bool) -> int:
     register: SeriesRegister
     if given.remote is not None:
-        from asterism.cli.git_checkout import resolve_remote
+        from asterism.cli.git_remote_option import resolve_remote
         from asterism.series.git_register import GitRegister
 
         address, environment = resolve_remote(given.remote)

@@ -12,7 +12,7 @@ import click
 from asterism.base.text import clean
 
 if TYPE_CHECKING:
-    from asterism.fleet.policy.policy import DevicePolicy
+    from asterism.fleet.policy.device_policy import DevicePolicy
 
 
 def allow_imports(plan: str | None = None) -> None:
@@ -54,7 +54,7 @@ def find_device_policy(path: str | None) -> tuple[DevicePolicy, str]:
 
     Raises InvalidDevicePolicy, and UsageError if the file cannot be read: a device that has a policy must not run
     without it."""
-    from asterism.fleet.policy.policy import DevicePolicy
+    from asterism.fleet.policy.device_policy import DevicePolicy
 
     file = Path(path) if path is not None else default_policy_file()
     try:

@@ -1,4 +1,4 @@
-"""The documented names of the Galaxy and Orion orchestrators, over Constellation and Orchestrator.
+"""The documented names of Galaxy (Microsoft UFO) and Orion (ALIEN), over Constellation and Orchestrator.
 
 ``asterism.compat.galaxy`` and ``asterism.compat.orion`` export the same classes under their two sets of names; every
 other module is shared and internal. A program written against the published documents runs after changing its imports.

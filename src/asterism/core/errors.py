@@ -21,14 +21,14 @@ An error with a file name in this list is defined there::
     │   └── LeaseExpired          (base/processes.py) the lease of a command ran out while its device was frozen
     ├── NoDevice                  no suitable device became available in time
     ├── AlreadyRunning            another orchestrator runs the plan
-    ├── CycleGone                 (core/plan/lock.py) the cycle is not open
-    ├── CycleClaimed              (core/plan/lock.py) another editor has claimed the cycle
+    ├── CycleGone                 (core/plan/assignment_lock.py) the cycle is not open
+    ├── CycleClaimed              (core/plan/assignment_lock.py) another editor has claimed the cycle
     ├── UnreadableJournal         (core/plan/journal.py) the steps of a plan cannot be replayed
     ├── NotTheSameRun             (core/run/merge.py) two records with one id differ in fields that never change
     ├── MissingInput              (base/task_inputs.py) an input has no value
     ├── CommandFailed             (base/processes.py) a command exited with another code than 0
     ├── RequestFailed             (base/http_requests.py) the answer has an unexpected status
-    ├── PolicyForbids             (fleet/policy/policy.py) the device policy does not allow it
+    ├── PolicyForbids             (fleet/policy/device_policy.py) the device policy does not allow it
     ├── InvalidDevicePolicy       (fleet/policy/policy_file.py) a device policy file is not valid; carries every mistake
     ├── LimitReached              (fleet/device/executor.py) an execution took longer than its workflow allows
     └── RunStopped                (fleet/device/functions.py) tells a function that its run was taken away

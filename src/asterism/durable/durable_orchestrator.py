@@ -1,4 +1,4 @@
-"""Durable orchestrator: runs plans that are kept in a store, and survive the process that runs them.
+"""Durable orchestrator: runs plans that are kept in a store and so survive the process that runs them.
 
 ``run`` stores a plan and runs it; ``run_stored`` continues a plan that was stopped, by a crash or on purpose;
 ``standby`` waits until its owner is gone. While it works, the orchestrator is a device of the fleet, with slots of its
@@ -41,7 +41,7 @@ from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands

@@ -1,4 +1,4 @@
-"""Journal store: where a plan is in a store, how it is inserted, and how it is loaded.
+"""Journal store: the keys of a stored plan (head, journal, snapshot), and how it is inserted and loaded.
 
 A stored plan has a *head* (``plan/NAME``: its owner, the owner's epoch, where the journal begins) and a *journal*:
 numbered records (``journal/NAME/000000000042``), each written once. The journal begins with a snapshot, in one or more

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from asterism.fleet.device.functions import CurrentRun
     from asterism.fleet.fleet import Fleet
     from asterism.fleet.ledger import TooLarge
-    from asterism.fleet.policy.policy import DevicePolicy
+    from asterism.fleet.policy.device_policy import DevicePolicy
     from asterism.fleet.run_explanation import Reason, RunExplanation, explain_run
     from asterism.fleet.settings import Settings
 
@@ -91,7 +91,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.fleet.device.agent": ["DeviceAgent"],
         "asterism.fleet.device.functions": ["CurrentRun"],
         "asterism.fleet.fleet": ["Fleet"],
-        "asterism.fleet.policy.policy": ["DevicePolicy"],
+        "asterism.fleet.policy.device_policy": ["DevicePolicy"],
         "asterism.fleet.ledger": ["TooLarge"],
         "asterism.fleet.run_explanation": ["Reason", "RunExplanation", "explain_run"],
         "asterism.fleet.settings": ["Settings"],

@@ -17,7 +17,7 @@ from asterism.base.error_log import RecurringError
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.settings import COORDINATOR, DEPUTY, ELECTION_LEASE
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store

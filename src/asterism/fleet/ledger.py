@@ -1,4 +1,4 @@
-"""The records of runs: every change (read, apply a transition, commit, retry), and large values as blobs.
+"""Changes of run records: read, apply a transition, commit, retry after a conflict; large values as blobs.
 
 Another writer may be faster: then the run is read again and the step is judged anew. The store may be unavailable, and
 the answer to a commit lost: then the ledger looks whether its own entry is part of the story of the run, so that

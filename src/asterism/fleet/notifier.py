@@ -21,8 +21,8 @@ from typing import Any
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.policy.judged_requests import request
-from asterism.fleet.policy.policy import DevicePolicy
 from asterism.fleet.settings import Settings
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import NOTIFIED, PutRegister

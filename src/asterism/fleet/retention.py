@@ -1,4 +1,4 @@
-"""Retention: removes old ended runs and plans, and with the runs what belongs to them alone.
+"""Retention: removes runs and plans that ended long ago, and the workflows and peer records that only they used.
 
 Workflows that peers sent, and the records of runs that were lost or handed over to peers, belong to their runs.
 

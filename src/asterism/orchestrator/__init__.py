@@ -16,9 +16,9 @@
 ``edit_cycles``         calls the editor for tasks that ended, applies or rejects its answer, closes cycles in time
 ``roster``              the devices that have joined, the choice of one for a task, and the tasks that none can run
 ``devices``             the ``Device`` protocol, ``Work``, and ``LocalDevice``, which is this process
-``events``              typed events, the bus, and ``PlanEvents``, which makes the events of one plan
+``events``              typed events, the bus, and ``PlanEvents``, the publisher of one plan's events
 ``plan_mask``           masks the secrets of a whole plan in everything that is recorded or shown about it
-``result``              what a run returns: states, values, holds, summary
+``result``              the result of a plan: states, values, holds, summary
 ======================  ================================================================================================
 
 The life of a task::
@@ -40,7 +40,8 @@ Invariants:
 
 To add an option, add it to ``Options`` and ``Orchestrator``. To add a kind of event, add its type to ``events`` and the
 call where it happens. To add a reason why a task waits, add a ``Holder`` to ``orchestrator``. The lock policies
-themselves are in ``asterism.core.plan.lock``, the strategies that choose a device in ``asterism.core.run.placement``.
+themselves are in ``asterism.core.plan.assignment_lock``, the strategies that choose a device in
+``asterism.core.run.placement``.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Edit cycles of one plan: call the editor, apply or reject its answer, close each cycle in time.
+"""Edit cycles of a plan: call the editor, judge its answer, close (lock policies: core/plan/assignment_lock.py).
 
 A cycle is opened for tasks that have ended, and reviews them: an editor in this process is called, or an editor outside
 the process claims the cycle and answers it. A rejected answer goes back with the reasons, a bounded number of times. A
@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
-from asterism.core.plan.lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
 from asterism.orchestrator.plan_mask import PlanMask
 

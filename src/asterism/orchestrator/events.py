@@ -1,4 +1,4 @@
-"""Events of running plans: their types, the bus that delivers them, and what makes those of one plan.
+"""Events of running plans: their types, the bus that delivers them, and the publisher of one plan's events.
 
 The event loop never waits for a subscriber. Each subscriber has a queue of its own and a task that empties it. If an
 observer raises, the error is logged and the next event follows. A full queue drops its *oldest* event and counts it in
@@ -25,7 +25,7 @@ from asterism.core.plan.status import ConstellationState, TaskStatus
 logger = logging.getLogger("asterism.events")
 
 DRAIN_TIMEOUT = 1.0
-"""Seconds that the end of a run waits for observers with undelivered events."""
+"""Seconds that the end of a plan waits for observers with undelivered events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

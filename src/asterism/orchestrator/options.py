@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.errors import PlanError
+from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
-from asterism.core.plan.lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus

@@ -10,11 +10,11 @@ from asterism.base import expressions as cel
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.explain import why as explain
-from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.core.plan.task import lane_of

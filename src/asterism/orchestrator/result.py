@@ -1,4 +1,4 @@
-"""Result of a run: the states and values of its tasks, its edit cycles, its figures."""
+"""Result of a plan: the states and values of its tasks, its edit cycles, its figures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from asterism.core.history import Entry
+from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
-from asterism.core.plan.lock import EditCycle
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
 from asterism.core.plan.topological_order import Parallelism, parallelism
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run, in seconds. No schedule of the same work takes less than ``lower_bound``."""
+    """The figures of a plan, in seconds. No schedule of the same work takes less than ``lower_bound``."""
 
     makespan: float
     lower_bound: float

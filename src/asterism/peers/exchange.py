@@ -1,4 +1,4 @@
-"""The exchange: both sides of a sync between two stores, apart from the connection.
+"""The exchange: both sides of a sync between two stores, independent of the transport.
 
 In a sync each store sends what is new since the last one, until neither has anything left. Changes during the sync are
 left to the next one, or a sync under steady load would not end.

@@ -1,4 +1,4 @@
-"""Forgotten runs: close copies of runs that their authority no longer knows.
+"""Forgotten runs: closes copies of runs that their authority (the store that decides about them) no longer knows.
 
 A copy that is left to a peer stays open until the peer says how the run ended. If the peer has forgotten the run by
 then, because it ended long ago or because the peer's store was rolled back, that would never happen. So at the end of a

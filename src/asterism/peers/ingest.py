@@ -1,4 +1,4 @@
-"""Ingest: write the records of a peer, and ask for records again that may be accepted now.
+"""Ingest: writes the records of a peer; asks for all of them again when refused ones may be accepted now.
 
 The records of a batch and our cursor in the peer's feed are one commit. If another process writes one of them
 meanwhile, the whole batch is decided again (record_decisions.py). A record that touches a series has a commit of its

@@ -18,8 +18,8 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from asterism.core.errors import safe_repr
+from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import Run
-from asterism.core.run.validation import problems_in
 from asterism.peers.registry import PeerRefused
 from asterism.store import row_codec
 from asterism.store.dump_format import blob_sizes

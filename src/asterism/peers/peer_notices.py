@@ -1,4 +1,4 @@
-"""Notices about peers, limited in number: each is given once, and only so many in a day.
+"""Notices about peers: each is given once, and their number is limited for each run, and for each peer and day.
 
 A record that is refused comes again with every sync, and so does a clock that is wrong. A peer can also send any number
 of different records that are refused. So the number of notices is limited for each run and for each peer and day. A

@@ -1,4 +1,4 @@
-"""The peer service of a process: answer peers, and sync with them again and again, beside the work of a device.
+"""The peer service of a process: answers peers and syncs with them periodically, beside the work of a device.
 
 The sync loop has a task for each peer that can be called. It syncs after local changes and at a regular interval. A
 peer that is unreachable, or with which a sync fails, is called less and less often, down to once a minute, and the log

@@ -1,4 +1,4 @@
-"""Limits of what a peer may store here: a quota for each peer, and a size limit for each record.
+"""Limits of what a peer may store here: a quota of runs and bytes for each peer, a size limit for each record.
 
 **Quota**: runs, bytes of records, and bytes of the blobs they refer to. A peer is charged for each run that was first
 received from it, and for the growth of records by what it sends, even if another store created the run. It is not
@@ -7,12 +7,13 @@ forgotten, its charge is dropped. A record beyond the quota is refused with one 
 the reason. The rest of the sync continues. When there is room again, because runs were forgotten or the setting was
 raised, the peer is asked to send everything once more (ingest.py), so nothing is lost.
 
-**Record size**: messages and records have limits (messages.py, core/run/validation.py), and a peer that lies may send a
-record that is just within one of them. If our next step exceeded it, every other peer would refuse the run from then
-on, and the honest stores could never agree again. So history beside the winning record (core/run/merge.py) is accepted
-only while the merged record stays within half of each limit; beyond that, only what we knew before is kept, or nothing
-but results. A record that exceeds a limit by its own history is sent shortened: without the oldest entries of its
-story, and without fields that decide nothing. Its owner and its result are never left out.
+**Record size**: messages and records have limits (messages.py, core/run/peer_record_validation.py), and a peer that
+lies may send a record that is just within one of them. If our next step exceeded it, every other peer would refuse the
+run from then on, and the honest stores could never agree again. So history beside the winning record
+(core/run/merge.py) is accepted only while the merged record stays within half of each limit; beyond that, only what we
+knew before is kept, or nothing but results. A record that exceeds a limit by its own history is sent
+shortened: without the oldest entries of its story, and without fields that decide nothing. Its owner and its result are
+never left out.
 
 Two stores may then have different histories beside the record. They agree on the owner of the run and on its result.
 """
@@ -23,8 +24,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from asterism.core.run.merge import own_assignments, own_result, own_story
+from asterism.core.run.peer_record_validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
 from asterism.core.run.run import Run, Superseded
-from asterism.core.run.validation import LONGEST_TEXT, MAX_ENTRIES, MAX_NUMBER
 from asterism.fleet.settings import Settings
 from asterism.peers.messages import (
     MAX_RECORD_BLOBS,

@@ -1,4 +1,4 @@
-"""Trust: what a peer is believed about a run. No store speaks for another store's devices.
+"""Trust: which statements of a peer about a run are believed. No store speaks for another store's devices.
 
 - Statements of *our* devices (that they claimed a run, work on it, have completed it) count only if we have them: our
   record is the truth, and a record that claims more is forged. All that another store can add to a run that one of our

@@ -1,4 +1,4 @@
-"""Checks of a task beyond its shape: names exist, expressions parse, inputs fill references."""
+"""Checks of a task beyond its shape: names exist, expressions parse, every ``{name}`` has an input."""
 
 from __future__ import annotations
 

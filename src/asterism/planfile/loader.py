@@ -1,4 +1,4 @@
-"""Read a plan file: its text becomes a constellation, or the list of all its mistakes.
+"""Reads a plan file: its text becomes a constellation, or the list of all its mistakes, each with its line.
 
 The models check the shape of the file, ``checks`` the rest. After a mistake in the shape, the valid remainder is
 checked too, so that one pass reports everything.

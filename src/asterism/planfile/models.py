@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic.json_schema import GenerateJsonSchema
 
 from asterism.base.durations import DURATION_PATTERN, parse_duration
+from asterism.core.plan.assignment_lock import LockPolicy
 
 UNTAGGED = "\0"
 """Marks the names of alternatives in the paths of errors; no key of a file begins with it."""
@@ -206,7 +207,7 @@ class Head(Shape):
     id: Annotated[Name | None, Field(description="the name of the plan; default: the name of the file")] = None
     devices: Annotated[dict[Name, Device] | None, Field(min_length=1, description="default: this machine")] = None
     policy: Annotated[
-        Literal["global", "scoped", "speculative"] | None,
+        LockPolicy | None,
         Field(description="lock policy: what is held while an editor decides"),
     ] = None
 

@@ -1,4 +1,4 @@
-"""Drawings of plans and reports of runs: SVG, Mermaid, terminal, and one HTML page.
+"""Drawings and reports of plans: SVG, Mermaid, terminal, and one HTML page.
 
 ::
 

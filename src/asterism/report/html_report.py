@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page that needs neither a network nor other files."""
+"""The report of a plan: one HTML page that needs neither a network nor other files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _header(data: Report) -> str:
         f'<a href="#{name.lower()}">{name}</a>' for name in ("Graph", "Timeline", "Tasks", "Edits", "Stories")
     )
     return (
-        f'<header><p class="kind">Report of a run</p><h1>{markup(data.title)}</h1>'
+        f'<header><p class="kind">Report of a plan</p><h1>{markup(data.title)}</h1>'
         f'<p class="end">{pill(data.state)} after {took}</p>'
         f'<nav aria-label="Sections">{links}</nav></header>'
     )

@@ -1,4 +1,4 @@
-"""The data of a report from the result of a run, and the recording of what a result no longer has.
+"""The data of a report from the result of a plan, and a recording of its first version and its edits.
 
 ``Recording`` keeps the plan as it started and the answers of editors; ``execution_bars`` reads the executions from the
 story.

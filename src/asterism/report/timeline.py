@@ -1,4 +1,4 @@
-"""The timeline of a run as SVG: edit cycles and holds on top, then a group of lanes for each device.
+"""The timeline of a plan as SVG: edit cycles and holds on top, then a group of lanes for each device.
 
 ``bands`` turns a report into bars on lanes, ``timeline`` draws them.
 """
@@ -62,7 +62,7 @@ class _Shelf:
 def timeline(data: Report) -> str:
     """Draw the executions, cycles and holds of a report between its start and its end."""
     span = data.ended_at - data.started_at
-    scale = _Scale(data.started_at, span if span > 0 else 1.0)  # a run that took no time needs one too
+    scale = _Scale(data.started_at, span if span > 0 else 1.0)  # a plan that took no time needs one too
     shelves = _stack(bands(data))
     bottom = shelves[-1].bottom if shelves else AXIS
     box = f"0 0 {number(WIDTH)} {number(bottom + 10.0)}"
@@ -232,7 +232,7 @@ class Band:
 
 
 def bands(data: Report) -> list[Band]:
-    """The bands of a run, top to bottom; those without bars are left out."""
+    """The bands of a plan, top to bottom; those without bars are left out."""
     all_bands = [_cycles_band(data), _holds_band(data), *_device_bands(data)]
     return [band for band in all_bands if band.bars]
 

@@ -1,7 +1,10 @@
-"""The update loop of series: read, change, compare-and-swap, and try again after a conflict.
+"""The update loop of series registers: read, apply a step, compare-and-swap, try again after a conflict.
 
 ``update`` reads the newest state, passes it to a step, and writes the result only if the state is still the newest. Any
 number of callers can therefore change a series at the same time: their changes happen one after the other.
+
+The register may be on a git remote or on GitHub, so the reply to a write can get lost and a try can hang. For the
+records of a store, which are written by ``commit``, store/optimistic_update.py has the loop.
 
 A step is a pure function that returns the same object when there is nothing to change, as the operations of ``Series``
 do. After a lost reply the step runs again on the state that is there then, and finds its change already made.

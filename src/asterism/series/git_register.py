@@ -1,4 +1,4 @@
-"""A register on a git remote: one ref per series, changed by a conditional push of ``git``.
+"""A register on a git remote: one ref per series, changed by a conditional ``git push``.
 
 Git works in a private repository in the temporary directory (``git_process``). It writes nothing into a checkout, and
 on the remote only refs below ``refs/asterism/series/``, no branch and no tag. Credentials, proxies and ``insteadOf``

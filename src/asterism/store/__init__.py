@@ -15,8 +15,8 @@ writes, each with the revision it replaces, and writes all of them or none: ther
     await store.close()
 
 ==========================  ============================================================================================
-``protocol``                all ports on one page: ``Store``, ``ChangeFeed``, ``Watch``, and the values they exchange
-``store_errors``            the exceptions
+``protocol``                the interfaces: ``Store``, ``ChangeFeed``, ``Watch``, and the values they exchange
+``store_errors``            the errors that stores raise
 ``optimistic_update``       the loop that reads, changes, commits and tries again after a conflict
 ``url``                     from an address to an open store
 ``row_codec``               records as rows of a table, and back; on the way of every write

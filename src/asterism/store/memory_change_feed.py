@@ -1,4 +1,4 @@
-"""The change feed of the store in memory: changes numbered for peers, and what peers contributed."""
+"""The change feed of the store in memory: numbers changes for peers, and adds up what each peer contributed."""
 
 from __future__ import annotations
 

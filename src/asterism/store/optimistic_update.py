@@ -1,7 +1,9 @@
-"""Optimistic updates: the one loop that reads, changes, compares and swaps, and backs off.
+"""Optimistic updates of a store: read, change, commit, and try again with back-off after a Conflict.
 
 A record carries a revision, and a write names the revision it replaces. If another writer was faster, ``commit``
-raises Conflict and nothing of the batch happened. Three functions cover what callers do about that:
+raises Conflict and nothing of the batch happened. Three functions cover what callers do about that.
+(Registers of series, which may be on a git remote or on GitHub, have no commit: series/compare_and_swap.py is their
+loop, with unknown outcomes and deadlines.)
 
 ``update_register``
     changes one register. Pass a function from the current value to the next one.

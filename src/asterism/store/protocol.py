@@ -1,4 +1,4 @@
-"""All ports of a store on one page: Store, ChangeFeed, Watch, and the values they exchange.
+"""The interfaces of a store: Store, ChangeFeed, Watch, and the values they exchange.
 
 **Writing.** ``commit`` takes a batch of writes, each with the revision it expects to replace. Either all revisions
 match and everything is durable when it returns, or nothing happened and Conflict names a record that did not match.

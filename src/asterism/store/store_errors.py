@@ -1,4 +1,4 @@
-"""Exceptions of stores.
+"""Errors of stores: Conflict, StoreUnavailable, StoreReadOnly, StoreCorrupt, UnknownSchema, StoreMissing.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop whose clock jumps, in an order that follows a seed.
+"""Virtual time: an event loop whose clock jumps, with callbacks in an order chosen by a seed.
 
 Time stands still while a callback can run, and jumps to the next timer when none can, so a timeout of ten minutes costs
 nothing. With a seed, ready callbacks run in a random but repeatable order: two runs with one seed are identical, and

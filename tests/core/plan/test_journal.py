@@ -12,6 +12,7 @@ from hypothesis.stateful import precondition, rule
 
 from asterism.core.errors import EditRejected, InvalidTransition, NotJson
 from asterism.core.plan import edits, journal
+from asterism.core.plan.assignment_lock import AssignmentLock, edit_on_all
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import (
@@ -22,7 +23,6 @@ from asterism.core.plan.journal import (
     lock_to_json,
     replay,
 )
-from asterism.core.plan.lock import AssignmentLock, edit_on_all
 from asterism.core.plan.status import COMPLETED, FAILED
 from asterism.core.plan.task import Task
 from tests.core.plan.test_plan_machine import LivingPlan, check, evaluate

@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from asterism.core.errors import EditRejected
 from asterism.core.plan import edits
+from asterism.core.plan.assignment_lock import POLICIES, AssignmentLock
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import Outline
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
-from asterism.core.plan.lock import POLICIES, AssignmentLock
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import COMPLETED, FAILED, RUNNING, TERMINAL, TaskStatus

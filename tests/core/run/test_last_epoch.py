@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from asterism.core.run import transitions
 from asterism.core.run.merge import own_assignments
+from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import COMPLETED, FAILED, MAX_EPOCHS, PROCESSING, REASSIGNING, Assignment, Run
-from asterism.core.run.validation import problems_in
 from asterism.core.run.workflow import Workflow
 from tests.core.run.run_scenes import KITCHEN
 

@@ -9,7 +9,7 @@ from typing import Any
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import DeviceExecutor, RunWork
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 from tests.process_scenes import PATIENCE
 
 

@@ -24,7 +24,7 @@ from asterism.core.run.run import Assignment, Progress, Run
 from asterism.fleet.device.executor import TAIL, LimitReached, progress_of
 from asterism.fleet.device.process_records import ProcessRecords
 from asterism.fleet.device.run_inputs import literal
-from asterism.fleet.policy.policy import DevicePolicy, Rules
+from asterism.fleet.policy.device_policy import DevicePolicy, Rules
 from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, lines, shell
 from tests.process_scenes import PATIENCE, alive, soon, soon_async
 

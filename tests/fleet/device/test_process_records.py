@@ -60,7 +60,7 @@ class Agent:
         from asterism.core.run.workflow import Workflow
         from asterism.fleet.device.executor import DeviceExecutor, RunWork
         from asterism.fleet.device.process_records import ProcessRecords
-        from asterism.fleet.policy.policy import DevicePolicy
+        from asterism.fleet.policy.device_policy import DevicePolicy
 
         async def main():
             made = DeviceExecutor(DevicePolicy.open(), grace=0.1, **{terms!r})

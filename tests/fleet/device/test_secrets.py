@@ -18,7 +18,7 @@ from asterism.base.secret_mask import Mask
 from asterism.base.task_inputs import MissingInput
 from asterism.cli.fleet_json import run_in
 from asterism.fleet.notifier import Notifier
-from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
+from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.policy.policy_file import parse
 from asterism.fleet.settings import Settings
 from tests.fleet.device.device_scenes import Reports, check, command, execute, executors, shell

@@ -19,7 +19,7 @@ from asterism.core.errors import AsterismError, NotJson
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.executor import LimitReached
 from asterism.fleet.policy import judged_requests
-from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids, Rules
+from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from tests.fleet.device.device_scenes import Reports, check, execute, executors
 from tests.process_scenes import soon_async
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.fleet.policy.policy import (
+from asterism.fleet.policy.device_policy import (
     DevicePolicy,
     HostRule,
     NamePatterns,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asterism.fleet.policy.policy import DevicePolicy, Rules
+from asterism.fleet.policy.device_policy import DevicePolicy, Rules
 from asterism.fleet.policy.policy_file import LARGEST, InvalidDevicePolicy, parse
 
 WHOLE = """\

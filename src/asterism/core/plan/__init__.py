@@ -10,8 +10,8 @@ How a task moves:
 1. ``Graph.begin`` puts the tasks without dependencies into the ready queue (ready_queue.py), one heap per lane. The
    rank of a task is the work on the longest path below it.
 2. The orchestrator pops the best task of a lane and calls ``Graph.start``.
-3. Its end goes through ``AssignmentLock.finish`` (lock.py): the same step records the end and, if an editor reviews
-   it, holds its dependents. ``Graph.settle`` ends the hold when the cycle is closed.
+3. Its end goes through ``AssignmentLock.finish`` (assignment_lock.py): the same step records the end and, if an editor
+   reviews it, holds its dependents. ``Graph.settle`` ends the hold when the cycle is closed.
 4. When no task can move, ``Graph.close`` cancels the rest, each with a reason, and sets the final state.
 
 Edits (edits.py) are data. ``apply`` (apply.py) carries out a batch completely or not at all. ``diff`` and ``merge``
@@ -25,7 +25,12 @@ Invariants: I1 two executions never share an epoch; I2 the labels are a topologi
 task that runs or has ended, unless it is provisional; I4 edges agree at both ends. ``invariants.check_invariants``
 checks them.
 
-To add an edit: a class in edits.py with its JSON, a handler in apply.py. To add a lock policy: POLICIES in lock.py and
-the property that says what it holds. To add a step that changes a plan: a method of ``Graph``, its recording in
-journal.py and its entry in the replay table.
+To add an edit: a class in edits.py with its JSON, a handler in apply.py. To add a step that changes a plan: a method of
+``Graph``, its recording in journal.py and its entry in the replay table. To add a lock policy:
+
+1. assignment_lock.py: its name in ``LockPolicy``, from which ``POLICIES``, the option ``--policy`` and the model of
+   plan files take it; and what it holds: ``holds_everything``, or a flag of the graph, such as ``speculative``.
+2. graph.py: which held tasks may start, in ``Graph.start`` and ``Graph.requeue``.
+3. The same decision in explain.py (``_reviews``), in invariants.py, and in ``Result.holds`` of orchestrator/result.py.
+4. docs/explanation/assignment-lock.md, and the JSON Schema of plan files (docs/reference/plan-file.schema.json).
 """

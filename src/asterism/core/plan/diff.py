@@ -1,4 +1,4 @@
-"""Differences between two plans as an edit batch, and their merge into a third plan that has moved on.
+"""Differences between two plans as an edit batch, and a three-way merge with a plan that has changed since.
 
 ``diff(base, new)`` returns the batch that turns ``base`` into ``new``. It ignores progress: the reports of devices
 count, whatever a copy contains. ``merge(live, base, new)`` leaves out the edits that progress has overtaken, and

@@ -1,6 +1,7 @@
-"""Edits of a plan as data: add, remove, update, cancel; and batches that are applied all or none.
+"""Edits of a plan as data: add, remove, update, cancel; and batches of edits.
 
-Each edit has a JSON form ``{"op": "add_task", …}``, so an editor may be a function, a person or a language model.
+A batch is applied completely or not at all (apply.py). Each edit has a JSON form ``{"op": "add_task", …}``, so an
+editor may be a function, a person or a language model.
 """
 
 from __future__ import annotations

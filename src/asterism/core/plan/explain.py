@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asterism.core.errors import error_text
+from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.graph import Graph
-from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import CANCELLED, PENDING, RUNNING
 from asterism.core.plan.task import Dependency

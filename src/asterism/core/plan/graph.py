@@ -1,4 +1,4 @@
-"""The graph of a plan: nodes, edges, counters, and every step of a task.
+"""The graph of a plan: nodes, edges, counters, and every status change of a task.
 
 Tasks start (``start``), end (``finish``), are retried (``retry``), released (``release``) or cancelled (``cancel``).
 Their ends are reviewed (``settle``). When no task can move, ``close`` cancels the rest. Each step visits only the nodes

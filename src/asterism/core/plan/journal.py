@@ -34,9 +34,9 @@ from typing import Any
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
 from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied, apply
+from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
-from asterism.core.plan.lock import AssignmentLock, EditCycle
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, clone
 from asterism.core.plan.status import RUNNING, ConstellationState, TaskStatus

@@ -1,4 +1,4 @@
-"""Circuit breakers: when a device stops taking work, and when a fleet stops taking work away.
+"""Circuit breakers: when a device stops taking runs, and when the monitor stops taking runs away.
 
 **A device.** A device without file descriptors, or with a full disk, fails every run at once and is free for the next:
 it would empty the queue of a whole fleet. Three kinds of ends are distinguished:

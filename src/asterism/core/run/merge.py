@@ -1,4 +1,4 @@
-"""Merge of two records of one run, from stores that were apart, into one; and why an owner lost.
+"""Merges two records of one run that two stores wrote while apart; says why an owner lost.
 
 Peers keep their own stores and exchange records from time to time. While they are apart, both may assign the same run.
 ``merge_records`` is commutative, associative and idempotent, so peers may exchange records in any order, as often as
@@ -43,8 +43,8 @@ each ended epoch.
 
 *Limits.* A stop request that is made on a copy while the owner takes a step in its own store can lose: its story entry
 stays, the mark does not, and the exchange of records must make the request again (peers/record_decisions.py). Steps of
-a lying peer count like any other's: peers/trust.py decides whom to believe, and validation.py whether a record can be
-one at all.
+a lying peer count like any other's: peers/trust.py decides whom to believe, and peer_record_validation.py whether a
+record can be one at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A session: one start of a device, with its capacity, profile and heartbeat, as the store knows it.
+"""A session: one life of a device process, with its capacity, profile and heartbeat, as the store knows it.
 
 Work is granted to a session, never to a device name, so a restarted device inherits nothing. A session is
 

@@ -1,4 +1,4 @@
-"""Transitions of a run: each function takes the record and returns the next one, or raises RunRefused.
+"""Transitions of a run: each function returns the next record or raises RunRefused; old epochs are fenced.
 
 Three parties act. A *coordinator* (any process that creates, monitors or hands on work) assigns, takes away and gives
 up. An *owner* claims, starts, completes, fails, declines and releases, and shows its grant. A *person* cancels, pauses

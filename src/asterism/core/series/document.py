@@ -1,4 +1,4 @@
-"""The JSON document of a series, read strictly: an unreadable state counts as taken.
+"""The JSON document of a series, read strictly: an unreadable one counts as taken, so no claim succeeds.
 
 There are two forms of a state. The form for issues is also for people: ``active_issue``, times in ISO 8601. The form
 for runs is what stores keep. Fields that are not set are left out: ``since``, ``claim``, ``by``, ``lease``,

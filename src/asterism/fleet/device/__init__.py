@@ -3,7 +3,8 @@
 ========================  ==============================================================================================
 ``agent``                 ``DeviceAgent``: joins, works until it is drained, leaves; wires the parts below
 ``membership``            the session of the device in the store: join, replace, drain, leave; the lock on its name
-``acceptance``            which runs the device accepts now (its own rules, rest, draining), and its measured profile
+``acceptance``            which runs the device accepts now: rest, draining, requirements, preferences of workflows
+``profile``               what the machine measures of itself: system, cores and load, memory, battery
 ``health``                the circuit breaker: a failing device takes no more work
 ``lease``                 until when the device is certain of its runs, and how often it must renew
 ``heartbeat``             renews the lease, reports progress, follows the store's reply, stops what outlives the lease

@@ -1,18 +1,13 @@
-"""What a device accepts now: its own rules, rest, draining, preferences; and its measured profile.
+"""What a device accepts now: whether it rests or is drained, what it refuses, and what it leaves to others.
 
-The profile is sent with each heartbeat: the machine, its load, its battery. Rules are expressions over it.
+Rules are expressions over the profile of the device (profile.py), as the last heartbeat measured it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import platform
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from asterism.base.expressions import holds
@@ -22,12 +17,8 @@ from asterism.core.run.session import RESTING, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.coordinator import Coordinator
 
-log = logging.getLogger("asterism.device")
-
 LOOK_INTERVAL = 5.0
 """How often a device looks for work without being woken, in seconds."""
-
-POWER = Path("/sys/class/power_supply")
 
 
 class Acceptance:
@@ -86,73 +77,3 @@ class Acceptance:
         if flow.orchestration and not self._coordinator.elected:
             return True
         return flow.prefers is not None and unmet_reason(flow.prefers, self._shown, holds) is not None
-
-
-# -- the profile -------------------------------------------------------------------------------------------------------
-
-
-def measure(power: Path = POWER) -> dict[str, Any]:
-    """Measure the profile: ``os``, ``arch``, ``python``; ``cores`` that this process may use, and ``cpu``, the share of
-    them in use in 0…1; ``memory`` in bytes; ``battery`` in 0…1, None if there is none or it is not known; ``plugged``,
-    whether it is connected to power."""
-    battery, plugged = _energy(power)
-    constants = _constants()
-    try:
-        cpu = min(1.0, os.getloadavg()[0] / constants["cores"])
-    except OSError:
-        cpu = 0.0
-    return {**constants, "cpu": round(cpu, 3), "battery": battery, "plugged": plugged}
-
-
-@lru_cache(maxsize=1)
-def _constants() -> dict[str, Any]:
-    """The part that does not change."""
-    return {
-        "os": platform.system().lower(),
-        "arch": platform.machine(),
-        "python": platform.python_version(),
-        "cores": _cores(),
-        "memory": _memory(),
-    }
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)) or 1
-    return os.cpu_count() or 1
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
-
-
-def _energy(power: Path) -> tuple[float | None, bool]:
-    """How full the batteries are, and whether the machine is plugged in. A machine without a battery of its own is
-    plugged in; the battery of a mouse does not count."""
-    charges, lines, draining = [], [], False
-    try:
-        supplies = sorted(power.iterdir())
-    except OSError:
-        supplies = []
-    for supply in supplies:
-        kind = _word(supply, "type")
-        if kind == "Battery" and _word(supply, "scope") != "Device":
-            charge = _word(supply, "capacity")
-            if charge.isdigit():
-                charges.append(min(int(charge), 100) / 100)
-                draining = draining or _word(supply, "status") == "Discharging"
-        elif kind in ("Mains", "USB", "Wireless"):
-            lines.append(_word(supply, "online") not in ("", "0"))
-    if not charges:
-        return None, True
-    return round(sum(charges) / len(charges), 3), any(lines) if lines else not draining
-
-
-def _word(supply: Path, name: str) -> str:
-    try:
-        return (supply / name).read_text(errors="replace").strip()
-    except OSError:
-        return ""

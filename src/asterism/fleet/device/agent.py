@@ -21,16 +21,17 @@ from asterism.core.errors import AsterismError
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
-from asterism.fleet.device.acceptance import Acceptance, measure
+from asterism.fleet.device.acceptance import Acceptance
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.executor import DeviceExecutor, Executor
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.heartbeat import Heartbeat
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.membership import DeviceHost, LocalHost, join, leave, mark_draining, store_identity
+from asterism.fleet.device.profile import measure
 from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")

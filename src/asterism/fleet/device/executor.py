@@ -54,8 +54,8 @@ from asterism.fleet.device.run_inputs import (
     stands_for_itself,
 )
 from asterism.fleet.ledger import blob_of
+from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.policy.judged_requests import request
-from asterism.fleet.policy.policy import DevicePolicy, PolicyForbids
 
 log = logging.getLogger("asterism.device")
 

@@ -19,7 +19,7 @@ from asterism.base import function_calls
 from asterism.base.processes import EXHAUSTED, own_part
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.run.run import Progress, Run
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 

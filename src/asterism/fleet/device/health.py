@@ -1,4 +1,4 @@
-"""Health of a device: while its work fails and that of others does not, it takes no more.
+"""Health of a device: it takes no more runs after repeated trouble, or while work fails here but not elsewhere.
 
 The circuit breaker itself is pure (core/run/circuit_breaker.py). This module feeds it with the ends of executions,
 compares them with the runs that other devices completed, probes the device before it takes work again, and leaves a
@@ -18,7 +18,7 @@ from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.policy.policy import PolicyForbids
+from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.store.protocol import Notice, Query
 from asterism.store.store_errors import StoreError
 

@@ -1,6 +1,7 @@
-"""Heartbeats of a device, and ``enforce_leases``, which stops work whose lease was not renewed.
+"""Heartbeats of a device (the store may refuse them), and ``enforce_leases``, which stops work without a lease.
 
-A heartbeat carries the profile of the device and what is new of its runs. The answer of the store names the runs that
+A heartbeat carries the profile of the device and what is new of its runs. The store refuses the
+heartbeats of a session that has ended or was replaced: then no more are sent. Otherwise its answer names the runs that
 the device holds and what people ask of them: the device stops what it does not hold any more, gives back what it does
 not know, and takes up what it was given without hearing of it. ``enforce_leases`` runs beside and stops, by the
 device's own clock, whatever the store may soon take away (lease.py).

@@ -1,4 +1,4 @@
-"""Records of the processes that a device starts, and ``kill_orphans``, which ends what a dead session left.
+"""Records of the processes that a device starts, and ``kill_orphans``, which kills those of a dead session.
 
 Every process that a device starts carries marks in its environment, and its process group is recorded in a file
 (``lives/SESSION/groups`` in the user's state directory) before the process becomes the user's program. Both name the

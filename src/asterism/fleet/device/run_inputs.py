@@ -22,7 +22,7 @@ from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput, ResolvedIn
 from asterism.core.errors import AsterismError, DeviceUnavailable, safe_repr
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 
 CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """Types whose values never hold a reference."""

@@ -25,7 +25,7 @@ from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step, UnknownRun, blob_of, is_small
-from asterism.fleet.policy.policy import PolicyForbids
+from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.fleet.waiters import Consumer
 from asterism.store.optimistic_update import IMMEDIATE_RETRIES
 from asterism.store.protocol import Notice, PutRun

@@ -15,7 +15,7 @@ from asterism.base.processes import EXHAUSTED
 from asterism.base.secret_mask import Mask
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError, DeviceTrouble
-from asterism.fleet.policy.policy import DevicePolicy
+from asterism.fleet.policy.device_policy import DevicePolicy
 
 LARGEST = 64 << 20
 """How large a response may be, in bytes."""

@@ -27,7 +27,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from asterism.base.text import describe_value
 from asterism.base.yaml_lines import Mistake, constant_or_text, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError
-from asterism.fleet.policy.policy import HostRule, Rules
+from asterism.fleet.policy.device_policy import HostRule, Rules
 
 LARGEST = 1 << 20
 """How large the file may be, in bytes."""

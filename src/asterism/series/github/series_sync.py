@@ -1,4 +1,4 @@
-"""The sync of one series: reconcile its state, assign its active issue under the lock, show the result.
+"""Sync of one series: reconcile its state with the issues, assign the active issue under the lock, show it.
 
 ``Reconciliation`` is the pure step that brings the state in line with the observed issues. See ``sync`` for the order
 of the steps and why it is safe.

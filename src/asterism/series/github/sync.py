@@ -1,4 +1,4 @@
-"""Sync of all series of a repository: observe the issues, update the states, assign, show the result.
+"""Sync of all series of a GitHub repository: one pass (``SyncService``), and passes on request (``SyncWorker``).
 
 A sync may run as often as wanted, in any number of processes at once. If nothing changed it makes two requests, which
 are usually answered from the cache, and writes nothing. The order of its steps makes it safe:

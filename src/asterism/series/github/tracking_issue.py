@@ -1,4 +1,4 @@
-"""The tracking issue of a series, a view of its state for people, and the record of it.
+"""The tracking issue of a series, which shows its state to people, and the record in a ref that names the issue.
 
 GitHub has no conditional update of an issue, so the body is never read as the state. It is written from the state, and
 manual edits are overwritten. The ref ``refs/asterism/tracking/NAME`` has the record, which names the issue, and is

@@ -1,4 +1,4 @@
-"""Reads of the PostgreSQL engine, and the heartbeat of a session."""
+"""Reads of the PostgreSQL engine, and the heartbeat of a session, which reads and writes in one statement."""
 
 from __future__ import annotations
 

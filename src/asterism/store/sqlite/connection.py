@@ -1,4 +1,4 @@
-"""Connections to the SQLite file: they check its log, and notice when the file was removed or replaced.
+"""Connections to the SQLite file: they check its WAL, and notice when the file was removed or replaced.
 
 SQLite itself would continue to write into a removed file, and the data would be lost. So the file is checked before and
 after every commit. If it comes back, the next call works again.

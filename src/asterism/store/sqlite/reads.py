@@ -1,4 +1,4 @@
-"""Reads of the SQLite engine: threads that read, and functions of a cursor that return records.
+"""Reads of the SQLite engine: the reader threads, and the queries that they execute.
 
 Each reader thread has its own connection, so that a slow read blocks neither event loop nor writer.
 """

@@ -1,4 +1,4 @@
-"""Write jobs: a commit, a heartbeat or a pruning as SQL statements, as group commit performs it.
+"""Write jobs of the SQLite engine: a commit, the heartbeat of a session, a pruning, each as SQL statements.
 
 A write is encoded where it is submitted, so that a value that cannot be stored is refused there. A job shares its
 transaction with others. It does everything or nothing, and in the latter case leaves the reason in ``error``. It lets

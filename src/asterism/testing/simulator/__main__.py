@@ -1,4 +1,4 @@
-"""The command line of the simulator: many worlds, or one with its log."""
+"""The command line of the simulator: checks the worlds of many seeds, or plays one seed and prints its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a simulated fleet: which ones happen, when, and for how long follows the seed."""
+"""Faults of a simulated fleet: the seed decides which ones happen, when, and for how long."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from asterism import (
     Task,
     edits,
 )
-from asterism.cli.live_view import Progress, frame, watched
+from asterism.cli.plan_live_view import Progress, frame, watched
 from asterism.cli.screen import Screen
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.testing.virtual_time import run as in_virtual_time

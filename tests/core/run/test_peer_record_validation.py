@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from asterism.core.history import Entry
 from asterism.core.run import transitions
 from asterism.core.run.merge import differing_fields, merge_keeping, merge_records, outranks, own_result, own_story
+from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import ASSIGNED, FAILED, REASSIGNING, Assignment, Progress, Run
-from asterism.core.run.validation import problems_in
 from asterism.core.run.workflow import Workflow
 from tests.core.run.merge_scenes import Peers, histories
 from tests.core.run.run_scenes import KITCHEN

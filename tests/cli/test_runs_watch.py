@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.cli.fleet_watch import fleet_frame, watch
 from asterism.cli.run_queries import CancelledCount, take_snapshot
+from asterism.cli.runs_watch import fleet_frame, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet

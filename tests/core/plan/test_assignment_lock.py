@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import RemoveTask, UpdateTask
-from asterism.core.plan.invariants import check_invariants
-from asterism.core.plan.lock import (
+from asterism.core.plan.assignment_lock import (
     AssignmentLock,
     CycleClaimed,
     CycleGone,
@@ -17,6 +14,9 @@ from asterism.core.plan.lock import (
     edit_on_all,
     edit_on_failure,
 )
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import RemoveTask, UpdateTask
+from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, FAILED, TaskStatus
 from asterism.core.plan.task import Task

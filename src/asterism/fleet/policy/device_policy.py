@@ -1,4 +1,4 @@
-"""The device policy: what a device agrees to execute, no matter who asks.
+"""The device policy: which commands, functions, hosts, directories and secrets a device allows.
 
 A device policy lists what is allowed; everything else is refused. A run, its workflow and its input cannot widen it: it
 judges what would be executed, after every ``{name}`` is filled in and every symbolic link is followed, and exactly what

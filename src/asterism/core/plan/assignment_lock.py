@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from asterism.core.errors import AsterismError
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, TERMINAL, TaskStatus
 
-POLICIES = ("global", "scoped", "speculative")
+LockPolicy = Literal["global", "scoped", "speculative"]
+POLICIES: tuple[LockPolicy, ...] = get_args(LockPolicy)
 
 EditOn = Callable[[Node, TaskStatus, Any, BaseException | None], bool]
 """(task, status, result, error) -> whether this end opens a cycle."""
