@@ -36,8 +36,14 @@ ALLOWED = {
 """True uses of a refused phrase, each with its reason."""
 
 
+_SUSPECT = re.compile(r"(?i)\bwho|\bis\s+(?:none|told)|\bof\s+which|\bwhat\s+is|body\s+knows")
+"""A word of every refused phrase: most texts have none, and need no closer look."""
+
+
 def riddles(text: str) -> list[str]:
     """The refused phrases in a text, each with some words around it."""
+    if not _SUSPECT.search(text):
+        return []
     text = " ".join(text.split())
     for allowed in ALLOWED:
         text = re.sub(rf"\b{allowed}\b", "…", text, flags=re.IGNORECASE)
