@@ -9,6 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from asterism.compat import event_bus
+from tests.left_behind import what_is_there_before
+
+__all__ = ["complaints", "what_is_there_before"]
 
 
 @pytest.fixture(autouse=True)
