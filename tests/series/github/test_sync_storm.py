@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from tests.series.github.github_world import World
 CHILD = Path(__file__).with_name("sync_process.py")
 
 
-def merge_now_and_then(server: GitHubServer) -> None:
-    """People merge what is assigned meanwhile: at every 200th request, until four are merged."""
+def merge_now_and_then(server: GitHubServer) -> Callable[[], None]:
+    """People merge what is assigned meanwhile: at every 200th request, until four are merged. Call the result to
+    stop them."""
     asked = [0]
     merged: list[int] = []
     answer = server._answered
@@ -38,6 +40,7 @@ def merge_now_and_then(server: GitHubServer) -> None:
         return answer(*args)
 
     server._answered = answered  # type: ignore[method-assign]
+    return lambda: merged.extend([0] * 4)
 
 
 def run_all(server: GitHubServer, processes: int, syncs: int) -> list[dict[str, Any]]:
@@ -66,7 +69,7 @@ def run_all(server: GitHubServer, processes: int, syncs: int) -> list[dict[str, 
     return ends
 
 
-def Reconciliation(world: World, series: str) -> tuple[list[int], list[int]]:
+def open_issues(world: World, series: str) -> tuple[list[int], list[int]]:
     """The open issues of the series: assigned, and not."""
     open_ones = [issue for issue in world.listed() if issue.state == "open" and issue.title.startswith(f"{series}-")]
     robot = world.people["robot"]
@@ -84,7 +87,7 @@ def test_many_syncs_at_once_never_assign_two_issues_of_a_series(processes, syncs
     faults = Faults(seed=7, lose=0.03, drop=0.02, broken=0.01, secondary=0.005)
     with GitHubServer(world, faults) as server:
         server.limit.remaining = 1_000_000
-        merge_now_and_then(server)
+        stop_merging = merge_now_and_then(server)
         ends = run_all(server, processes, syncs)
         assert len(ends) == processes * syncs
         faulty = {key: server.counted[key] for key in ("all", "lost", "dropped", "secondary")}
@@ -100,10 +103,11 @@ def test_many_syncs_at_once_never_assign_two_issues_of_a_series(processes, syncs
 
         # one further cycle, without faults
         server.faults = Faults()
+        stop_merging()
         report = asyncio.run(synced(server))
         assert [one.status for one in report.series] == ["in step", "in step"]
         for series in (SERIES, "OPS-7"):
-            holding, waiting = server.call(lambda world, series=series: Reconciliation(world, series))
+            holding, waiting = server.call(lambda world, series=series: open_issues(world, series))
             document = state(server, series)
             assert holding == ([document["active_issue"]] if document["active_issue"] else [])
             assert sorted(document["queue"]) == waiting
