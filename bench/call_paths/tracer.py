@@ -69,6 +69,8 @@ class Tracer:
 
     def __init__(self, package: Path) -> None:
         self._package = f"{package.resolve()}/"
+        for file in package.resolve().rglob("*.py"):
+            _property_lines(str(file))  # now: CPython 3.11 cannot parse in two threads that are traced
         self._known: dict[CodeType, Function | None] = {}
         self._of_thread = threading.local()
         self._number = 0
