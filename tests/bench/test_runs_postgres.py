@@ -54,6 +54,7 @@ def test_a_fleet_is_filled_and_what_befalls_it_is_measured(running: Server) -> N
     assert all(what(cost) > 0 for what in scale.WHAT.values())
 
 
+@pytest.mark.long
 def test_the_beginning_of_work_in_another_process_is_timed(running: Server) -> None:
     with database(running) as url:
         found = latency.on_postgres(url, samples=4)

@@ -10,7 +10,12 @@ from bench.series import calls, contending, page
 from tests.series.series_processes import Ended
 
 
-@pytest.mark.parametrize("name", contending.PLACES)
+SHORT = ("SQLite", "git, `file://`")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in contending.PLACES]
+)
 def test_every_register_is_measured(name: str) -> None:
     memory, found = contending.measure(contenders=3, alone=2, names=[name])
     assert (memory.name, found.name) == ("memory", name)

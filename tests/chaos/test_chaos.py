@@ -10,7 +10,8 @@ import pytest
 from tests.chaos.fire import STRIKES, Fire, problems
 from tests.chaos.plan import PlanFire
 
-pytestmark = pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
+either = pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
+only_long = pytest.mark.parametrize("short", [pytest.param(False, marks=pytest.mark.long)])
 
 
 def burns_well(store: str, folder: Path, short: bool) -> None:
@@ -21,10 +22,12 @@ def burns_well(store: str, folder: Path, short: bool) -> None:
     assert fire.killed + fire.stopped >= STRIKES
 
 
+@only_long
 def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path, short: bool) -> None:
     burns_well(f"sqlite:///{tmp_path}/fleet.db", tmp_path, short)
 
 
+@either
 def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, postgres_url: str, short: bool) -> None:
     burns_well(postgres_url, tmp_path, short)
 
@@ -36,11 +39,13 @@ def outlives_everybody(fire: PlanFire) -> None:
     assert {name.partition("-")[0] for name in fire.killed} == {"boss", "device"}
 
 
+@either
 def test_a_plan_of_commands_outlives_every_process(tmp_path: Path, short: bool) -> None:
     tasks, kills = (40, 4) if short else (500, 30)
     outlives_everybody(PlanFire(f"sqlite:///{tmp_path}/fleet.db", tmp_path, tasks=tasks, kills=kills))
 
 
+@only_long
 def test_a_plan_on_postgresql_outlives_every_process(tmp_path: Path, postgres_url: str, short: bool) -> None:
     tasks, kills = (30, 3) if short else (80, 8)
     outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=tasks, kills=kills))

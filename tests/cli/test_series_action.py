@@ -296,6 +296,7 @@ def install(folder: Path, around: dict[str, str], pins: str) -> tuple[int, dict[
     return done.returncode, written, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_asterism_is_installed_outside_the_workspace_and_nothing_of_that_runs(tmp_path, hostile):
     code, written, said = install(tmp_path, hostile, f"demo==1.0 --hash=sha256:{wheel(tmp_path)}\n")
     assert code == 0, said

@@ -106,6 +106,7 @@ def test_copies_that_every_store_offers_are_noticed(monkeypatch: pytest.MonkeyPa
     is_noticed(monkeypatch, words, splits=(frozenset(),) * 3, runs=14)  # enough that some wait
 
 
+@pytest.mark.long
 def test_while_no_link_is_cut_nothing_is_contested_however_much_waits() -> None:
     for seed in range(5):
         assert simulate(seed, world=peer_world.PeerWorld, splits=(frozenset(),) * 3, runs=14).checker.lost == 0

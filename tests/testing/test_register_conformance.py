@@ -76,6 +76,7 @@ class TestGitInAFile(OnGit):
         self.urls = (bare_repository(tmp_path / f"{number}.git") for number in itertools.count())
 
 
+@pytest.mark.long  # the short tests of git over HTTP: tests/series/test_git_https.py and test_concurrent_claims.py
 class TestGitOverHttp(OnGit):
     @pytest.fixture(autouse=True)
     def _on_a_server(self, tmp_path: Path) -> Iterator[None]:

@@ -224,7 +224,7 @@ PAUSED = "a pause was forgotten|refused, and legal"
         (believe_everybody, STRANGER),
         (believe_any_epoch, STRANGER),
         pytest.param(believe_any_session, STRANGER, marks=pytest.mark.long),  # as long as all the others
-        (believe_a_grant_for_another_run, STRANGER),
+        pytest.param(believe_a_grant_for_another_run, STRANGER, marks=pytest.mark.long),
         (keep_the_epoch, "an epoch counts grants"),
         (leave_the_owner_in_place, "ended and is not told|owned without an owner"),
         (give_away_what_is_paused, GIVEN),
@@ -245,7 +245,7 @@ PAUSED = "a pause was forgotten|refused, and legal"
         (forget_the_progress, "progress was lost"),
         (forget_the_assignment, "ended and is not told"),
         (forget_the_wish_to_pause, PAUSED),
-        (forget_the_wish_to_cancel, f"a cancelled run goes on|{PAUSED}"),
+        pytest.param(forget_the_wish_to_cancel, f"a cancelled run goes on|{PAUSED}", marks=pytest.mark.long),
         (forget_the_lease, "due_at belongs to a lease"),
         (keep_the_lease_of_work_under_way, "due_at belongs to a lease"),
         (wait_while_it_backs_off, "the wait begins when the backoff ends|only what nobody owns waits"),
