@@ -9,7 +9,6 @@ from bench import __main__ as command
 from bench.series import calls, contending, page
 from tests.series.series_processes import Ended
 
-
 SHORT = ("SQLite", "git, `file://`")
 
 
