@@ -238,7 +238,7 @@ LOOKS = (
 )
 
 
-FEW, MANY = 40, 200
+FEW, MANY = 22, 200
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,8 @@ for kind, seeds in ((FleetWorld, {few} * 4), (PlanWorld, {few} * 2), (PeerWorld,
 """
 
 
-@pytest.mark.parametrize("few", [1, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("few", [4])
 def test_a_seed_is_the_same_world_in_every_process(few: int) -> None:
     processes = [
         subprocess.Popen(
