@@ -122,11 +122,11 @@ async def test_a_device_that_would_do_nothing_but_beat_is_refused(stage: Stage) 
         await stage.device("laptop", heartbeat=0.05, timeout=90.0)
 
 
-async def test_a_device_tries_to_join_once_a_second_while_the_store_is_unavailable(stage: Stage) -> None:
+async def test_a_device_tries_to_join_about_once_a_second_while_the_store_is_unavailable(stage: Stage) -> None:
     kitchen = Device(stage, "kitchen")
     stage.devices.append(kitchen)
     kitchen.line.down = True
     await asyncio.sleep(30.0)
-    assert 30 <= kitchen.line.asked["register"] <= 32
+    assert 20 <= kitchen.line.asked["register"] <= 60  # pauses of 0.5 to 1.5 s, so that devices do not ask together
     kitchen.line.down = False
-    await asyncio.wait_for(kitchen.agent.joined.wait(), 1.5)
+    await asyncio.wait_for(kitchen.agent.joined.wait(), 2.0)

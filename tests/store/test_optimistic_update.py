@@ -141,6 +141,22 @@ def test_the_pauses_of_one_chance_are_repeatable() -> None:
 
 
 @pytest.mark.virtual_time
+async def test_writers_without_a_chance_of_their_own_do_not_pause_in_step() -> None:
+    async def ended() -> float:
+        began, left = now(), iter(range(10))
+
+        async def attempt() -> None:
+            if next(left, None) is not None:
+                raise Conflict("register a")
+
+        await retry_on_conflict(attempt)
+        return now() - began
+
+    first = await ended()
+    assert await ended() != first
+
+
+@pytest.mark.virtual_time
 async def test_an_outage_is_raised_at_once_without_patience() -> None:
     store = SlowStore(outages=1)
     with pytest.raises(StoreUnavailable):

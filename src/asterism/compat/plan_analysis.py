@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from asterism.compat.vocabulary import TaskStatus
-from asterism.core.plan.topological_order import Parallelism, parallelism
+from asterism.core.plan.parallelism import Parallelism, parallelism
 
 if TYPE_CHECKING:
     from asterism.compat.documented_plan import DocumentedPlan

@@ -9,8 +9,8 @@ from typing import Any
 from asterism.core.history import Entry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
+from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
-from asterism.core.plan.topological_order import Parallelism, parallelism
 
 
 @dataclass(frozen=True, slots=True)

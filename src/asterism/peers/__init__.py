@@ -18,8 +18,8 @@ How the modules work together:
 - When something went wrong: ``takeover`` decides about the runs of a silent or removed peer, ``forgotten_runs`` closes
   copies that their authority no longer knows, ``rollback_detection`` notices a store file that was restored from an
   older copy, and ``peer_notices`` tells people, with limits.
-- ``fleet_extension`` plugs the room into the ports of a fleet (fleet/extensions.py); the package door registers it. No
-  module of another capability imports this package.
+- ``fleet_extension`` connects this package to the ports of a fleet (fleet/extensions.py);
+  ``asterism/__init__`` registers it. No module of another capability imports this package.
 
 Terms: the *feed* of a store is its numbered list of changes; a *cursor* is a position in the feed of a peer. The
 *authority* of a run is the store that decides about it; others keep a *copy* that is left to it.

@@ -364,6 +364,3 @@ def _server(app: Starlette, identity: TlsIdentity, limits: Limits) -> LimitedSer
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_cert_chain(identity.path)
     return LimitedServer(app, limits, log, context, date_header=False, timeout_graceful_shutdown=SHUTDOWN_GRACE)
-
-
-log = logging.getLogger("asterism.peers")

@@ -33,6 +33,7 @@ MIN_PAUSE = 0.2
 
 MAX_BACKOFF = 60.0
 """The most seconds between two calls of an unreachable peer."""
+
 FINAL_SYNC_TIMEOUT = 5.0
 """The time limit of the last sync of a device that leaves, in seconds."""
 
@@ -128,9 +129,6 @@ class SyncLoop:
             for task in (change, timer):
                 task.cancel()
             await asyncio.gather(change, timer, return_exceptions=True)
-
-
-log = logging.getLogger("asterism.peers")
 
 
 # -- beside a device ---------------------------------------------------------------------------------------------------

@@ -77,8 +77,7 @@ async def retry_on_conflict(
         is then unknown, so ``attempt`` has to recognise its own earlier writes. 0 raises StoreUnavailable at once.
     :param outage_pause: the first and the longest pause while the store is unavailable, in seconds.
     :param clock: measures ``patience`` and sleeps; by default the event loop's clock, so that virtual time works.
-    :param chance: spreads the pauses, so that writers do not collide again at the same moment; None to take them as
-        they are.
+    :param chance: spreads the pauses, so that writers do not collide again at the same moment.
     """
     clock = clock or _LOOP_CLOCK
     until = clock.time() + patience if patience else None
@@ -98,7 +97,9 @@ async def retry_on_conflict(
                 raise
             outages += 1
             pause = _doubled(outage_pause, outages)
-        await clock.sleep(pause if chance is None else pause * chance.uniform(0.5, 1.5))
+        # seeded by the loop's clock, so that a simulation with one seed is repeatable
+        chance = chance or random.Random(asyncio.get_running_loop().time())
+        await clock.sleep(pause * chance.uniform(0.5, 1.5))
 
 
 async def update_register(store: Store, key: str, change: Callable[[Any], Any]) -> Any:

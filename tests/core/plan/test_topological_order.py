@@ -12,8 +12,8 @@ from asterism.core.errors import CycleFound
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
-from asterism.core.plan.topological_order import Parallelism, durations, parallelism, parents_first
-from tests.core.plan.tiny_plans import begin, chain, end, start
+from asterism.core.plan.topological_order import parents_first
+from tests.core.plan.tiny_plans import chain
 
 NODES = 9
 edges = st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1)).filter(lambda edge: edge[0] != edge[1])
@@ -155,53 +155,3 @@ def test_a_task_comes_after_all_of_its_parents() -> None:
     plan.connect("a", "end")
     plan.connect("b", "end")
     assert [node.id for node in parents_first(plan.nodes.values())] == ["a", "b", "end"]
-
-
-# -- parallelism -------------------------------------------------------------------------------------------------------
-
-
-def diamond() -> Constellation:
-    plan = Constellation()
-    plan.add(Task("a", estimate=1))
-    plan.add(Task("b", estimate=5), after="a")
-    plan.add(Task("c", estimate=2), after="a")
-    plan.add(Task("d", estimate=1), after=["b", "c"])
-    return plan
-
-
-def test_the_longest_chain_the_whole_work_and_the_width() -> None:
-    found = parallelism(diamond().nodes)
-    assert found == Parallelism(critical_path=7.0, path=("a", "b", "d"), work=9.0, width=2)
-    assert found.ratio == 9 / 7
-
-
-def test_durations_may_be_given() -> None:
-    found = parallelism(diamond().nodes, {"a": 1.0, "b": 1.0, "c": 9.0, "d": 1.0})
-    assert (found.critical_path, found.path) == (11.0, ("a", "c", "d"))
-
-
-def test_an_empty_plan_has_no_work() -> None:
-    found = parallelism(Constellation().nodes)
-    assert found == Parallelism(0.0, (), 0, 0)
-    assert found.ratio == 0.0
-    assert found.lower_bound(4) == 0.0
-
-
-def test_no_schedule_is_shorter_than_the_chain_or_than_the_work_shared_out() -> None:
-    found = Parallelism(critical_path=7.0, path=(), work=30.0, width=1)
-    assert found.lower_bound(2) == 15.0
-    assert found.lower_bound(100) == 7.0
-    assert found.lower_bound(None) == 7.0
-
-
-def test_a_duration_is_measured_where_a_task_ran_estimated_where_it_has_not_and_zero_where_it_never_will() -> None:
-    plan = chain("ran", "next")
-    plan.add(Task("estimated", estimate=4))
-    plan.add(Task("running"))
-    plan.add(Task("never", estimate=9))
-    begin(plan)
-    start(plan, "ran", now=1.0)
-    end(plan, "ran", now=3.5)
-    start(plan, "running")
-    plan.cancel(plan.node("never"), 4.0, "not needed")
-    assert durations(plan.nodes) == {"ran": 2.5, "next": 1.0, "estimated": 4, "running": 1.0, "never": 0.0}

@@ -74,9 +74,8 @@ async def join(store: Store, clock: Clock, session: Session, host: DeviceHost, *
         try:
             await store.commit(writes)
         except Conflict as conflict:
-            entered = entered or conflict.concerns(
-                "session", session.id
-            )  # our own earlier commit, whose answer was lost
+            # our own earlier commit, whose answer was lost
+            entered = entered or conflict.concerns("session", session.id)
             raise
         return session
 

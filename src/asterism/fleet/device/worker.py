@@ -434,7 +434,8 @@ class Worker:
 
 
 def remember(members: OrderedDict[Any, None], member: Hashable, *, most: int = GRANTS_REMEMBERED) -> None:
-    """Add a member, and forget the oldest if there are too many."""
+    """Add a member as the newest, and forget the oldest if there are too many."""
+    members.pop(member, None)
     members[member] = None
     if len(members) > most:
         members.popitem(last=False)
