@@ -501,3 +501,16 @@ def test_the_story_is_told_of_the_whole_plan_or_of_one_task() -> None:
 def test_a_reason_is_the_error_in_words() -> None:
     assert error_text(None) == ""
     assert error_text(ValueError("no")) == "ValueError: no"
+
+
+def test_a_note_is_an_entry_of_the_story_and_changes_nothing_else() -> None:
+    plan = Constellation()
+    plan.add(Task("a"))
+    before, version = plan.node("a").status, plan.version
+    plan.note(3.0, "abandoned", "a", "it did not stop when asked")
+    plan.note(2.0, "late result refused", "a")
+    assert [(entry.at, entry.what, entry.why) for entry in plan.story("a")] == [
+        (3.0, "abandoned", "it did not stop when asked"),
+        (3.0, "late result refused", ""),
+    ]
+    assert (plan.node("a").status, plan.version) == (before, version)

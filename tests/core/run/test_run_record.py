@@ -18,6 +18,7 @@ from asterism.core.run.run import (
     Progress,
     Run,
     RunStatus,
+    queue_order,
     state_diagram,
 )
 from tests.core.run.run_scenes import (
@@ -166,3 +167,12 @@ def test_what_a_person_asked_of_a_run_is_its_reported_status() -> None:
     assert transitions.pause(work, 9.0, "ann").reported_status == "pausing"
     assert transitions.cancel(work, 9.0, "ann").reported_status == "cancelling"
     assert transitions.cancel(new(), 2.0, "ann").reported_status == "cancelled"
+
+
+def test_the_most_urgent_run_comes_first_and_then_the_oldest() -> None:
+    late, early, urgent = (
+        BLANK.changed(id="late", created_at=9.0),
+        BLANK.changed(id="early", created_at=1.0),
+        BLANK.changed(id="urgent", created_at=5.0, priority=3),
+    )
+    assert sorted([late, early, urgent], key=queue_order) == [urgent, early, late]
