@@ -116,7 +116,7 @@ class Watchdog:
         self.limit = limit
         self.stalls: list[Stall] = []
         self._now: dict[int, asyncio.Handle] = {}  # by thread: what its loop is doing
-        self._samples: dict[int, tuple[asyncio.Handle, Counter[str]]] = {}
+        self._samples: dict[int, tuple[int, Counter[str]]] = {}
         self._collecting: dict[int, tuple[float, float]] = {}  # by thread: when the collector began; in all so far
         self._over = threading.Event()
         self._best = min(_pace() for _ in range(20))
@@ -156,7 +156,7 @@ class Watchdog:
 
     def _judge(self, handle: asyncio.Handle, name: str, spent: float, thread: int) -> None:
         sample = self._samples.get(thread)
-        where = _where(sample[1]) if sample is not None and sample[0] is handle else ""
+        where = _where(sample[1]) if sample is not None and sample[0] == id(handle) else ""
         if spent > self.limit:
             pace = min(_pace() for _ in range(3))
             self._best = min(self._best, pace)
@@ -174,24 +174,30 @@ class Watchdog:
 
     def _sample(self) -> None:
         """Count where each long step is seen, again and again."""
-        seen: dict[int, asyncio.Handle] = {}
+        seen: dict[int, int] = {}
         while not self._over.wait(SAMPLE_EVERY):
-            now = dict(self._now)
-            for thread, handle in now.items():
-                frame = sys._current_frames().get(thread)
-                if seen.get(thread) is not handle or frame is None:
-                    continue
-                known, places = self._samples.get(thread, (None, Counter()))
-                if known is not handle:
-                    places = Counter()
-                    self._samples[thread] = (handle, places)
-                try:
-                    stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
-                except AttributeError:  # CPython 3.11: a frame that returns meanwhile may have a broken f_back
-                    continue
-                within = itertools.takewhile(lambda one: one.filename != __file__, stack)
-                places.update(dict.fromkeys(map(_place, within), 1))
-            seen = now
+            seen = self._look(seen)
+
+    def _look(self, seen: dict[int, int]) -> dict[int, int]:
+        """One look: count the places of steps that were there at the last look, too. Returns the steps that run, by
+        thread, as ids: a handle that is kept would keep its task and functions alive."""
+        running: dict[int, int] = {}
+        for thread, handle in dict(self._now).items():
+            step = running[thread] = id(handle)
+            frame = sys._current_frames().get(thread)
+            if seen.get(thread) != step or frame is None:
+                continue
+            known, places = self._samples.get(thread, (None, Counter()))
+            if known != step:
+                places = Counter()
+                self._samples[thread] = (step, places)
+            try:
+                stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
+            except AttributeError:  # CPython 3.11: a frame that returns meanwhile may have a broken f_back
+                continue
+            within = itertools.takewhile(lambda one: one.filename != __file__, stack)
+            places.update(dict.fromkeys(map(_place, within), 1))
+        return running
 
 
 def _place(frame: traceback.FrameSummary) -> str:
