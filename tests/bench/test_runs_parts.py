@@ -17,7 +17,7 @@ TINY = sqlite.Sizes(commits=30, groups=2, alone=5, in_flight=40, rounds=1)
 
 def test_a_run_in_one_process_costs_two_writes() -> None:
     found = sqlite.measure(TINY)
-    assert 2.0 <= found.writes < 2.1  # a heartbeat of the device may fall into the measurement
+    assert 2.0 <= found.writes <= 2.02  # of 200 runs; a background write may fall into the measurement
     assert min(found.raw_commits, found.raw_rows, found.raw_records, found.alone, found.in_flight) > 0
 
 
