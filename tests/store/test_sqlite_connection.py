@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asterism.store.protocol import PutRun
 from asterism.store.sqlite import SqliteStore
+from asterism.store.sqlite.connection import FileConnection
 from asterism.store.store_errors import StoreMissing, StoreUnavailable
 from tests.store.sqlite_fixtures import completed, filled, ids, in_the_writer, opened, run
 
@@ -29,6 +32,23 @@ async def test_a_store_needs_a_folder_and_is_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreMissing, match="there is no store"):
         await SqliteStore.open(tmp_path / "fleet.db", create=False)
     assert not os.listdir(tmp_path)
+
+
+async def test_opening_waits_for_locks_in_every_statement(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that opens the file may hold any lock for a moment, and only the commits wait by themselves."""
+    waits: dict[str, int] = {}
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            (waits[sql],) = super().execute("PRAGMA busy_timeout").fetchone()
+            return super().execute(sql, *arguments)
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Watched))
+    connection = FileConnection(file, busy_timeout=5.0)
+    connection.first_open(create=True)
+    connection.close()
+    assert {"BEGIN EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA data_version"} <= waits.keys()
+    assert set(waits.values()) == {5000}
 
 
 async def test_a_moved_file_is_unavailable_until_it_is_back(file: Path) -> None:

@@ -216,10 +216,11 @@ class FileConnection:
             schema.migrate(connection, self.path, self.busy_timeout)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
-            connection.execute("PRAGMA busy_timeout = 0")
         else:
             connection.execute("PRAGMA query_only = 1")
-        connection.execute("PRAGMA data_version").fetchone()  # any read opens the log
+        connection.execute("PRAGMA data_version").fetchone()  # any read opens the log; another process may recover it
+        if self._leader is None:
+            connection.execute("PRAGMA busy_timeout = 0")
 
     # -- leaving a replaced file ---------------------------------------------------------------------------------------
 

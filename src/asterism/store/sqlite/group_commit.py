@@ -155,7 +155,7 @@ class Writer:
     def _work(self, opened: asyncio.Future[None], create: bool) -> None:
         try:
             self._connection.first_open(create)
-            self._check_other_commits(self._connection.ready())
+            self._wait_for_lock(self._check_other_commits, self._connection.ready())
         except Exception as error:
             self._closed = True
             self._connection.close()
