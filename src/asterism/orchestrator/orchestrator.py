@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from asterism.base import expressions as cel
 from asterism.base.expressions import Conditions
+from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
@@ -24,6 +25,7 @@ from asterism.orchestrator.edit_cycles import Answer, Editor
 from asterism.orchestrator.events import Event, EventBus
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
+from asterism.orchestrator.plan_logs import TaskLog
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler
@@ -65,6 +67,12 @@ class PlanCommands:
         CycleClaimed."""
         return self.scheduler.find(plan_id).cycles.claim(cycle_id, who, lease)
 
+    def logs(self, task_id: str, plan_id: str | None = None) -> list[TaskLog]:
+        """What each attempt at a task has printed so far, if this process executes it. Raises UnknownTask."""
+        execution = self.scheduler.find(plan_id)
+        execution.plan.node(task_id)
+        return execution.logs.of(task_id)
+
     def events_of(self, cycle_id: int, plan_id: str | None = None) -> list[Event]:
         """The events that an editor receives about a cycle."""
         execution = self.scheduler.find(plan_id)
@@ -93,6 +101,7 @@ class Orchestrator(PlanCommands):
     ``max_losses``         how many losses of a device one task survives
     ``grace``              seconds that a task has to stop when asked
     ``seed``               of the random part of delays between attempts
+    ``log_limit``          how many bytes of the output of each attempt are kept; 0 for none
     """
 
     def __init__(
@@ -115,6 +124,7 @@ class Orchestrator(PlanCommands):
         max_losses: int = 3,
         grace: float = 5.0,
         seed: int | None = None,
+        log_limit: int = DEFAULT_LIMIT,
     ) -> None:
         self.options = Options(
             editor=editor,
@@ -132,6 +142,7 @@ class Orchestrator(PlanCommands):
             max_losses=max_losses,
             grace=grace,
             seed=seed,
+            log_limit=log_limit,
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
         self._random = random.Random(seed)

@@ -11,6 +11,7 @@ from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
+from asterism.orchestrator.plan_logs import PlanLogs, TaskLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,17 @@ class Summary:
 class Result:
     """``result.state``, ``result["build"].value``, ``result.summary``; iterate over it for the tasks."""
 
-    def __init__(self, plan: Constellation, cycles: list[EditCycle], slots: int | None, policy: str) -> None:
+    def __init__(
+        self,
+        plan: Constellation,
+        cycles: list[EditCycle],
+        slots: int | None,
+        policy: str,
+        logs: PlanLogs | None = None,
+    ) -> None:
         self.plan = plan
         self.cycles = tuple(cycles)
-        self._slots, self._policy = slots, policy
+        self._slots, self._policy, self._logs = slots, policy, logs
 
     @property
     def state(self) -> ConstellationState:
@@ -58,6 +66,12 @@ class Result:
     def values(self) -> dict[str, Any]:
         """The results of the completed tasks, by id."""
         return {task.id: task.value for task in self if task.status == "completed"}
+
+    def logs(self, task_id: str) -> list[TaskLog]:
+        """What each attempt at a task printed, if it ran in this process: ``result.logs("build")[-1].text``. Secrets
+        are masked. For a plan in a store, see ``asterism.durable.plan_logs``. Raises UnknownTask."""
+        self.plan.node(task_id)
+        return [] if self._logs is None else self._logs.of(task_id)
 
     def story(self, task_id: str | None = None) -> list[Entry]:
         return self.plan.story(task_id)
