@@ -308,10 +308,11 @@ def test_asterism_is_installed_outside_the_workspace_and_nothing_of_that_runs(tm
     assert (done.stdout, Path(hostile["MARK"]).exists()) == ("demo []\n", False), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pins",
     [
-        pytest.param("demo==1.0\n", id="no hash", marks=pytest.mark.long),
+        pytest.param("demo==1.0\n", id="no hash"),
         pytest.param(f"demo==1.0 --hash=sha256:{'0' * 64}\n", id="another"),
     ],
 )

@@ -32,13 +32,14 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
-@pytest.mark.hunt(few=300, many=5000)
+@pytest.mark.hunt(few=150, many=5000)
 def test_no_interleaving_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         problems = race(seed)
         assert not problems, f"python -m tests.races --seed {seed}: {problems}"
 
 
+@pytest.mark.long
 def test_the_wild_hunt_notices_when_a_task_starts_before_its_last_execution_has_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

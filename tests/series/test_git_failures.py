@@ -185,7 +185,7 @@ async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_tha
             await register.swap(NAME, token, "three", "m")
 
 
-@pytest.mark.parametrize("tries", [1, 3, 5])
+@pytest.mark.parametrize("tries", [1, pytest.param(3, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)])
 async def test_a_lock_that_was_left_behind_is_not_called_contention_however_few_tries_there_are(
     remote: Path, tries: int
 ) -> None:
