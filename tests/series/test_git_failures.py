@@ -167,6 +167,7 @@ async def test_a_ref_that_can_never_be_written_is_told_in_gits_words(remote: Pat
             await claim(register, NAME, Claim(1), retry=EAGER)
 
 
+@pytest.mark.long
 async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes_is_not(remote: Path) -> None:
     async with using(f"file://{remote}") as register:
         token = await register.swap(NAME, None, "one", "m")
