@@ -118,7 +118,7 @@ def hunt_with_wall_clocks(seeds: range) -> None:
         simulate(seed, world=fleet_world.WallClockWorld)
 
 
-@pytest.mark.hunt(few=10, many=ABLATED)
+@pytest.mark.hunt(few=10, many=150)
 def test_no_jump_of_a_wall_clock_shows_in_the_records(seeds: range) -> None:
     hunt_with_wall_clocks(seeds)
 
