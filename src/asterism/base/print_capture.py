@@ -88,19 +88,20 @@ def stop_capture() -> None:
 
 
 class _RecorderHandler(logging.Handler):
-    def __init__(self, source: LogSource) -> None:
+    def __init__(self, source: LogSource | None) -> None:
         super().__init__()
         self._source = source
         self.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            record_text(self._source, LOGGER, f"{self.format(record)}\n")
+            if self._source is not None:
+                record_text(self._source, LOGGER, f"{self.format(record)}\n")
         except Exception:
             self.handleError(record)
 
 
-def attempt_logger(name: str, source: LogSource) -> logging.Logger:
+def attempt_logger(name: str, source: LogSource | None) -> logging.Logger:
     """The logger of one attempt, usable in any thread. It writes to the log of the attempt and nowhere else; its level
     is INFO."""
     logger = logging.Logger(f"asterism.task.{name}", logging.INFO)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 STDOUT = "stdout"
@@ -228,6 +229,23 @@ class LogReader:
 def lines_of(chunks: Iterable[LogChunk]) -> list[LogLine]:
     """All lines of chunks, with gaps."""
     return list(LogReader().read(chunks))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLog:
+    """What one attempt printed. ``attempt`` counts from 1."""
+
+    attempt: int
+    chunks: tuple[LogChunk, ...]
+
+    @property
+    def lines(self) -> list[LogLine]:
+        """The lines with time and stream. A line with the stream ``gap`` stands for lines that were left out."""
+        return lines_of(self.chunks)
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line.text}\n" for line in self.lines)
 
 
 def gap_text(lines: int) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
@@ -87,6 +87,7 @@ class Ledger:
         tries: int | None = None,
         tried: Run | None = None,
         put: Callable[[Run, Run], Awaitable[Write]] | None = None,
+        also: Sequence[Write] = (),
     ) -> Run:
         """Apply a step to a run and return the run as it is then.
 
@@ -95,6 +96,7 @@ class Ledger:
         :param tries: raise Conflict after so many conflicts; None to try until one succeeds.
         :param tried: the result of the same step elsewhere, if nothing is known about whether it was written.
         :param put: makes the write from the run after the step and before it; by default a PutRun.
+        :param also: writes of the same commit.
 
         Raises what ``step`` raises, and StoreUnavailable."""
         run_id, known = (run.id, run) if isinstance(run, Run) else (run, None)
@@ -111,6 +113,7 @@ class Ledger:
             if after is before:
                 return before
             writes: list[Write] = [PutRun(after, before.revision) if put is None else await put(after, before)]
+            writes += also
             async with self._series_turn(after.series) if after.series is not None and after.ended else _NO_TURN:
                 if after.series is not None or after.error is not None:
                     writes += await self.consequences(after)

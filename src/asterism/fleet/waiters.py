@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from asterism.base.clock import Clock
 from asterism.core.run.run import Run
-from asterism.store.protocol import ENDED, PutRun, Store
+from asterism.store.protocol import ENDED, Store
 from asterism.store.store_errors import StoreUnavailable
 
 LOOK_INTERVAL = 1.0
@@ -25,8 +25,9 @@ LOCAL_LOOK_INTERVAL = 10.0
 PAUSE = 0.05
 """How long to pause between two looks, so that a busy store is not asked all the time, in seconds."""
 
-Consumer = Callable[[PutRun], Awaitable[bool]]
-"""Writes the end of a run together with what follows from it. Returns False if nothing of that was written."""
+Consumer = Callable[..., Awaitable[bool]]
+"""Writes the end of a run (a PutRun, and other writes) together with what follows from it. Returns False if nothing of
+that was written."""
 
 
 class RunWaiters:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from asterism.base import expressions as cel
 from asterism.base.expressions import Conditions
-from asterism.core.attempt_log import DEFAULT_LIMIT
+from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
@@ -25,7 +25,6 @@ from asterism.orchestrator.edit_cycles import Answer, Editor
 from asterism.orchestrator.events import Event, EventBus
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
-from asterism.orchestrator.plan_logs import TaskLog
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler

@@ -7,31 +7,13 @@ attempts that ended first are forgotten.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
-from asterism.core.attempt_log import LogChunk, LogLine, lines_of
+from asterism.core.attempt_log import TaskLog
 
 PLAN_FACTOR = 256
 """How many full logs a plan keeps in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLog:
-    """What one attempt printed. ``attempt`` counts from 1."""
-
-    attempt: int
-    chunks: tuple[LogChunk, ...]
-
-    @property
-    def lines(self) -> list[LogLine]:
-        """The lines with time and stream. A line with the stream ``gap`` stands for lines that were left out."""
-        return lines_of(self.chunks)
-
-    @property
-    def text(self) -> str:
-        return "".join(f"{line.text}\n" for line in self.lines)
 
 
 class PlanLogs:

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from asterism.core.attempt_log import TaskLog
 from asterism.core.history import Entry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
-from asterism.orchestrator.plan_logs import PlanLogs, TaskLog
+from asterism.orchestrator.plan_logs import PlanLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Result:
 
     def logs(self, task_id: str) -> list[TaskLog]:
         """What each attempt at a task printed, if it ran in this process: ``result.logs("build")[-1].text``. Secrets
-        are masked. For a plan in a store, see ``asterism.durable.plan_logs``. Raises UnknownTask."""
+        are masked. The logs of a plan in a store are read with ``asterism.durable.task_logs``. Raises UnknownTask."""
         self.plan.node(task_id)
         return [] if self._logs is None else self._logs.of(task_id)
 

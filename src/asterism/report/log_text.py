@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.text import Text
 
 from asterism.base.text import clean
-from asterism.core.attempt_log import GAP, STDERR, LogLine
+from asterism.core.attempt_log import GAP, STDERR, LogLine, TaskLog
 from asterism.core.plan.status import FAILED
-from asterism.orchestrator.plan_logs import TaskLog
 from asterism.orchestrator.result import Result
 from asterism.report.status_style import DIM
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asterism.store.dump_format import blobs_of
+from asterism.store.dump_format import blobs_of, blobs_of_logs
 from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.error_mapping import is_about_one, is_collision, own_copy
 from asterism.store.postgres.schema import statements
@@ -28,6 +28,7 @@ from asterism.store.protocol import (
     ExpectSession,
     Notice,
     PutCopy,
+    PutLog,
     PutRegister,
     PutRun,
     PutSession,
@@ -59,24 +60,27 @@ class Job:
     """One call of ``commit``, encoded: a value that is not JSON is refused before the caller waits. ``runs`` are the
     runs it writes; ``run`` is the one, if it writes one run and nothing else."""
 
-    __slots__ = ("alone", "future", "inserts", "others", "run", "runs", "size", "updates", "writes")
+    __slots__ = ("alone", "future", "inserts", "logs", "others", "run", "runs", "size", "updates", "writes")
 
     def __init__(self, writes: Sequence[Write], future: asyncio.Future[None]) -> None:
         self.writes, self.future = writes, future
         self.updates: list[Row] = []
         self.inserts: list[Row] = []
         self.others: dict[str, list[dict[str, Any]]] | None = None
+        self.logs: list[PutLog] = []
         self.size = 0
         self.run: str | None = None
         self.runs: list[str] = []
         for write in writes:
             if type(write) is PutRun:
                 self._add_run(write)
+            elif type(write) is PutLog:
+                self.logs.append(write)
             else:
                 self._add(write)
-        if len(writes) == 1 and self.others is None:
+        if len(writes) == 1 and self.others is None and not self.logs:
             self.run = self.runs[0]
-        self.alone = self.others is not None
+        self.alone = self.others is not None or bool(self.logs)
 
     def _add_run(self, write: PutRun) -> None:
         run = write.run
@@ -228,21 +232,47 @@ class Committer:
     async def _send(self, group: list[Job]) -> tuple[set[str], set[str]]:
         whole = group[0].run is None
         others = group[0].others
-        arguments = (
+        arguments: tuple[Any, ...] = (
             whole,
             None if others is None else to_text(others),
             sorted(itertools.chain.from_iterable(job.updates for job in group), key=_id),
             sorted(itertools.chain.from_iterable(job.inserts for job in group), key=_id),
         )
+        query = statements()["commit_runs"]
+        if group[0].logs:  # such a job is alone
+            query, arguments = statements()["commit_runs_and_logs"], (*arguments, logs_text(group[0].logs))
         tries = 1
         while True:
             try:
-                done, present = await self._connections.fetchrow(statements()["commit_runs"], *arguments)
+                done, present, *_ = await self._connections.fetchrow(query, *arguments)
                 return set(done), set(present)
             except StoreBusy as error:
                 if tries == DEADLOCK_TRIES or not is_collision(error):
                     raise
                 tries += 1
+
+
+def logs_text(logs: Sequence[PutLog]) -> str:
+    """The argument of ``put_logs``."""
+    chunks = [(log, chunk) for log in logs for chunk in log.chunks]
+    drops = [(log, *log.drop) for log in logs if log.drop is not None]
+    uses = [(log.run, name) for log, chunk in chunks for name in blobs_of_logs([chunk.value])]
+    return to_text(
+        {
+            "chunks": [
+                {
+                    "run": log.run,
+                    "epoch": log.epoch,
+                    "first": chunk.first,
+                    "lines": chunk.lines,
+                    "said": to_text(chunk.value),
+                }
+                for log, chunk in chunks
+            ],
+            "drops": [{"run": log.run, "epoch": log.epoch, "low": low, "high": high} for log, low, high in drops],
+            "uses": [{"run": run, "name": name} for run, name in uses],
+        }
+    )
 
 
 def _may_be_blob(value: Any) -> bool:
