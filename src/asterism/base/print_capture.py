@@ -67,7 +67,7 @@ def start_capture() -> None:
             None if out is None else CapturedStream(out, STDOUT),
             None if err is None else CapturedStream(err, STDERR),
         )
-        sys.stdout, sys.stderr = (_streams[0] or out, _streams[1] or err)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = (_streams[0] or out, _streams[1] or err)
 
 
 def stop_capture() -> None:
@@ -77,9 +77,9 @@ def stop_capture() -> None:
         return
     captured_out, captured_err = _streams
     # a stream that others have replaced since is theirs
-    if captured_out is not None and sys.stdout is captured_out:  # type: ignore[comparison-overlap]
+    if captured_out is not None and sys.stdout is captured_out:
         sys.stdout = captured_out._below
-    if captured_err is not None and sys.stderr is captured_err:  # type: ignore[comparison-overlap]
+    if captured_err is not None and sys.stderr is captured_err:
         sys.stderr = captured_err._below
     _streams = (None, None)
 

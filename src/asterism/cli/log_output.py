@@ -122,10 +122,10 @@ async def print_run_log(fleet: Fleet, run: Run, terms: LogOptions) -> None:
     reader = RunLogReader(fleet, run)
 
     async def readers() -> list[RunLogReader]:
-        await reader.refresh()
         return [reader]
 
     async def ended() -> bool:
+        await reader.refresh()
         return reader.run.ended
 
     printed = await _print(fleet, terms, readers, ended, several=False)

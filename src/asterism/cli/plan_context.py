@@ -141,8 +141,10 @@ def print_result(
     for reason in failure_reasons(result):
         screen.say(reason)
     logged = list(failure_logs(result, logs_of or result.logs))
-    for line in [*logged, *([""] if logged else [])]:
+    for line in logged:
         screen.say(line)
+    if logged:
+        screen.say()
     for figure in summary_lines(result):
         screen.say(figure)
     if output.report is not None:

@@ -45,7 +45,7 @@ class LogBlock(NamedTuple):
     text: str
 
     @property
-    def count(self) -> int:
+    def line_count(self) -> int:
         """How many lines it has."""
         return self.text.count("\n") + 1
 
@@ -66,8 +66,8 @@ class LogChunk(NamedTuple):
     blocks: tuple[LogBlock, ...]
 
     @property
-    def count(self) -> int:
-        return sum(block.count for block in self.blocks)
+    def line_count(self) -> int:
+        return sum(block.line_count for block in self.blocks)
 
     def to_json(self) -> list[Any]:
         return [list(block) for block in self.blocks]
@@ -104,11 +104,11 @@ class AttemptLog:
     def add(self, at: float, stream: str, text: str) -> None:
         """Add lines, joined by line breaks."""
         block = LogBlock(at, stream, text)
-        self.total += block.count
+        self.total += block.line_count
         rest: LogBlock | None = block if self._head_closed else self._add_to_head(block)
         if rest is not None:
             self._tail.append(rest)
-            self._tail_lines += rest.count
+            self._tail_lines += rest.line_count
             self._tail_cost += rest.cost
             self._shorten_tail()
 
@@ -125,7 +125,7 @@ class AttemptLog:
                 return block
             block, rest = block._replace(text=block.text[:end]), block._replace(text=block.text[end + 1 :])
         self._head.append(block)
-        self._head_lines += block.count
+        self._head_lines += block.line_count
         self._head_cost += block.cost
         return rest
 
@@ -138,12 +138,12 @@ class AttemptLog:
                 if end < 0:
                     return
             self._tail.popleft()
-            self._tail_lines -= first.count
+            self._tail_lines -= first.line_count
             self._tail_cost -= first.cost
             if end >= 0:
                 kept = first._replace(text=first.text[end + 1 :])
                 self._tail.appendleft(kept)
-                self._tail_lines += kept.count
+                self._tail_lines += kept.line_count
                 self._tail_cost += kept.cost
 
     @property
@@ -191,7 +191,7 @@ def _after(chunk: LogChunk, number: int) -> LogChunk:
     """The lines of a chunk that come after a number."""
     first, blocks = chunk.first, list(chunk.blocks)
     while blocks and first <= number:
-        count = blocks[0].count
+        count = blocks[0].line_count
         if first + count - 1 > number:
             blocks[0] = blocks[0].without(number - first + 1)
             first = number + 1

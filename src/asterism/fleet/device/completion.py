@@ -133,7 +133,7 @@ class HeldRun:
 
 
 def put_log(grant: Grant, update: LogUpdate) -> PutLog:
-    chunks = [StoredChunk(grant.epoch, chunk.first, chunk.count, chunk.to_json()) for chunk in update.chunks]
+    chunks = [StoredChunk(grant.epoch, chunk.first, chunk.line_count, chunk.to_json()) for chunk in update.chunks]
     return PutLog(grant.run, grant.epoch, chunks, update.drop)
 
 

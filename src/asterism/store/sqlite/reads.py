@@ -207,7 +207,7 @@ def log(cursor: sqlite3.Cursor, run_id: str, after: tuple[int, int]) -> list[Sto
 
 def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:
     try:
-        return StoredChunk(*row[:3], row_codec.from_text(row[3]))
+        return StoredChunk(row[0], row[1], row[2], row_codec.from_text(row[3]))
     except (TypeError, ValueError) as error:
         raise CorruptRecord(f"the log of run {run_id} cannot be read: {error!r}") from error
 
