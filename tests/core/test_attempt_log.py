@@ -24,7 +24,7 @@ def cost(chunks: Iterable[LogChunk]) -> int:
 
 
 def check_lines(shown: list[tuple[str, str]], printed: list[str]) -> None:
-    """What is shown is what was printed, apart from marked gaps, each of the right size."""
+    """The lines are those that were printed, apart from marked gaps, each of the right size."""
     at = 0
     for stream, text in shown:
         if stream == GAP:

@@ -183,7 +183,7 @@ class AttemptLog:
         return LogUpdate(new, (self._head_lines + 1, first) if first > self._head_lines + 1 else None)
 
     def give_back(self, update: LogUpdate) -> None:
-        """The update may not have been written: what is still kept of it is part of the next one."""
+        """The update may not have been written: the next one has its lines again, as far as they are still kept."""
         self._taken = min(self._taken, update.chunks[0].first - 1)
 
 
