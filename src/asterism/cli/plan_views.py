@@ -11,6 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from asterism.base.durations import format_age
+from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
@@ -23,7 +24,6 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.status_style import DIM, tone
 
 _COLUMNS = (
     Column("NAME", least=8),

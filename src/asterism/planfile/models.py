@@ -17,9 +17,10 @@ UNTAGGED = "\0"
 
 
 class Shape(BaseModel):
-    """Base of the models. A missing key is None, or the default of the core."""
+    """Base of the models. A missing key is None, or the default of the core. The validator of a model is built when it
+    is first used: a check needs two of them."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 def _duration_schema(minimum: str) -> WithJsonSchema:
@@ -78,7 +79,7 @@ class Wanted(Shape):
     needs: Annotated[list[Name] | None, Field(description="capabilities that the device must have")] = None
 
 
-ANY_DEVICE = Wanted()
+ANY_DEVICE = Wanted.model_construct()
 
 
 class Secret(Shape):
