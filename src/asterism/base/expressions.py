@@ -30,9 +30,14 @@ RULE_STEPS = 2_000
 """The budget of a rule about devices and runs: it is evaluated for many pairs of them."""
 
 
-def _compiled(text: str) -> Program | str:
-    from asterism.base.cel import compile_expression
+def compile_expression(text: str) -> Program:
+    """Compile an expression. Raises InvalidExpression."""
+    from asterism.base import cel
 
+    return cel.compile_expression(text)
+
+
+def _compiled(text: str) -> Program | str:
     try:
         return compile_expression(text)
     except InvalidExpression as error:

@@ -57,9 +57,13 @@ class _Locked(Exception):
 class Writer:
     """Performs jobs that write. Belongs to the event loop in which it was created."""
 
-    def __init__(self, connection: FileConnection, watches: Watches) -> None:
+    def __init__(
+        self, connection: FileConnection, watches: Watches, announce: Callable[[set[str]], None] = lambda topics: None
+    ) -> None:
+        """``announce`` wakes other processes that watch these topics."""
         self._connection = connection
         self._watches = watches
+        self._announce = announce
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []  # of this turn of the event loop
         self._turn = False  # whether a job came in this turn
@@ -273,10 +277,9 @@ class Writer:
 
     def _settle(self, jobs: list[Job]) -> None:
         topics: set[str] = set()
-        watched = self._watches.open
         for job in jobs:
             if job.error is None:
-                if watched and job.writes:
+                if job.writes:
                     topics |= topics_of(job.writes)
                 if not job.future.done():
                     job.future.set_result(job.result)
@@ -284,6 +287,7 @@ class Writer:
                 job.future.set_exception(job.error)
         if topics:
             self._watches.wake(topics)
+            self._announce(topics)
 
 
 def _at_once(action: Callable[..., object], *arguments: Any) -> None:

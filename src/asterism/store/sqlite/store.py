@@ -1,8 +1,8 @@
 """SqliteStore: a store in a file, shared by any number of processes on one machine.
 
 All writes go through one group committer, all reads through a few reader threads. An acknowledged commit is on the
-disk: write-ahead log, ``synchronous=FULL``. While a watch is open, commits of other processes are noticed by polling
-the version of the file.
+disk: write-ahead log, ``synchronous=FULL``. While a watch is open, commits of other processes are noticed by their
+messages (``wake_fifos``), and by polling the version of the file.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from asterism.store.sqlite.error_mapping import moved
 from asterism.store.sqlite.group_commit import Writer
 from asterism.store.sqlite.queue import TakeJob, first_page
 from asterism.store.sqlite.reads import ReaderThreads
+from asterism.store.sqlite.wake_fifos import WakeFifos
 from asterism.store.sqlite.write_jobs import CommitJob, ForgetSessionsJob, HeartbeatJob, PruneJob, StartFeedJob
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 from asterism.store.watches import Watches, check_distinct_records
@@ -59,7 +60,8 @@ class SqliteStore:
         self._watches = Watches()
         self._blobs = Blobs(path.with_name(f"{path.name}.blobs"), clock)
         self._connection = FileConnection(path, busy_timeout)
-        self._writer = Writer(self._connection, self._watches)
+        self._fifos = WakeFifos(path, self._watches)
+        self._writer = Writer(self._connection, self._watches, self._fifos.announce)
         self._readers = ReaderThreads(self._connection, READERS, self._writer.poll)
 
     @classmethod
@@ -149,6 +151,7 @@ class SqliteStore:
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
         if len(self._watches.open) == 1:
+            self._fifos.listen()
             self._writer.poll()
         return watch
 
@@ -250,6 +253,7 @@ class SqliteStore:
     async def close(self) -> None:
         """Finish pending calls. Later calls raise StoreUnavailable."""
         await self._writer.close()
+        self._fifos.close()
         await self._readers.close()
         self._watches.wake_all()
 
