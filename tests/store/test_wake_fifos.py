@@ -1,4 +1,4 @@
-"""Wake-ups between processes that share a SQLite file: who is woken, by what, and what happens where they fail."""
+"""Wake-ups between processes that share a SQLite file: their effect, their files, and their failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from asterism.store.protocol import ENDED, OFFERED, PutRegister, PutRun, Query, 
 from asterism.store.sqlite import group_commit, wake_fifos
 from asterism.store.sqlite.store import SqliteStore
 from asterism.store.sqlite.wake_fifos import WakeFifos
-from asterism.store.watches import Watches
 from asterism.testing.store_conformance.sample_records import a_run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
@@ -32,8 +31,13 @@ class Side:
     """One process of several on a store, as far as wake-ups go."""
 
     def __init__(self, store: Path) -> None:
-        self.watches = Watches()
-        self.fifos = WakeFifos(store, self.watches)
+        self.woken = asyncio.Event()
+        self.times = 0
+        self.fifos = WakeFifos(store, self._wake)
+
+    def _wake(self) -> None:
+        self.times += 1
+        self.woken.set()
 
 
 @pytest.fixture
@@ -61,48 +65,35 @@ async def sides(store: Path, number: int = 2) -> AsyncIterator[list[Side]]:
             side.fifos.close()
 
 
-async def test_a_message_wakes_the_watches_of_its_topics_in_all_other_processes(store: Path) -> None:
-    async with sides(store, 3) as (sender, one, other):
+async def test_a_message_wakes_all_other_processes(store: Path) -> None:
+    async with sides(store, 4) as (sender, one, other, deaf):
         for side in (sender, one, other):
             side.fifos.listen()
-        watches = [side.watches.add(frozenset({"ended"})) for side in (one, other)]
-        unrelated = one.watches.add(frozenset({"offered"}))
-        own = sender.watches.add(frozenset({"ended"}))
-        sender.fifos.announce({"ended", "device é"})
-        assert [await watch.wait(LONG) for watch in watches] == [True, True]
-        assert not await unrelated.wait(0)
-        assert not await own.wait(0)
+        sender.fifos.announce()
+        await one.woken.wait()
+        await other.woken.wait()
+        assert (sender.times, one.times, other.times, deaf.times) == (0, 1, 1, 0)
 
 
-async def test_topics_that_follow_closely_go_out_together(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_that_follow_closely_are_one(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
-    monkeypatch.setattr(wake_fifos, "_write", lambda folder, name, message: sent.append(message))
+    monkeypatch.setattr(wake_fifos, "_write", lambda folder, name: sent.append(name))
     async with sides(store) as (sender, other):
         other.fifos.listen()
-        for number in range(500):
-            sender.fifos.announce({f"topic {number % 3}"})
-        assert sent == [b'["topic 0"]\n']
+        for _ in range(500):
+            sender.fifos.announce()
+        assert len(sent) == 1
         sender.fifos.close()
-        assert sent[1:] == [b'["topic 0", "topic 1", "topic 2"]\n']
+        assert len(sent) == 2  # what was left for the next moment
 
 
-async def test_topics_that_are_too_long_wake_all_watches(store: Path) -> None:
-    async with sides(store) as (sender, other):
+async def test_messages_of_many_processes_are_followed_together(store: Path) -> None:
+    async with sides(store, 50) as (other, *senders):
         other.fifos.listen()
-        watch = other.watches.add(frozenset({"anything"}))
-        sender.fifos.announce({"x" * 5000})
-        assert await watch.wait(LONG)
-
-
-@pytest.mark.parametrize("message", [b"nonsense\n", b"3\n", b'{"a": 1}\n["ended"', b"\xff\n"])
-async def test_a_message_that_cannot_be_read_wakes_all_watches(message: bytes, store: Path) -> None:
-    async with sides(store, 1) as [side]:
-        side.fifos.listen()
-        [name] = names(store)
-        watch = side.watches.add(frozenset({"ended"}))
-        with (folder(store) / name).open("wb", buffering=0) as fifo:
-            fifo.write(message)
-        assert await watch.wait(LONG)
+        for sender in senders:
+            sender.fifos.announce()
+        await other.woken.wait()
+        assert other.times == 1
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -121,7 +112,7 @@ async def test_only_the_owner_can_write_and_nothing_is_left(store: Path) -> None
 
 async def test_without_a_watcher_nothing_is_made(store: Path) -> None:
     async with sides(store) as (sender, _):
-        sender.fifos.announce({"ended"})
+        sender.fifos.announce()
     assert os.listdir(store.parent) == [store.name]
 
 
@@ -132,7 +123,7 @@ async def test_the_fifo_of_a_killed_process_is_removed_and_blocks_nobody(store: 
         for name, age in (("dead", 3600.0), ("new", 0.0)):
             os.mkfifo(folder(store) / name, 0o600)
             os.utime(folder(store) / name, (time.time() - age,) * 2)
-        sender.fifos.announce({"ended"})
+        sender.fifos.announce()
         assert names(store) == sorted([living, "new"])  # the new one may be opened in a moment
         os.unlink(folder(store) / "new")
 
@@ -140,11 +131,14 @@ async def test_the_fifo_of_a_killed_process_is_removed_and_blocks_nobody(store: 
 async def test_a_full_fifo_blocks_nobody(store: Path) -> None:
     async with sides(store) as (sender, other):
         other.fifos.listen()
-        watch = other.watches.add(frozenset({"topic"}))
-        for _ in range(2000):
-            sender.fifos._topics = {"topic"}
-            sender.fifos._send()
-        assert await watch.wait(LONG)
+        [name] = names(store)
+        fifo = os.open(folder(store) / name, os.O_WRONLY | os.O_NONBLOCK)
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(fifo, bytes(4096))
+        os.close(fifo)
+        sender.fifos.announce()
+        await other.woken.wait()
 
 
 @pytest.mark.parametrize("planted", ["file", "link", "shared", "fifo"])
@@ -163,7 +157,7 @@ async def test_a_directory_that_is_not_ours_alone_is_not_used(planted: str, stor
     async with sides(store) as both:
         for side in both:
             side.fifos.listen()
-            side.fifos.announce({"ended"})
+            side.fifos.announce()
     assert os.listdir(elsewhere) == []
     assert names(store) == [] if planted == "shared" else True
 
@@ -173,7 +167,7 @@ async def test_what_is_not_a_fifo_gets_no_message(store: Path) -> None:
         other.fifos.listen()
         (folder(store) / "file").write_text("")
         (folder(store) / "link").symlink_to(store)
-        sender.fifos.announce({"ended"})
+        sender.fifos.announce()
         assert (folder(store) / "file").read_text() == ""
         assert store.read_text() == ""
         for name in ("file", "link"):
@@ -191,7 +185,7 @@ async def test_a_system_without_fifos_is_left_to_polling(store: Path, monkeypatc
     monkeypatch.setattr(wake_fifos, "SUPPORTED", False)
     async with sides(store, 1) as [side]:
         side.fifos.listen()
-        side.fifos.announce({"ended"})
+        side.fifos.announce()
         assert not folder(store).exists()
 
 
@@ -237,10 +231,10 @@ async def watched(store: SqliteStore, topic: str) -> Watch:
 
 async def test_a_commit_wakes_another_process_without_polling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with two_stores(tmp_path, monkeypatch) as (here, there):
-        offered, ended = await watched(here, OFFERED), here.watch(frozenset({ENDED}))
+        offered = await watched(here, OFFERED)
         await there.commit([PutRun(a_run(1), None)])
         assert await offered.wait(LONG)
-        assert not await ended.wait(0)
+        ended = here.watch(frozenset({ENDED}))
         await there.commit([PutRun(transitions.cancel(a_run(2), 5.0, "ann"), None)])
         assert await ended.wait(LONG)
         assert await here.run(a_run(2).id) is not None
@@ -250,7 +244,7 @@ async def test_without_messages_a_watch_waits_for_the_next_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ablation of the test above."""
-    monkeypatch.setattr(WakeFifos, "announce", lambda self, topics: None)
+    monkeypatch.setattr(WakeFifos, "announce", lambda self: None)
     async with two_stores(tmp_path, monkeypatch) as (here, there):
         offered = await watched(here, OFFERED)
         await there.commit([PutRun(a_run(1), None)])
@@ -292,7 +286,7 @@ async def test_killed_watchers_delay_nobody_and_are_forgotten(kills: int, tmp_pa
             await store.commit([PutRun(a_run(2 * number), None)])
         [left] = names(store.path)
         os.utime(folder(store.path) / left, (time.time() - 3600.0,) * 2)
-        store._fifos._sent_at = float("-inf")  # as after a pause
+        store._writer.fifos._sender._called_at = float("-inf")  # as after a pause
         await store.commit([PutRun(a_run(2 * number + 1), None)])
         assert names(store.path) == []
     assert len(await store.find(Query())) == 2 * kills

@@ -27,6 +27,7 @@ from typing import Any
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import is_busy
 from asterism.store.sqlite.schema import version_of
+from asterism.store.sqlite.wake_fifos import WakeFifos
 from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
 from asterism.store.watches import Watches, topics_of
@@ -57,13 +58,10 @@ class _Locked(Exception):
 class Writer:
     """Performs jobs that write. Belongs to the event loop in which it was created."""
 
-    def __init__(
-        self, connection: FileConnection, watches: Watches, announce: Callable[[set[str]], None] = lambda topics: None
-    ) -> None:
-        """``announce`` wakes other processes that watch these topics."""
+    def __init__(self, connection: FileConnection, watches: Watches) -> None:
         self._connection = connection
         self._watches = watches
-        self._announce = announce
+        self.fifos = WakeFifos(connection.path, self.poll)
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []  # of this turn of the event loop
         self._turn = False  # whether a job came in this turn
@@ -109,8 +107,13 @@ class Writer:
             raise closed(self._connection.path)
 
     def poll(self) -> None:
-        """Check for commits of other processes now: a watch was opened."""
+        """Check for commits of other processes now: a watch was opened, or another process told of one."""
         self._queue.put(None)
+
+    def watch(self) -> None:
+        """Notice commits of other processes from now on."""
+        self.fifos.listen()
+        self.poll()
 
     async def close(self) -> None:
         """Perform the jobs in the queue, and stop."""
@@ -118,6 +121,7 @@ class Writer:
             return
         self._closed = True
         self._end_turn()
+        self.fifos.close()
         ended: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(ended)
         await ended
@@ -287,7 +291,7 @@ class Writer:
                 job.future.set_exception(job.error)
         if topics:
             self._watches.wake(topics)
-            self._announce(topics)
+            self.fifos.announce()
 
 
 def _at_once(action: Callable[..., object], *arguments: Any) -> None:

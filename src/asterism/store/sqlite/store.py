@@ -38,7 +38,6 @@ from asterism.store.sqlite.error_mapping import moved
 from asterism.store.sqlite.group_commit import Writer
 from asterism.store.sqlite.queue import TakeJob, first_page
 from asterism.store.sqlite.reads import ReaderThreads
-from asterism.store.sqlite.wake_fifos import WakeFifos
 from asterism.store.sqlite.write_jobs import CommitJob, ForgetSessionsJob, HeartbeatJob, PruneJob, StartFeedJob
 from asterism.store.store_errors import StoreCorrupt, StoreUnavailable
 from asterism.store.watches import Watches, check_distinct_records
@@ -60,8 +59,7 @@ class SqliteStore:
         self._watches = Watches()
         self._blobs = Blobs(path.with_name(f"{path.name}.blobs"), clock)
         self._connection = FileConnection(path, busy_timeout)
-        self._fifos = WakeFifos(path, self._watches)
-        self._writer = Writer(self._connection, self._watches, self._fifos.announce)
+        self._writer = Writer(self._connection, self._watches)
         self._readers = ReaderThreads(self._connection, READERS, self._writer.poll)
 
     @classmethod
@@ -151,8 +149,7 @@ class SqliteStore:
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
         if len(self._watches.open) == 1:
-            self._fifos.listen()
-            self._writer.poll()
+            self._writer.watch()
         return watch
 
     # -- blobs and retention -----------------------------------------------------------------------------------------
@@ -253,7 +250,6 @@ class SqliteStore:
     async def close(self) -> None:
         """Finish pending calls. Later calls raise StoreUnavailable."""
         await self._writer.close()
-        self._fifos.close()
         await self._readers.close()
         self._watches.wake_all()
 

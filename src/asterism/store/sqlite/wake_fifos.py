@@ -1,12 +1,12 @@
-"""Wake-ups between the processes that share a SQLite file: a commit wakes the watches of other processes at once.
+"""Wake-ups between the processes that share a SQLite file: after a commit, other processes look at the file at once.
 
-While a process watches, it has a FIFO of its own in the directory ``<file>.wake`` beside the store. After a commit, the
-topics of the commit are written to the FIFOs of all other processes, without waiting. Topics that arrive within
-INTERVAL go out together, so that a busy writer costs other processes at most a hundred wake-ups per second.
+While a process watches, it has a FIFO of its own in the directory ``<file>.wake`` beside the store. A commit that
+concerns a topic writes a byte to the FIFOs of all other processes, without waiting, and they check the version of the
+file, as they do at intervals in any case (``group_commit``). A process sends and follows at most one such message per
+INTERVAL, so that a busy writer costs the others little.
 
-This is a hint and no more. Watches are also woken by polling the version of the file (``group_commit``), so a missing
-message costs a moment, and nothing is lost: where FIFOs do not exist or cannot be made, where another user owns the
-directory, where a FIFO is full, or where an older version of this program writes.
+This is a hint and no more. A message that is missing costs a moment: where there are no FIFOs or they cannot be made,
+where another user owns the directory, or where an older version of this program writes, the next poll finds the commit.
 
 Only processes of the owner of the store take part; nobody else can write to the directory and the FIFOs. A process that
 was killed leaves its FIFO; nobody reads it, and a writer removes it later. The last process that closes the store
@@ -18,21 +18,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import stat
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from asterism.store.watches import Watches
-
 INTERVAL = 0.01
-"""The least time between two messages of one process, in seconds."""
-
-LONGEST = 4096
-"""The longest message, in bytes: writes of up to PIPE_BUF bytes are not mixed with those of other processes."""
+"""The least time between two messages that a process sends, and between two that it follows, in seconds."""
 
 ABANDONED = 10.0
 """A FIFO that nobody reads is removed at this age, in seconds: a younger one may be about to be opened."""
@@ -46,20 +40,47 @@ SUPPORTED = hasattr(os, "mkfifo")
 """Windows has no FIFOs."""
 
 
-class WakeFifos:
-    """The FIFO of one open store, and those of the other processes. Belongs to an event loop."""
+class _Paced:
+    """Calls a function at once, or INTERVAL after its last call; calls that are asked for meanwhile are one."""
 
-    def __init__(self, store: Path, watches: Watches) -> None:
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._loop = asyncio.get_running_loop()
+        self._called_at = float("-inf")
+        self._later: asyncio.TimerHandle | None = None
+
+    def call(self) -> None:
+        if self._later is None:
+            pause = self._called_at + INTERVAL - self._loop.time()
+            if pause <= 0:
+                self._call()
+            else:
+                self._later = self._loop.call_later(pause, self._call)
+
+    def _call(self) -> None:
+        self._later = None
+        self._called_at = self._loop.time()
+        self._action()
+
+    def close(self, *, finish: bool) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            if finish:
+                self._call()
+
+
+class WakeFifos:
+    """The FIFO of one open store, and those of the other processes. ``wake`` is called in the event loop when another
+    process has committed."""
+
+    def __init__(self, store: Path, wake: Callable[[], None]) -> None:
         self._store = store
         self._folder = os.fspath(store.with_name(f"{store.name}{SUFFIX}"))
-        self._watches = watches
         self._loop = asyncio.get_running_loop()
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._reading: int | None = None
-        self._tried = False
-        self._topics: set[str] = set()
-        self._sent_at = float("-inf")
-        self._later: asyncio.TimerHandle | None = None
+        self._tried = not SUPPORTED
+        self._sender, self._receiver = _Paced(self._send), _Paced(wake)
 
     # -- being woken -------------------------------------------------------------------------------------------------
 
@@ -68,8 +89,6 @@ class WakeFifos:
         if self._tried:
             return
         self._tried = True
-        if not SUPPORTED:
-            return
         for _ in range(TRIES):
             try:
                 reading = self._make_fifo()
@@ -100,52 +119,31 @@ class WakeFifos:
 
     def _received(self) -> None:
         assert self._reading is not None
-        try:
-            data = os.read(self._reading, 1 << 16)
-        except BlockingIOError:
-            return
-        topics: set[str] = set()
-        for line in data.splitlines():
-            try:
-                topics.update(map(str, json.loads(line)))
-            except (ValueError, TypeError):  # cut in two by the size of the read, or not written by us
-                self._watches.wake_all()
-                return
-        self._watches.wake(topics)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reading, 1 << 16)
+        self._receiver.call()
 
     # -- waking others -----------------------------------------------------------------------------------------------
 
-    def announce(self, topics: Iterable[str]) -> None:
-        """Wake the watches of other processes on these topics: now, or a moment later with those that follow."""
-        if not SUPPORTED:
-            return
-        self._topics.update(topics)
-        if self._later is None:
-            pause = self._sent_at + INTERVAL - self._loop.time()
-            if pause <= 0:
-                self._send()
-            else:
-                self._later = self._loop.call_later(pause, self._send)
+    def announce(self) -> None:
+        """Wake other processes: now, or in a moment."""
+        if SUPPORTED:
+            self._sender.call()
 
     def _send(self) -> None:
-        self._later = None
-        topics, self._topics = self._topics, set()
-        self._sent_at = self._loop.time()
         with contextlib.suppress(OSError):  # usually there is no directory, since no process watches
             folder = self._open_folder()
             try:
-                others = [name for name in os.listdir(folder) if name != self._name]
-                message = _message(topics) if others else b""
-                for name in others:
-                    _write(folder, name, message)
+                for name in os.listdir(folder):
+                    if name != self._name:
+                        _write(folder, name)
             finally:
                 os.close(folder)
 
     def close(self) -> None:
         """Send what is left, and remove our FIFO, and the directory if no other process has one there."""
-        if self._later is not None:
-            self._later.cancel()
-            self._send()
+        self._sender.close(finish=True)
+        self._receiver.close(finish=False)
         if self._reading is None:
             return
         self._loop.remove_reader(self._reading)
@@ -165,13 +163,7 @@ class WakeFifos:
         return folder
 
 
-def _message(topics: set[str]) -> bytes:
-    """The topics on a line; a line that wakes all watches if they are too long."""
-    line = json.dumps(sorted(topics)).encode() + b"\n"
-    return line if len(line) <= LONGEST else b"null\n"
-
-
-def _write(folder: int, name: str, message: bytes) -> None:
+def _write(folder: int, name: str) -> None:
     """Write to the FIFO of a process. One that nobody reads any more is removed."""
     try:
         fifo = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW, dir_fd=folder)
@@ -184,6 +176,6 @@ def _write(folder: int, name: str, message: bytes) -> None:
     try:
         if stat.S_ISFIFO(os.fstat(fifo).st_mode):
             with contextlib.suppress(OSError):  # full: its process has been woken, and has not looked yet
-                os.write(fifo, message)
+                os.write(fifo, b"\n")
     finally:
         os.close(fifo)
