@@ -117,6 +117,24 @@ def test_many_ends_one_after_the_other_are_seen_together() -> None:
     assert in_virtual_time(work) <= 100 + 100 * 20
 
 
+def test_an_end_just_before_the_watch_is_open_is_seen_soon() -> None:
+    class Late(CountingStore):
+        """Its first answer is on its way while the run ends."""
+
+        async def run(self, run_id: str) -> Run | None:
+            found = self.runs.get(run_id)
+            if self.reads == 0:
+                self.end(a_run(1))
+            self.reads += 1
+            return found
+
+    async def work() -> float:
+        await RunWaiters(Late(a_run(1)), LoopClock()).wait(a_run(1).id)  # type: ignore[arg-type]
+        return asyncio.get_running_loop().time()
+
+    assert in_virtual_time(work) <= waiters.PAUSE + 0.001
+
+
 def test_an_end_that_nobody_announces_is_seen_within_a_second() -> None:
     async def work() -> float:
         store = CountingStore(a_run(1))

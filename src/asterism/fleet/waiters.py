@@ -96,9 +96,10 @@ class RunWaiters:
         watch = self._store.watch(frozenset({ENDED}))
         try:
             looked = self._clock.time()
-            in_vain = FIRST_PAUSE
+            in_vain, timeout = FIRST_PAUSE, PAUSE  # soon at first: a run may have ended before the watch was open
             while self._waiting:
-                await watch.wait(LOOK_INTERVAL)
+                await watch.wait(timeout)
+                timeout = LOOK_INTERVAL
                 began = self._clock.time()
                 everything = began - looked >= LOCAL_LOOK_INTERVAL
                 looked = began if everything else looked
