@@ -54,7 +54,9 @@ MOVING = (
 )
 """The columns that change."""
 
-COLUMNS = FIXED + MOVING
+COLUMNS = (*FIXED, *MOVING, "label")
+"""All columns. ``label`` is written once like those of FIXED; it comes last, so that a record without a label is the
+same list as before there were labels, for older peers and in older backups."""
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
 _TEXTS = ("retry_of", "paused", "stop_requested_by", "error")
@@ -113,6 +115,8 @@ def _encoder() -> Callable[[Any], str]:
 to_text = _encoder()
 """Encodes a JSON value. Raises TypeError or ValueError for a value that is not JSON."""
 
+_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
@@ -125,6 +129,17 @@ def from_text(text: str) -> Any:
     if end != len(text):
         raise ValueError(f"more than one JSON value: {text[:40]!r}")
     return value
+
+
+def searched(text: str) -> tuple[str, str]:
+    """Return a text to search for, in small letters: as it is, and as it is written inside JSON."""
+    text = text.encode("utf-8", "replace").decode()  # a lone surrogate is in no stored text
+    return lower(text), lower(to_text(text)[1:-1])
+
+
+def lower(text: str) -> str:
+    """Return a text with small letters for the capital ones of ASCII, as both engines do it."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -244,8 +259,23 @@ def fixed(run: Run) -> tuple[Any, ...]:
     )
 
 
+def row_of(run: Run) -> tuple[Any, ...]:
+    """Return the values of all columns, in the order of COLUMNS."""
+    return (*fixed(run), *moving(run), run.label)
+
+
+def record_of(run: Run) -> list[Any]:
+    """Return a run as it is in messages and backups: its row, without the label if it has none."""
+    return without_empty_label(row_of(run))
+
+
+def without_empty_label(row: Sequence[Any]) -> list[Any]:
+    """Return a row as a record. A run without a label has the record that it had before there were labels."""
+    return list(row if row[-1] is not None else row[:-1])
+
+
 def run_of(row: Sequence[Any]) -> Run:
-    """Return the run in a row with the columns COLUMNS. Raises CorruptRecord."""
+    """Return the run in a row with the columns COLUMNS, or in a record without a label. Raises CorruptRecord."""
     try:
         fields = _blank()
         (
@@ -272,8 +302,10 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["waiting_since"],
             fields["ended_at"],
             text,
-            *_,
+            *label,
         ) = row
+        if label:
+            fields["label"] = label[0]
         state = from_text(text)
         if "stop_requested_by" in state or "stop_request" in state:
             raise ValueError("a stored run has 'wish' and 'wished_by', not the names of the class")

@@ -33,7 +33,7 @@ from asterism.store.protocol import (
     PutSession,
     Write,
 )
-from asterism.store.row_codec import fixed, moving, notice_to_json, session_row, to_text
+from asterism.store.row_codec import COLUMNS, moving, notice_to_json, row_of, session_row, to_text
 from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
 from asterism.store.watches import check_distinct_records, topics_of
 
@@ -51,6 +51,8 @@ DEADLOCK_TRIES = 5
 
 NO_PEERS = "only SQLite stores exchange records with peers: all devices can share this store directly"
 """The refusal of a copy of a peer's record."""
+
+_INPUT, _STATE = COLUMNS.index("input"), COLUMNS.index("state")
 
 Row = tuple[Any, ...]
 
@@ -82,9 +84,9 @@ class Job:
         run = write.run
         self.runs.append(run.id)
         if write.expected is None:
-            row = (*fixed(run), *moving(run))
+            row = row_of(run)
             self.inserts.append(row)
-            self.size += len(row[9]) + len(row[-1])
+            self.size += len(row[_INPUT]) + len(row[_STATE])
         else:
             row = (run.id, write.expected, *moving(run))
             self.updates.append(row)

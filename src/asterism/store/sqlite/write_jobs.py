@@ -226,7 +226,7 @@ def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
 
 def run_statement(run: Run, expected: int | None) -> Statement:
     if expected is None:
-        return _INSERT_RUN, (*row_codec.fixed(run), *row_codec.moving(run), -run.priority), f"run {run.id}"
+        return _INSERT_RUN, (*row_codec.row_of(run), -run.priority), f"run {run.id}"
     return _UPDATE_RUN, (*row_codec.moving(run), run.id, expected), f"run {run.id}"
 
 
