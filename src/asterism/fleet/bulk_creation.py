@@ -10,20 +10,22 @@ records how far it has come.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from asterism.base.clock import new_id
+from asterism.base.clock import new_ids
 from asterism.core.errors import AsterismError, NotJson, safe_repr
-from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.json_values import NOTHING, plain_object
 from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.run_label import InvalidTemplate, TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet, check_terms
+from asterism.store import row_codec
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store, Write
 from asterism.store.store_errors import StoreError
@@ -78,20 +80,33 @@ class BulkCreation:
     async def add(self, inputs: Sequence[Mapping[str, Any]], *writes: Write) -> Batch:
         """Create a run for each input, in one commit with ``writes``. Raises InvalidInput, and Conflict if one of
         ``writes`` does; then nothing was created."""
-        new = await self._runs(inputs)
+        return await self.write(await self.prepare(inputs), *writes)
+
+    async def write(self, new: Sequence[Run], *writes: Write) -> Batch:
+        """Write runs that were prepared. Raises Conflict if one of ``writes`` does."""
         runs = await self._fleet.ledger.add_batch(new, writes)
         return Batch(runs, sum(run.id == one.id for run, one in zip(runs, new, strict=True)))
 
-    async def _runs(self, inputs: Sequence[Mapping[str, Any]]) -> list[Run]:
+    async def prepare(self, inputs: Sequence[Mapping[str, Any]]) -> list[Run]:
+        """The runs of a batch, not written yet. Raises InvalidInput."""
         now, chance = self._fleet.store.clock(), self._fleet.chance
         first = transitions.create("", self._flow, NOTHING, by=self._fleet.by, now=now, **self._terms)
         self._millisecond = max(int(now * 1000), self._millisecond + 1)  # later batches have later ids
-        ids = sorted([new_id((self._millisecond + 0.5) / 1000, chance) for _ in inputs])
-        copy, label, key = first.with_changes, self._label, self._key
+        ids = new_ids(self._millisecond, chance, len(inputs))
+        settings = await self._fleet.settings()
+        small = min(settings.large, settings.most)
+        copy, label, key, what = first.with_changes, self._label, self._key, f"the input of {self._flow.name!r}"
         runs = []
         for index, (run_id, given) in enumerate(zip(ids, inputs, strict=True)):
             try:
-                changes = {"id": run_id, "input": await self._input(given)}
+                if not isinstance(given, Mapping):
+                    raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
+                value = plain_object(given, what)
+                text = _text(value)
+                if text is None or len(text) > small or "$blob" in value:
+                    value = await self._fleet.blobs.keep(value, what)
+                    text = row_codec.to_text(value)
+                changes = {"id": run_id, "input": value, row_codec.INPUT_TEXT: (value, text)}
                 if label is not None:
                     changes["label"] = tidy_label(label.fill(given))
                 if key is not None:
@@ -104,27 +119,42 @@ class BulkCreation:
             runs.append(copy(changes))
         return runs
 
-    async def _input(self, given: Mapping[str, Any]) -> Any:
-        if not isinstance(given, Mapping):
-            raise NotJson(f"an input must be an object of named values, not {safe_repr(given)}")
-        if not given:
-            return {}
-        what = f"the input of {self._flow.name!r}"
-        return await self._fleet.blobs.keep(plain_json(given, what), what)
+
+def _text(value: Any) -> str | None:
+    """A value as JSON; None if it cannot be written, such as a number with too many digits."""
+    try:
+        return row_codec.to_text(value)
+    except ValueError:
+        return None
 
 
 async def create_many(
     fleet: Fleet, flow: Workflow, inputs: Iterable[Mapping[str, Any]], *, batch: int = BATCH, **terms: Any
 ) -> list[Run]:
-    """Create a run for each input, ``batch`` of them in one commit; see ``Fleet.create_many``."""
+    """Create a run for each input, ``batch`` of them in one commit; see ``Fleet.create_many``. While the store writes a
+    batch, the next one is prepared."""
     creation = BulkCreation(fleet, flow, **terms)
     left, runs = iter(inputs), list[Run]()
-    while some := list(islice(left, batch)):
-        try:
-            runs += (await creation.add(some)).runs
-        except InvalidInput as error:
-            raise InvalidInput(len(runs) + error.index, error.why) from error.__cause__
-    return runs
+    prepared = 0
+    writing: asyncio.Task[Batch] | None = None
+    try:
+        while some := list(islice(left, batch)):
+            try:
+                new = await creation.prepare(some)
+            except InvalidInput as error:
+                if writing is not None:
+                    await writing  # the batches before are written
+                raise InvalidInput(prepared + error.index, error.why) from error.__cause__
+            prepared += len(new)
+            if writing is not None:
+                runs += (await writing).runs
+            writing = asyncio.create_task(creation.write(new))
+            await asyncio.sleep(0)  # it begins
+        return runs if writing is None else runs + (await writing).runs
+    finally:
+        if writing is not None and not writing.done():
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import asyncpg
+
+from asterism.core.run.run import Run
 from asterism.store.dump_format import blobs_of
 from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.error_mapping import is_about_one, is_collision, own_copy
@@ -33,7 +36,7 @@ from asterism.store.protocol import (
     PutSession,
     Write,
 )
-from asterism.store.row_codec import COLUMNS, moving, notice_to_json, row_of, session_row, to_text
+from asterism.store.row_codec import COLUMNS, moving, notice_to_json, rows_of, session_row, to_text
 from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
 from asterism.store.watches import check_distinct_records, topics_of
 
@@ -45,6 +48,9 @@ LARGEST_WHOLE = 200
 
 LARGEST_TEXT = 4_000_000
 """The largest number of characters of JSON in a group of more than one job."""
+
+FEWEST_COPIED = 100
+"""From how many new runs on COPY is worth its additional round trips."""
 
 DEADLOCK_TRIES = 5
 """How often to try a commit that deadlocks with another."""
@@ -71,26 +77,31 @@ class Job:
         self.size = 0
         self.run: str | None = None
         self.runs: list[str] = []
+        new: list[Run] = []
         for write in writes:
-            if type(write) is PutRun:
-                self._add_run(write)
-            else:
+            if type(write) is not PutRun:
                 self._add(write)
+            elif write.expected is None:
+                new.append(write.run)
+                self._use_blobs(write.run)
+            else:
+                self._add_change(write.run, write.expected)
+        if new:
+            self.inserts = rows_of(new)
+            self.size += sum([len(row[_INPUT]) + len(row[_STATE]) for row in self.inserts])
+            self.runs += [run.id for run in new]
         if len(writes) == 1 and self.others is None:
             self.run = self.runs[0]
         self.alone = self.others is not None
 
-    def _add_run(self, write: PutRun) -> None:
-        run = write.run
+    def _add_change(self, run: Run, expected: int) -> None:
+        row = (run.id, expected, *moving(run))
         self.runs.append(run.id)
-        if write.expected is None:
-            row = row_of(run)
-            self.inserts.append(row)
-            self.size += len(row[_INPUT]) + len(row[_STATE])
-        else:
-            row = (run.id, write.expected, *moving(run))
-            self.updates.append(row)
-            self.size += len(row[-1])
+        self.updates.append(row)
+        self.size += len(row[-1])
+        self._use_blobs(run)
+
+    def _use_blobs(self, run: Run) -> None:
         if _may_be_blob(run.input) or (run.output is not None and _may_be_blob(run.output)):
             for name in blobs_of(run):
                 self._other("uses", {"run": run.id, "name": name})
@@ -236,6 +247,9 @@ class Committer:
             sorted(itertools.chain.from_iterable(job.updates for job in group), key=_id),
             sorted(itertools.chain.from_iterable(job.inserts for job in group), key=_id),
         )
+        *_, changes, additions = arguments
+        if len(additions) >= FEWEST_COPIED and not changes and await self._copied(arguments[1], additions):
+            return {row[0] for row in additions}, set()
         tries = 1
         while True:
             try:
@@ -245,6 +259,21 @@ class Committer:
                 if tries == DEADLOCK_TRIES or not is_collision(error):
                     raise
                 tries += 1
+
+    async def _copied(self, others: str | None, additions: Sequence[Row]) -> bool:
+        """Write many new runs with COPY, which takes half as long as a statement. Returns False, and nothing happened,
+        if one of them exists or its key is taken: COPY cannot tell which."""
+        async with self._connections.borrowed() as connection:
+            try:
+                if others is None:
+                    await connection.copy_records_to_table("runs", records=additions, columns=COLUMNS)
+                else:
+                    async with connection.transaction():
+                        await connection.fetchrow(statements()["commit_runs"], True, others, [], [])
+                        await connection.copy_records_to_table("runs", records=additions, columns=COLUMNS)
+            except (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
+                return False
+        return True
 
 
 def _may_be_blob(value: Any) -> bool:
