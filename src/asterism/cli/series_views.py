@@ -112,7 +112,7 @@ def status_table(views: Sequence[SeriesView], now: float, width: int | None) -> 
     from asterism.report.status_style import DIM, tone
 
     columns = (
-        Column("SERIES", least=8),
+        Column("SERIES", least=8, name=True),
         Column("ACTIVE"),
         Column("FOR", right=True),
         Column("BY", least=6, needed=False),

@@ -99,7 +99,7 @@ class BulkCreation:
         runs = []
         for index, (run_id, given) in enumerate(zip(ids, inputs, strict=True)):
             try:
-                if not isinstance(given, Mapping):
+                if type(given) is not dict and not isinstance(given, Mapping):
                     raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
                 value = plain_object(given, what)
                 text = _text(value)

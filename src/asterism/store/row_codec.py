@@ -94,6 +94,9 @@ _shared_once = itemgetter(*(name for name in FIXED if name not in VARYING))
 _common = itemgetter(*(name for name in BLANK.__dict__ if name not in VARYING))
 """The fields behind SHARED: those that are written once, and all of them."""
 
+FEWEST_GROUPED = 5
+"""From how many runs on looking for what they share is worth it."""
+
 INPUT_TEXT = "_input_text"
 """An attribute that a new run may have: its input, and the same as ``to_text`` encodes it, so that it need not be
 encoded again. It counts as long as the input is this very object."""
@@ -304,10 +307,13 @@ def grouped(runs: Sequence[Run]) -> list[RunGroup]:
 
 def rows_of(runs: Sequence[Run]) -> list[tuple[Any, ...]]:
     """Return the rows of new runs, as ``row_of`` does for one."""
-    if len(runs) == 1:
-        return [row_of(runs[0])]
+    return [row_of(run) for run in runs] if len(runs) < FEWEST_GROUPED else rows_in(grouped(runs))
+
+
+def rows_in(groups: Sequence[RunGroup]) -> list[tuple[Any, ...]]:
+    """Return the rows of all runs in these groups."""
     rows: list[tuple[Any, ...]] = []
-    for (workflow, version, created_at, series, priority, pinned, timeout, *others), group in grouped(runs):
+    for (workflow, version, created_at, series, priority, pinned, timeout, *others), group in groups:
         first, second = (workflow, version, created_at, series), (priority, pinned, timeout)
         rows += [(run_id, *first, key, *second, text, *others, label) for run_id, key, text, label in group]
     return rows

@@ -300,7 +300,9 @@ class CommitTests(StoreTests):
     async def test_new_runs_that_differ_in_anything_are_read_as_they_were_written(self, store: Store) -> None:
         """An engine may write many new runs in another way than a few, and what they share only once."""
         await joined(store, a_session())
-        alike = [a_run(number, at=1.0, given={"n": number}, label=f"no. {number}") for number in range(130)]
+        alike = [
+            a_run(number, at=1.0, given={"n": f"\\{number}\t\n"}, label=f"\\N {number} é") for number in range(130)
+        ]
         other = [
             a_run(130, at=1.0),
             a_run(131, at=1.0, series="s", key="k1"),
