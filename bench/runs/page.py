@@ -59,7 +59,12 @@ begun in one, and completed in the other.
         ),
         ("", rate(found.in_flight), f"{found.records_share:.1%}, writes of raw records", ""),
     )
-    return text + table(("runs", "per second", "share", "bar"), rows)
+    text += table(("runs", "per second", "share", "bar"), rows)
+    many = f"≥ {sqlite.BAR_CREATED:,.0f}/s: {reached(found.created, sqlite.BAR_CREATED)}"
+    return text + (
+        f"\n`create_many`, {sqlite.IN_FLIGHT:,} runs in a commit, without a device: {rate(found.created)}, or "
+        f"{rate(found.created_cpu)} by the processor time of the process. Bar: {many}.\n"
+    )
 
 
 def beside_queues(found: queues.Comparison) -> str:
@@ -81,6 +86,12 @@ Asterism is, on one store.
         if ours is not None and others:
             ratio = min(ours.worked / other.worked for other in others)
             verdict = f"\nAhead of all of them: {reached(ratio, 1.0)}, {ratio:.1f} times as fast as the next.\n"
+            created = min(ours.created / other.created for other in others)
+            whole = min(ours.whole / other.whole for other in others)
+            verdict += (
+                f"Created at least as quickly: {reached(created, 1.0)}, {created:.1f} times as fast as the next. "
+            )
+            verdict += f"Ahead as a whole: {reached(whole, 1.0)}, {whole:.1f} times as fast.\n"
         head = ("queue", "version", "jobs", "worked", "created", "whole", "processor time per job")
         text += f"**Batches of {batch}**\n\n" + table(head, rows) + verdict + "\n"
     for name, settings in {result.name: result.settings for result in found.results}.items():

@@ -110,6 +110,19 @@ def shorten(text: str, cells: int) -> str:
     return set_cell_size(text, cells - 1).rstrip() + "…"
 
 
+def shorten_middle(text: str, cells: int) -> str:
+    """As ``shorten``, but cut in the middle: names often differ only at their ends."""
+    from rich.cells import cell_len, set_cell_size
+
+    text = clean(text)
+    if cell_len(text) <= cells:
+        return text
+    if cells < 3:
+        return shorten(text, cells)
+    tail = set_cell_size(text[::-1], (cells - 1) // 2).strip()[::-1]
+    return f"{set_cell_size(text, cells - 1 - cell_len(tail)).rstrip()}…{tail}"
+
+
 def markup(text: str) -> str:
     """The cleaned text, escaped for XML and HTML, in elements and in quoted attributes."""
     from html import escape  # a large table of entities, which commands without drawings do not need

@@ -168,7 +168,10 @@ async def find_run(fleet: Fleet, text: str) -> Run:
     if len(found) == 1:
         return found[0]
     more = f"\n  and more than {MOST_CANDIDATES} in all" if len(found) > MOST_CANDIDATES else ""
-    lines = "".join(f"\n  {run.id}  {run.workflow}  {run.reported_status}" for run in found[:MOST_CANDIDATES])
+    lines = "".join(
+        f"\n  {run.id}  {f'{run.label}  ' if run.label is not None else ''}{run.workflow}  {run.reported_status}"
+        for run in found[:MOST_CANDIDATES]
+    )
     raise AmbiguousRun(f"several runs have {text!r} in their ids; give more letters:{lines}{more}")
 
 

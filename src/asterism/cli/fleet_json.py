@@ -27,7 +27,7 @@ _PLAIN_FIELDS = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
     *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
-    *("losses", "rounds", "error", "cancelled", "keep"),
+    *("losses", "rounds", "error", "cancelled", "keep", "label"),
 )
 """The fields of a run whose JSON is their value."""
 

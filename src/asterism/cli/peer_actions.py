@@ -163,7 +163,7 @@ def _state(peer: Peer, expiry: float | None, now: float, peer_timeout: float) ->
 
 _STYLES = {"met": "completed", "invited": "waiting", "accepted": "waiting", "silent": "failed", "expired": "failed"}
 _COLUMNS = (
-    Column("PEER", least=8),
+    Column("PEER", least=8, name=True),
     Column("STATE"),
     Column("HEARD", right=True),
     Column("STORE"),

@@ -26,10 +26,10 @@ from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.orchestrator.plan_mask import PlanMask
 
 _COLUMNS = (
-    Column("NAME", least=8),
+    Column("NAME", least=8, name=True),
     Column("STATE"),
     Column("TASKS", right=True),
-    Column("OWNER", least=8),
+    Column("OWNER", least=8, name=True),
     Column("HEARD", right=True, needed=False),
     Column("PAUSED", least=10, needed=False),
 )

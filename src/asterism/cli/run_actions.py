@@ -17,6 +17,7 @@ from asterism.base.text import clean
 from asterism.cli.cli_context import find_workflow, note, print_json, short
 from asterism.cli.fleet_json import run_in, took
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
+from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 
@@ -71,9 +72,14 @@ async def _own_devices(fleet: Fleet) -> frozenset[str]:
 
 def read_workflow(path: str, name: str | None, given: Mapping[str, Any]) -> Workflow:
     """The workflow in a file, by its name if the file has several. Raises ClickException if the input lacks a value."""
-    flow = _find_workflow_in(path, name)
+    flow = find_workflow_in(path, name)
     _check_input(flow, given)
     return flow
+
+
+def label_from(template: str | None, given: Mapping[str, Any]) -> str | None:
+    """The label that a template makes of an input. Raises AsterismError for one that names an unknown field."""
+    return None if template is None else tidy_label(TextTemplate(template).fill(given))
 
 
 def _check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
@@ -90,7 +96,7 @@ def _check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
         raise click.ClickException(f"workflow {flow.name!r} needs {_listed(missing)}: give --input '{{{example}}}'")
 
 
-def _find_workflow_in(path: str, name: str | None) -> Workflow:
+def find_workflow_in(path: str, name: str | None) -> Workflow:
     from asterism.planfile.workflow_file import load_workflows  # pydantic takes long to import
 
     flows = load_workflows(path)
@@ -171,12 +177,13 @@ def describe_end(run: Run) -> str:
     lasted = took(run)
     after = f" after {format_age(lasted)}" if lasted is not None else ""
     on = f" on {run.device}" if run.device is not None else ""
+    name = short(run.id) if run.label is None else f"{short(run.id)} ({run.label})"
     if run.status is COMPLETED:
-        return clean(f"{short(run.id)} completed{on}{after}")
+        return clean(f"{name} completed{on}{after}")
     if run.cancelled:
         error = (run.error or "").removesuffix(" (cancel)")  # a remark of the device that stopped it
-        return clean(f"{short(run.id)} {error}")
-    return clean(f"{short(run.id)} failed{on}{after}: {run.error}")
+        return clean(f"{name} {error}")
+    return clean(f"{name} failed{on}{after}: {run.error}")
 
 
 def describe_outcome(before: Run, after: Run) -> str:

@@ -101,6 +101,7 @@ def _heading(title: str) -> Iterator[Text]:
 
 def _facts(found: Details) -> Iterator[tuple[str, str]]:
     run, now = found.run, found.now
+    yield "label", run.label or ""
     yield "created", f"{format_time(run.created_at)} by {run.created_by}"
     yield "device", _device(found)
     if run.ended:

@@ -19,7 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from asterism.base.text import clean, clean_lines, clean_streams
+from asterism.base.text import clean, clean_lines, clean_streams, shorten_middle
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -101,12 +101,13 @@ Cell = str | Text
 @dataclass(frozen=True, slots=True)
 class Column:
     """``least`` is the narrowest width that the column may be cut to; 0 for never. A column that is not ``needed`` is
-    left out if it is empty or there is no room; the last such column goes first."""
+    left out if it is empty or there is no room; the last such column goes first. A ``name`` is cut in the middle."""
 
     title: str
     right: bool = False
     least: int = 0
     needed: bool = True
+    name: bool = False
 
 
 def _one_line(cell: Cell) -> Text:
@@ -156,6 +157,8 @@ def _line(
     line = Text(no_wrap=True, overflow="ellipsis")
     for place in shown:
         cell = row[place].copy()
+        if columns[place].name and cell.cell_len > widths[place]:
+            cell = Text(shorten_middle(cell.plain, widths[place]), cell.style)
         cell.truncate(widths[place], overflow="ellipsis")
         blank = " " * (widths[place] - cell.cell_len)
         line.append(blank if columns[place].right else "").append_text(cell)

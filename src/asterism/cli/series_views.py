@@ -112,7 +112,7 @@ def status_table(views: Sequence[SeriesView], now: float, width: int | None) -> 
     from asterism.cli.screen import Cell, Column, table
 
     columns = (
-        Column("SERIES", least=8),
+        Column("SERIES", least=8, name=True),
         Column("ACTIVE"),
         Column("FOR", right=True),
         Column("BY", least=6, needed=False),

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from asterism.core.run.run import Grant, Owner, Progress, Run, RunStatus
     from asterism.core.run.session import Session
     from asterism.core.run.workflow import Workflow
+    from asterism.fleet.bulk_creation import InvalidInput
     from asterism.fleet.device.agent import DeviceAgent
     from asterism.fleet.device.functions import CurrentRun
     from asterism.fleet.fleet import Fleet
@@ -67,6 +68,7 @@ __all__ = [
     "DevicePolicy",
     "Fleet",
     "Grant",
+    "InvalidInput",
     "Owner",
     "Progress",
     "Reason",
@@ -88,6 +90,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.run.run": ["Grant", "Owner", "Progress", "Run", "RunStatus"],
         "asterism.core.run.session": ["Session"],
         "asterism.core.run.workflow": ["Workflow"],
+        "asterism.fleet.bulk_creation": ["InvalidInput"],
         "asterism.fleet.device.agent": ["DeviceAgent"],
         "asterism.fleet.device.functions": ["CurrentRun"],
         "asterism.fleet.fleet": ["Fleet"],

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Query, Register, Store, feed_of, has_feed
 
-PREFIX = "plan:"
+PREFIX = PLAN_PREFIX
 """Prefix of the keys of runs, and of the names of workflows, that belong to a plan."""
 
 LOST = "lost/"
