@@ -124,13 +124,23 @@ def assign(
     return grant_to(run, ("assign",), to, by, at, entries, due_at=now + patience, scores=scores)
 
 
-def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
-    """A device assigns the run to itself and claims it in one step; with ``starts`` it also starts it."""
+def take(
+    run: Run,
+    owner: Owner,
+    workflow: Workflow,
+    now: float,
+    *,
+    starts: bool = False,
+    scores: Mapping[str, float] = NOTHING,
+) -> Run:
+    """A device assigns the run to itself and claims it in one step; with ``starts`` it also starts it. ``scores`` has
+    its own score, if it knows that."""
     device, at = owner.device, run.recorded_time(now)
     entries = _take_entries(at, device, run.epoch + 1, starts)
     if not starts:
-        return grant_to(run, ("take",), owner, device, at, entries, due_at=now + workflow.claim_timeout, claimed_at=at)
-    return grant_to(run, ("take", "start"), owner, device, at, entries, claimed_at=at, started_at=at)
+        due = now + workflow.claim_timeout
+        return grant_to(run, ("take",), owner, device, at, entries, due_at=due, claimed_at=at, scores=scores)
+    return grant_to(run, ("take", "start"), owner, device, at, entries, claimed_at=at, started_at=at, scores=scores)
 
 
 @lru_cache(64)

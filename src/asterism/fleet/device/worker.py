@@ -38,7 +38,6 @@ GRANTS_REMEMBERED = 10_000
 
 LOST = "lost"
 FENCED = "fenced"
-PREEMPTED = "preempted"
 NO_SLOT = "no slot became free in time"
 """Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and nothing is written;
 after any other reason the run is handed back."""
@@ -340,8 +339,8 @@ class Worker:
         why = held.stopping or ""
         if why in (LOST, FENCED):
             return
-        reason = PREEMPTED if why == PREEMPTED else "released"
-        step = partial(completion.released, held, reason, why, self.fleet.store.clock)
+        reason, detail = ("released", why) if held.preempted_by is None else ("preempted", f"by {held.preempted_by}")
+        step = partial(completion.released, held, reason, detail, self.fleet.store.clock)
         await self._write_end(held, step, result=False)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
@@ -356,6 +355,12 @@ class Worker:
             held.task.cancel()
         elif not held.started:
             self._spawn(held, self._hand_back_and_leave(held))
+
+    def preempt(self, held: HeldRun, by: Run) -> None:
+        """Stop an execution for a more urgent run, which the record then names."""
+        if held.stopping is None and not held.ending:
+            held.preempted_by = f"run {by.id} ({by.workflow}, priority {by.priority})"
+            self.stop(held, f"preempted by {held.preempted_by}")
 
     def give_up_waiting(self, held: HeldRun) -> None:
         """Hand back a run whose claim is about to run out while it waits for a slot: other devices may have one, and
