@@ -23,6 +23,7 @@ from asterism.core.run.run import (
     BLANK,
     CLAIMED,
     KEEP_RULES,
+    MAX_EPOCHS,
     OWNED,
     PROCESSING,
     REASSIGNING,
@@ -386,6 +387,43 @@ def resume(run: Run, now: float, by: str) -> Run:
         waiting_since=None if run.status in OWNED else max(now, run.not_before),
         story=run.story_with(now, "resumed", f"by {by}"),
     )
+
+
+def move(
+    run: Run,
+    to: Owner,
+    workflow: Workflow,
+    *,
+    by: str,
+    now: float,
+    scores: Mapping[str, float] = NOTHING,
+    within: float | None = None,
+    paused_for: str | None = None,
+) -> Run:
+    """Assign a run that has not started to another device, in one step. The grant of a device that has it is void: its
+    later steps are fenced. A run that is paused stays so, unless ``paused_for`` is why: it was stopped to be moved."""
+    if run.ended:
+        raise refused(run, "be moved")
+    if run.status in OWNED and run.device == to.device:
+        return run
+    if run.stop_request is not None:
+        raise refused(run, f"be moved: it was asked to {run.stop_request} by {run.stop_requested_by}")
+    if run.status is PROCESSING:
+        raise refused(run, f"be moved while {run.device} works on it")
+    if run.epoch >= MAX_EPOCHS:
+        raise refused(run, f"be moved: it was assigned {run.epoch} times")
+    if run.pinned is not None and run.pinned != to.device:
+        raise refused(run, f"be moved to {to.device}: it is pinned to {run.pinned}")
+    if run.paused is not None and run.paused == paused_for:
+        run = resume(run, now, by)
+    if run.status in (ASSIGNED, CLAIMED):
+        run = reassign(run, now, "released", f"moved to {to.device} by {by}")
+    require_offered(run, "be moved")
+    # a person may insist on a device that declined it before
+    if to.device in run.avoid:
+        declined = {device: why for device, why in run.declined.items() if device != to.device}
+        run = run.changed(avoid=tuple(one for one in run.avoid if one != to.device), declined=declined or NOTHING)
+    return assign(run, to, workflow, by=by, now=now, scores=scores, within=within, why=f"moved by {by}")
 
 
 def _fence(run: Run, grant: Grant, event: str) -> None:
