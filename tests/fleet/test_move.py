@@ -10,6 +10,7 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import UnknownDevice
+from asterism.store.protocol import PutCopy, PutRun
 from tests.fleet.fleet_scenes import WORK, Stage
 
 pytestmark = pytest.mark.virtual_time
@@ -114,6 +115,33 @@ async def test_a_move_that_becomes_impossible_leaves_the_run_going(stage: Stage)
         await moving
     await stage.at_work(kitchen, run)
     assert (await stage.read(run)).paused is None
+
+
+async def left_to_a_peer(stage: Stage) -> Run:
+    """A run that waits, and about which the store of a peer decides."""
+    await stage.store.start_feed()
+    run = await stage.person.create(WORK)
+    await stage.store.commit([PutCopy(run.changed(revision=run.revision + 1), run.revision, "their-store")])
+    return run
+
+
+async def test_a_run_that_is_left_to_a_peer_is_not_moved(stage: Stage) -> None:
+    run = await left_to_a_peer(stage)
+    await stage.device("desk")
+    with pytest.raises(RunRefused, match="a peer decides about it"):
+        await stage.person.move(run.id, "desk")
+    assert await stage.store.left_to([run.id]) == {run.id: "their-store"}
+
+
+async def test_without_that_check_two_stores_would_decide(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def put(after: Run, before: Run) -> PutRun:
+        return PutRun(after, before.revision)
+
+    monkeypatch.setattr(stage.person.ledger, "put_own", put)
+    run = await left_to_a_peer(stage)
+    await stage.device("desk")
+    assert (await stage.person.move(run.id, "desk")).device == "desk"
+    assert await stage.store.left_to([run.id]) == {}
 
 
 @pytest.mark.parametrize(
