@@ -17,11 +17,11 @@ from typing import Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
-from asterism.core.errors import AsterismError, NotJson, RunRefused, safe_repr
+from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
 from asterism.core.run.placement import Placer
-from asterism.core.run.run import COMPLETED, KEEP_RULES, PROCESSING, Owner, Progress, Run
+from asterism.core.run.run import COMPLETED, KEEP_RULES, Owner, Progress, Run
 from asterism.core.run.session import ABROAD, OPEN, REACHABLE_STATES, Session
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
@@ -46,9 +46,6 @@ BLOB_AGE = 3600.0
 
 PRUNED_AT_ONCE = 500
 """How many runs one step of ``prune`` removes."""
-
-MOVE_INTERVAL = 0.2
-"""How often to look whether a device has stopped a run that is to be moved, in seconds."""
 
 NEAR = "preferred, since it is on the machine where the run was created"
 """Why a device was chosen, for the story."""
@@ -244,54 +241,9 @@ class Fleet:
             wait for that. Without it such a run is refused.
 
         Raises UnknownDevice, RunRefused, and AsterismError if the device cannot take the run now."""
-        run = await self.run(run_id)
-        if run.status is not PROCESSING or run.device == device:
-            return await self._assign_to(run, device, None)
-        if not stop:
-            raise RunRefused(run_id, f"{run.device} works on it; with --stop it is stopped there first", run.story)
-        await self._target(run, device)  # before anything is stopped
-        reason = f"to move it to {device}"
-        await self.pause(run_id, reason)
-        while (run := await self.run(run_id)).stop_request == "pause":
-            await self.clock.sleep(MOVE_INTERVAL)
-        try:
-            return await self._assign_to(run, device, f"by {self.by}: {reason}")
-        except AsterismError:  # it was not moved, so it continues where it can
-            if not run.ended:
-                await self.resume(run_id)
-            raise
+        from asterism.fleet.run_move import move_run
 
-    async def _target(self, run: Run, device: str) -> tuple[Placer, Session]:
-        """The session of a device that can take a run now, and the placer that knows it."""
-        placer = await self.placer(fresh=True)
-        session = placer.sessions.get(device)
-        if session is None:
-            raise UnknownDevice(f"no device {device!r} is joined, or it is silent: list the devices")
-        flow = await self.workflows.get(run.workflow, run.version)
-        refusal = placer.refusal_reason(session, run.changed(avoid=(), declined={}), flow)
-        if refusal is None and session.room <= 0 and run.device != device:
-            refusal = f"it is full, with {session.used} run{'s' if session.used != 1 else ''}"
-        if refusal is not None and not run.ended:
-            raise AsterismError(f"run {run.id} cannot be moved to {device}: {refusal}")
-        return placer, session
-
-    async def _assign_to(self, run: Run, device: str, paused_for: str | None) -> Run:
-        placer, session = await self._target(run, device)
-        settings = await self.settings()
-
-        def step(run: Run, flow: Workflow) -> Run:
-            return transitions.move(
-                run,
-                session.owner,
-                flow,
-                by=self.by,
-                now=self.store.clock(),
-                scores={device: round(sum(placer.score_parts(session, flow).values()), 2)},
-                within=time_to_answer(placer, session.owner, settings),
-                paused_for=paused_for,
-            )
-
-        return await self.ledger.change(run, step, put=self.ledger.put_own)
+        return await move_run(self, run_id, device, stop=stop)
 
     async def retry(self, run_id: str) -> Run:
         """Create a new run of the same work that names the old one, which stays as it is."""

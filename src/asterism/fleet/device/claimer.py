@@ -349,7 +349,7 @@ class Claimer:
             taken, unseen = await self._take(0, 1, victim.run.priority)
             if taken:
                 if self.worker.room < 0 and self.worker.held.get(victim.run.id) is victim:
-                    self.worker.preempt(victim, taken[0])
+                    self._stop_for(taken[0], victim)
                 return
             if not unseen:
                 return
@@ -366,7 +366,13 @@ class Claimer:
         first = min(waiting, key=queue_order)
         victims = [held for held in working if held.workflow.preemptible and held.run.priority < first.priority]
         if victims:
-            self.worker.preempt(min(victims, key=_preemption_order), first)
+            self._stop_for(first, min(victims, key=_preemption_order))
+
+    def _stop_for(self, urgent: Run, victim: HeldRun) -> None:
+        """Stop an execution for a more urgent run, which the record of the stopped one then names."""
+        if victim.stopping is None and not victim.ending:
+            victim.preempted_by = f"run {urgent.id} ({urgent.workflow}, priority {urgent.priority})"
+            self.worker.stop(victim, f"preempted by {victim.preempted_by}")
 
     # -- runs created in this process --------------------------------------------------------------------------------
 

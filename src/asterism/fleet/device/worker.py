@@ -356,12 +356,6 @@ class Worker:
         elif not held.started:
             self._spawn(held, self._hand_back_and_leave(held))
 
-    def preempt(self, held: HeldRun, by: Run) -> None:
-        """Stop an execution for a more urgent run, which the record then names."""
-        if held.stopping is None and not held.ending:
-            held.preempted_by = f"run {by.id} ({by.workflow}, priority {by.priority})"
-            self.stop(held, f"preempted by {held.preempted_by}")
-
     def give_up_waiting(self, held: HeldRun) -> None:
         """Hand back a run whose claim is about to run out while it waits for a slot: other devices may have one, and
         it does not count as a loss."""
