@@ -54,8 +54,9 @@ COMMANDS = (
     CommandEntry("runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "runs_commands"),
     CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
-    CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
+    CommandEntry("fleet", "Show and change the settings of a fleet; print its metrics.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device_commands"),
+    CommandEntry("notices", "List and follow the notices of a fleet.", FLEETS, "notices_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
     CommandEntry(

@@ -195,6 +195,8 @@ def describe_outcome(before: Run, after: Run) -> str:
         return f"{name} is unchanged: {after.reported_status}"
     if after.ended:
         return clean(f"{name} {after.error or after.status}")
+    if after.status is ASSIGNED and after.epoch != before.epoch:
+        return clean(f"{name} is assigned to {after.device}")
     if after.paused is not None:
         return clean(f"{name} is paused {after.paused}")
     if after.stop_request is not None:

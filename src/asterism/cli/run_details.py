@@ -172,11 +172,18 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
     if not run.previous:
         return
     yield from _heading("Previous assignments")
-    columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("AFTER", right=True), Column("REASON"))
+    columns = (
+        Column("  EPOCH", right=True),
+        Column("DEVICE", least=8),
+        Column("SCORE", right=True),
+        Column("AFTER", right=True),
+        Column("REASON"),
+    )
     rows: list[list[Cell]] = [
         [
             str(one.epoch),
             one.device,
+            "" if one.score is None else f"{one.score:.2f}",
             format_age(one.ended_at - one.assigned_at),
             one.reason,
             shorten(one.detail, LONGEST),

@@ -269,6 +269,17 @@ class Fleet:
     async def resume(self, run_id: str) -> Run:
         return await self.ledger.request(run_id, lambda run, _: transitions.resume(run, self.store.clock(), self.by))
 
+    async def move(self, run_id: str, device: str, *, stop: bool = False) -> Run:
+        """Assign a run to another device. If it declines the run or is lost, any device may take it as before.
+
+        :param stop: if a device works on the run, ask it to stop and hand the run back first, with its progress, and
+            wait for that. Without it such a run is refused.
+
+        Raises UnknownDevice, RunRefused, and AsterismError if the device cannot take the run now."""
+        from asterism.fleet.run_move import move_run
+
+        return await move_run(self, run_id, device, stop=stop)
+
     async def retry(self, run_id: str) -> Run:
         """Create a new run of the same work that names the old one, which stays as it is."""
         old = await self.run(run_id)

@@ -138,6 +138,12 @@ class Ledger:
         judge = (await feed_of(self.store).left_to([after.id])).get(after.id) if has_feed(self.store) else None
         return PutRun(after, before.revision) if judge is None else PutCopy(after, before.revision, judge, same=False)
 
+    async def put_own(self, after: Run, before: Run) -> Write:
+        """The write of a step that only the store that decides about a run may take. Raises RunRefused for others."""
+        if has_feed(self.store) and await feed_of(self.store).left_to([after.id]):
+            raise RunRefused(before.id, "a peer decides about it: do this in the store of the peer", before.story)
+        return PutRun(after, before.revision)
+
     async def add(self, run: Run, assign: Callable[[Run], Run]) -> Run:
         """Write a new run; ``assign`` assigns it in the same write, if its series lets it start. Returns the existing
         run if the key is taken."""
