@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
@@ -46,6 +46,10 @@ WRITES_REMEMBERED = 20
 _NO_TURN = nullcontext()
 _SMALL_TYPES = frozenset({bool, float, type(None)})
 _compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
+
+
+class Overtaken(AsterismError):
+    """Another process changed a register that was to be written beside a new run. Nothing happened."""
 
 
 class UnknownRun(RunRefused):
@@ -131,9 +135,9 @@ class Ledger:
         judge = (await feed_of(self.store).left_to([after.id])).get(after.id) if has_feed(self.store) else None
         return PutRun(after, before.revision) if judge is None else PutCopy(after, before.revision, judge, same=False)
 
-    async def add(self, run: Run, assign: Callable[[Run], Run]) -> Run:
+    async def add(self, run: Run, assign: Callable[[Run], Run], *, beside: Sequence[PutRegister] = ()) -> Run:
         """Write a new run; ``assign`` assigns it in the same write, if its series lets it start. Returns the existing
-        run if the key is taken."""
+        run if the key is taken. ``beside`` is written in the same commit; raises Overtaken if that is not possible."""
         attempted = False
 
         async def attempt() -> Run:
@@ -145,9 +149,9 @@ class Ledger:
                 added = assign(admitted) if admitted.offered else admitted
                 attempted = True
                 try:
-                    await self.store.commit([PutRun(added, None), *writes])
+                    await self.store.commit([PutRun(added, None), *writes, *beside])
                 except Conflict as conflict:
-                    existing = await self._existing(run, conflict)
+                    existing = await self._existing(run, conflict, beside)
                     if existing is None:
                         raise
                     return existing
@@ -155,9 +159,14 @@ class Ledger:
 
         return await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
 
-    async def _existing(self, run: Run, conflict: Conflict) -> Run | None:
+    async def _existing(self, run: Run, conflict: Conflict, beside: Sequence[PutRegister]) -> Run | None:
         """The run that conflicts with a new one: the one with its key, or the new one itself, written by a commit whose
         answer was lost. None if there is no such run (any more)."""
+        if any(conflict.concerns("register", one.key) for one in beside):
+            written = await self.store.run(run.id)
+            if written is None:
+                raise Overtaken(f"another process has changed the {conflict.what}")
+            return written
         if run.key is not None and conflict.concerns("key", run.key):
             runs = await self.store.find(Query(key=run.key))
             return runs[0] if runs else None

@@ -1,8 +1,8 @@
 """The record of a schedule: what it creates, when, and how far it has come.
 
 A schedule creates runs of a workflow, or plans from a plan file that the store keeps. Its times are a cron expression
-in a time zone, or an interval. The definition changes when a person changes it. The state (``after``, ``next``, ``due``,
-``open``, ``replaced``, ``made``) changes with each tick.
+in a time zone, or an interval. The definition changes when a person changes it. The state (``after``, ``next``,
+``due``, ``open``, ``replaced``, ``made``) changes with each tick.
 """
 
 from __future__ import annotations

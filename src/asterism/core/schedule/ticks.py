@@ -54,14 +54,14 @@ class Overlap(NamedTuple):
 
 class TickEntry(NamedTuple):
     """One line of a history. ``tick`` is None for a run that a person asked for. ``what`` is the run or the plan that
-    was created. ``count`` is how many ticks were missed; ``tick`` is the last of them."""
+    was created. ``number`` is how many ticks were missed; ``tick`` is the last of them."""
 
     at: float
     tick: int | None
     outcome: str
     what: str | None = None
     why: str = ""
-    count: int = 1
+    number: int = 1
 
     def to_json(self) -> list[Any]:
         return list(self)
