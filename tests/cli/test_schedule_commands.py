@@ -28,9 +28,7 @@ def refused(scene: Scene, *words: str) -> str:
 
 def test_a_schedule_from_adding_to_removing(scene: Scene) -> None:
     result = scene.run(*NIGHTLY, "--input", '{"n": 1}')
-    assert result.stdout.startswith(
-        "Schedule 'nightly' creates workflow work, 0 3 * * * (Europe/Berlin); first at 20"
-    )
+    assert result.stdout.startswith("Schedule 'nightly' creates workflow work, 0 3 * * * (Europe/Berlin); first at 20")
     assert "03:00:00 CE" in result.stdout
     assert "No coordinator is running, so nothing is created yet. Start one with: asterism monitor" in result.stderr
     [listed] = scene.json("schedule", "list")
@@ -124,9 +122,15 @@ def test_secrets_in_the_input_are_not_shown(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--cron", "0 0 30 2 *"), "the cron expression '0 0 30 2 *' never fires: no month that it names has such a day"),
+        (
+            ("--cron", "0 0 30 2 *"),
+            "the cron expression '0 0 30 2 *' never fires: no month that it names has such a day",
+        ),
         (("--cron", "0 0 * *"), "has 4 fields; it must have 5"),
-        (("--cron", "0 3 * * *", "--timezone", "Berlin"), "there is no time zone 'Berlin'; did you mean Europe/Berlin?"),
+        (
+            ("--cron", "0 3 * * *", "--timezone", "Berlin"),
+            "there is no time zone 'Berlin'; did you mean Europe/Berlin?",
+        ),
         (("--cron", "0 3 * * *", "--every", "5m"), "Give either --cron or --every."),
         ((), "Give either --cron or --every."),
         (("--every", "500ms"), "the interval must be a whole number of seconds"),
