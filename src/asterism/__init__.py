@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from asterism.base.startup import lazy_names
 from asterism.fleet.extensions import register as _register_fleet_extension
+from asterism.fleet.extensions import register_plans as _register_plans
 
 if TYPE_CHECKING:
     from asterism.base.http_requests import NoAnswer, RequestFailed
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from asterism.store.store_errors import StoreError, StoreUnavailable
 
 _register_fleet_extension("asterism.peers.fleet_extension")
+_register_plans("asterism.durable.schedule_port")
 
 __version__ = "0.1.0"
 

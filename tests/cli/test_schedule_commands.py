@@ -147,6 +147,6 @@ def test_what_cannot_be_added(scene: Scene, words: tuple[str, ...], message: str
 
 def test_names_that_do_not_exist(scene: Scene) -> None:
     assert "there is no workflow 'nope'" in refused(scene, "add", "a", "--every", "1m", "--workflow", "nope")
-    assert "Give --workflow" in refused(scene, "add", "a", "--every", "1m")
+    assert "Give either --workflow or --plan" in refused(scene, "add", "a", "--every", "1m")
     for command in ("show", "pause", "resume", "remove", "next", "history", "run"):
         assert "there is no schedule 'nope'; list them with: asterism schedule list" in refused(scene, command, "nope")

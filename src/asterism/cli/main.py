@@ -52,7 +52,7 @@ COMMANDS = (
     CommandEntry("runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "runs_commands"),
     CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
     CommandEntry(
-        "schedule", "Create runs at given times: add, list, show, history and more.", FLEETS, "schedule_commands"
+        "schedule", "Create runs or plans at given times: add, list, show and more.", FLEETS, "schedule_commands"
     ),
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),

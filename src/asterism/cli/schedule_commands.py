@@ -1,4 +1,4 @@
-"""``asterism schedule``: create runs of a workflow at given times."""
+"""``asterism schedule``: create runs of a workflow, or plans, at given times."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ name_argument = click.argument("name")
 
 @click.group(cls=CommandGroup)
 def schedule() -> None:
-    """Create runs at given times: add, list, show, history and more.
+    """Create runs or plans at given times: add, list, show and more.
 
-    The coordinator of the fleet creates them, so a device or `asterism monitor` must be running."""
+    The coordinator of the fleet creates them, so a device or `asterism monitor` must be running. `asterism monitor`
+    also runs the plans."""
 
 
 @schedule.command()
 @name_argument
 @click.option("--workflow", metavar="NAME", help="Create runs of this workflow.")
+@click.option("--plan", "path", metavar="PLAN.YAML", help="Create plans of this plan file, which the store keeps.")
 @click.option(
     "--input",
     "given",
@@ -69,19 +71,24 @@ def schedule() -> None:
 )
 @click.option("--replace", is_flag=True, help="Change a schedule that exists; its history stays.")
 @fleet_options
-def add(name: str, store: str | None, as_json: bool, every: float | None, cron: str | None, **terms: Any) -> None:
+def add(
+    name: str, store: str | None, as_json: bool, every: float | None, cron: str | None, path: str | None, **terms: Any
+) -> None:
     """Add a schedule.
 
-    A tick is a time at which the schedule creates a run. A tick is missed if no coordinator decides about it within
-    60 s. Names of cron expressions, such as @daily, work too.
+    A tick is a time at which the schedule creates a run or a plan. A tick is missed if no coordinator decides about it
+    within 60 s. Names of cron expressions, such as @daily, work too. A plan is the plan file as it is now; add the
+    schedule again with --replace after a change of the file.
 
     \b
-    asterism schedule add nightly --cron '0 3 * * *' --timezone Europe/Berlin --workflow report
+    asterism schedule add nightly --cron '0 3 * * *' --timezone Europe/Berlin --plan etl.yaml
     asterism schedule add poll --every 5m --workflow fetch --input '{"site": "a"}'"""
     if (cron is None) == (every is None):
         raise click.UsageError("Give either --cron or --every.")
-    if terms["workflow"] is None:
-        raise click.UsageError("Give --workflow.")
+    if (terms["workflow"] is None) == (path is None):
+        raise click.UsageError("Give either --workflow or --plan.")
+    if path is not None:
+        terms |= _plan_terms(path)
     if every is not None and every != int(every):
         raise click.BadParameter("the interval must be a whole number of seconds.", param_hint="--every")
 
@@ -97,6 +104,19 @@ def add(name: str, store: str | None, as_json: bool, every: float | None, cron: 
             note("No coordinator is running, so nothing is created yet. Start one with: asterism monitor")
 
     with_fleet(store, put)
+
+
+def _plan_terms(path: str) -> dict[str, Any]:
+    """The arguments of ``Schedules.add`` for a plan file. Raises UnusablePlanFile with every mistake."""
+    from pathlib import Path
+
+    from asterism.cli.plan_file_commands import load_plan_file
+    from asterism.cli.user_files import allow_imports
+
+    allow_imports(path)
+    found = load_plan_file(path)
+    text = Path(path).read_text("utf-8-sig")
+    return {"plan": found.constellation, "plan_text": text, "policy": found.policy or "scoped"}
 
 
 def _added(schedule: Schedule) -> str:
@@ -134,11 +154,18 @@ def list_(store: str | None, as_json: bool) -> None:
 
 @schedule.command()
 @name_argument
+@click.option("--plan-file", is_flag=True, help="Print the plan file that the schedule keeps.")
 @fleet_options
-def show(name: str, store: str | None, as_json: bool) -> None:
+def show(name: str, plan_file: bool, store: str | None, as_json: bool) -> None:
     """Show everything about a schedule: its terms, its next times and its latest ticks."""
 
     async def read(fleet: Fleet) -> None:
+        if plan_file:
+            text = await fleet.schedules.plan_text(name)
+            if not text:
+                raise click.UsageError(f"Schedule {name!r} keeps no plan file.")
+            click.echo(text, nl=False)
+            return
         from asterism.cli.schedule_views import details_json, details_lines, read_details
         from asterism.cli.screen import print_lines
 

@@ -30,17 +30,21 @@ from asterism.core.schedule.ticks import (
     interval_ticks,
     overlap,
     tick_key,
+    tick_text,
     with_entries,
     with_work,
 )
+from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet
 from asterism.fleet.ledger import Overtaken
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
+from asterism.store.store_errors import Conflict
 
 SCHEDULES = "schedule/"
 HISTORY = "schedule-history/"
-"""Prefixes of the keys of registers: schedules, and their histories."""
+PLANS = "schedule-plan/"
+"""Prefixes of the keys of registers: schedules, their histories, and the plans that they create."""
 
 IN_SERIES = ("queue", "replace")
 """The overlap policies under which runs wait for each other."""
@@ -64,11 +68,26 @@ def history_key(name: str) -> str:
     return f"{HISTORY}{name}"
 
 
-def decode(register: Register | None) -> StoredSchedule | None:
-    """The schedule in a register; None if there is none, or none any more. Raises InvalidSchedule."""
-    if register is None or (isinstance(register.value, Mapping) and REMOVED in register.value):
+def plan_key(name: str) -> str:
+    return f"{PLANS}{name}"
+
+
+def plan_name(name: str, tick: int | None, chance: str) -> str:
+    """The name of the plan that a tick creates, or, with letters of ``chance``, a person's request."""
+    return f"{name}-{tick_text(tick)}" if tick is not None else f"{name}-{chance[-6:]}"
+
+
+def decode(register: Register | None, *, removed: bool = False) -> StoredSchedule | None:
+    """The schedule in a register; None if there is none, or none any more. With ``removed``, also one that was removed:
+    the plans that it has created go on. Raises InvalidSchedule."""
+    if register is None:
         return None
-    return StoredSchedule(Schedule.from_json(register.value), register.revision)
+    value = register.value
+    if isinstance(value, Mapping) and REMOVED in value:
+        if not removed:
+            return None
+        value = {name: one for name, one in value.items() if name != REMOVED}
+    return StoredSchedule(Schedule.from_json(value), register.revision)
 
 
 def ticks_of(schedule: Schedule) -> NextTick:
@@ -94,6 +113,8 @@ class ScheduledWork:
         return [one for one in schedule.open if not await self._ended(schedule, one)]
 
     async def _ended(self, schedule: Schedule, work: str) -> bool:
+        if schedule.plan is not None:
+            return await plan_port().plan_ended(self._store, work)
         run = await self._store.run(work)
         return run is None or run.ended
 
@@ -111,7 +132,8 @@ class ScheduledWork:
             entry = TickEntry(self._store.clock(), tick, SKIPPED, None, verdict.why)
             await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
             return entry
-        return await self._create_run(stored, after, tick, before, by, open_work, verdict.replaced)
+        create = self._create_run if stored.schedule.plan is None else self._create_plan
+        return await create(stored, after, tick, before, by, open_work, verdict.replaced)
 
     async def _create_run(
         self,
@@ -143,6 +165,36 @@ class ScheduledWork:
         if added.id == run.id:
             return entry
         entry = entry._replace(outcome=EXISTS, what=added.id, why="its run was created before")
+        await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
+        return entry
+
+    async def _create_plan(
+        self,
+        stored: StoredSchedule,
+        after: Schedule,
+        tick: int | None,
+        before: Sequence[TickEntry],
+        by: str,
+        open_work: Sequence[str],
+        replaced: Sequence[str],
+    ) -> TickEntry:
+        """Store the plan of a tick. No process runs it yet (durable/plan_runner.py)."""
+        schedule, now = stored.schedule, self._store.clock()
+        kept = await self._store.register(plan_key(schedule.name))
+        if kept is None:
+            raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
+        name = plan_name(schedule.name, tick, new_id(now, self._fleet.chance))
+        entry = TickEntry(now, tick, CREATED, name, f"by {by}" if by else "")
+        head, *rest = plan_port().plan_writes(self._store, name, kept.value)
+        writes = await self._writes(stored, with_work(after, open_work, name, replaced), [*before, entry])
+        try:
+            await self._store.commit([*writes, head, *rest])
+        except Conflict as conflict:
+            if not conflict.concerns("register", head.key):
+                raise Overtaken(f"another process has changed the {conflict.what}") from None
+        else:
+            return entry
+        entry = entry._replace(outcome=EXISTS, why="its plan was created before")
         await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
         return entry
 
@@ -178,6 +230,9 @@ class ScheduledWork:
         """Cancel the work that later ticks have replaced. Raises Overtaken."""
         schedule = stored.schedule
         for work in schedule.replaced:
+            if schedule.plan is not None:
+                await plan_port().cancel_plan(self._fleet, work, f"replaced by a later tick of {schedule.name}")
+                continue
             with contextlib.suppress(RunRefused):  # it has ended
                 await self._fleet.cancel(work)
         after = schedule.changed(replaced=())

@@ -18,8 +18,10 @@ from typing import Any
 
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import plain_json
+from asterism.core.plan.constellation import Constellation
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.core.schedule.ticks import TickEntry, history_of, moved_to
+from asterism.fleet.extensions import plan_port
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Overtaken, TooLarge
 from asterism.fleet.scheduled_work import (
@@ -29,6 +31,7 @@ from asterism.fleet.scheduled_work import (
     StoredSchedule,
     decode,
     history_key,
+    plan_key,
     read_schedule,
     schedule_key,
     ticks_of,
@@ -40,6 +43,9 @@ from asterism.store.store_errors import Conflict
 log = logging.getLogger("asterism.schedule")
 
 MOST_NEXT_TIMES = 1000
+
+LARGEST_PLAN = 1_000_000
+"""The largest plan that a schedule keeps, in bytes of JSON."""
 
 
 class UnknownSchedule(AsterismError):
@@ -61,6 +67,9 @@ class Schedules:
         name: str,
         *,
         workflow: str | None = None,
+        plan: Constellation | None = None,
+        plan_text: str = "",
+        policy: str = "scoped",
         given: Mapping[str, Any] | None = None,
         priority: int | None = None,
         device: str | None = None,
@@ -75,6 +84,9 @@ class Schedules:
         """Add a schedule. Its first tick is the first one from now on.
 
         :param workflow: the workflow whose runs are created; each tick uses its latest version.
+        :param plan: the plan that is created at each tick, instead of runs of a workflow; the store keeps it.
+        :param plan_text: the text of the plan file, kept for people.
+        :param policy: the lock policy of the plans.
         :param given: the input of each run.
         :param priority: the priority of each run.
         :param device: only this device may execute the runs.
@@ -93,6 +105,7 @@ class Schedules:
         schedule = Schedule(
             name,
             workflow=workflow,
+            plan=None if plan is None else plan.id,
             input=value,
             priority=priority,
             device=device,
@@ -106,8 +119,20 @@ class Schedules:
             created_by=self._fleet.by,
         )
         self._check_fires(schedule, now)
-        await self._fleet.workflows.latest(workflow or "")
-        return await self._put(schedule, replace)
+        if plan is None:
+            await self._fleet.workflows.latest(workflow or "")
+            return await self._put(schedule, replace, None)
+        document = {**plan_port().plan_document(plan, policy), "text": plan_text}
+        size = len(json.dumps(document))
+        if size > LARGEST_PLAN:
+            raise TooLarge(f"the plan of schedule {name!r} has {size:,} bytes; the limit is {LARGEST_PLAN:,}")
+        return await self._put(schedule, replace, document)
+
+    async def plan_text(self, name: str) -> str:
+        """The plan file that a schedule keeps; empty if it has none."""
+        await self._read(name)
+        kept = await self._store.register(plan_key(name))
+        return "" if kept is None else str(kept.value.get("text", ""))
 
     async def _checked_input(self, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
         what = f"the input of schedule {safe_repr(name)}"
@@ -130,7 +155,7 @@ class Schedules:
         except InvalidCron as error:
             raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
 
-    async def _put(self, schedule: Schedule, replace: bool) -> Schedule:
+    async def _put(self, schedule: Schedule, replace: bool, document: Mapping[str, Any] | None) -> Schedule:
         name, next_tick = schedule.name, ticks_of(schedule)
 
         async def attempt() -> Schedule:
@@ -141,9 +166,14 @@ class Schedules:
             new = moved_to(schedule, float(schedule.start), next_tick)
             if existing is not None:  # what it has created goes on
                 old = existing.schedule
+                if (old.plan is None) != (new.plan is None):
+                    raise ScheduleExists(f"schedule {name!r} creates {old.target}: remove it before you add this one")
                 new = new.changed(open=old.open, replaced=old.replaced, made=old.made, paused=old.paused)
-            put = PutRegister(schedule_key(name), new.to_json(), register and register.revision)
-            await self._store.commit([put])
+            writes = [PutRegister(schedule_key(name), new.to_json(), register and register.revision)]
+            if document is not None:
+                kept = await self._store.register(plan_key(name))
+                writes.append(PutRegister(plan_key(name), document, kept and kept.revision))
+            await self._store.commit(writes)
             return new
 
         return await retry_on_conflict(attempt)
@@ -203,7 +233,7 @@ class Schedules:
         async def attempt() -> Schedule:
             stored = await self._read(name)
             history = await self._store.register(history_key(name))
-            value = {"name": name, REMOVED: self._store.clock()}
+            value = {**stored.schedule.to_json(), REMOVED: self._store.clock()}
             writes = [PutRegister(schedule_key(name), value, stored.revision)]
             if history is not None:
                 writes.append(PutRegister(history_key(name), [], history.revision))

@@ -1,7 +1,7 @@
 """Simulated fleets with schedules: several coordinators at once, crashes, and clocks that jump.
 
-Every machine decides about ticks, elected or not, through its own connection to the store. No tick may be created twice,
-whatever happens, and when the faults are over, every schedule goes on.
+Every machine decides about ticks, elected or not, through its own connection to the store. No tick may be created
+twice, whatever happens, and when the faults are over, every schedule goes on.
 """
 
 from __future__ import annotations
