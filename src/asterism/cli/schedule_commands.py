@@ -100,6 +100,8 @@ def add(
             print_json(schedule_json(added, fleet.store.clock()))
             return
         click.echo(clean(_added(added)))
+        if added.plan is not None:
+            note("Its plans are run by: asterism monitor")
         if await fleet.coordinator() is None:
             note("No coordinator is running, so nothing is created yet. Start one with: asterism monitor")
 
@@ -239,7 +241,7 @@ def _print_changed(schedule: Schedule, words: str, fleet: Fleet, as_json: bool) 
 @schedule.command("next")
 @name_argument
 @click.option(
-    "-n", "number", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many times."
+    "-n", "--number", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many times."
 )
 @fleet_options
 def next_(name: str, number: int, store: str | None, as_json: bool) -> None:

@@ -101,12 +101,11 @@ class Schedules:
         Raises InvalidSchedule, also for a cron expression that never fires, UnknownWorkflow and ScheduleExists.
         """
         now = self._store.clock()
-        value = await self._checked_input(name, given)
         schedule = Schedule(
             name,
             workflow=workflow,
             plan=None if plan is None else plan.id,
-            input=value,
+            input=await self._checked_input(name, given),
             priority=priority,
             device=device,
             cron=cron,
@@ -119,14 +118,18 @@ class Schedules:
             created_by=self._fleet.by,
         )
         self._check_fires(schedule, now)
-        if plan is None:
-            await self._fleet.workflows.latest(workflow or "")
-            return await self._put(schedule, replace, None)
-        document = {**plan_port().plan_document(plan, policy), "text": plan_text}
+        if plan is not None:
+            return await self._put(schedule, replace, self._document(name, plan, plan_text, policy))
+        await self._fleet.workflows.latest(workflow or "")
+        return await self._put(schedule, replace, None)
+
+    def _document(self, name: str, plan: Constellation, text: str, policy: str) -> dict[str, Any]:
+        """A plan as the store keeps it for a schedule."""
+        document = {**plan_port().plan_document(plan, policy), "text": text}
         size = len(json.dumps(document))
         if size > LARGEST_PLAN:
             raise TooLarge(f"the plan of schedule {name!r} has {size:,} bytes; the limit is {LARGEST_PLAN:,}")
-        return await self._put(schedule, replace, document)
+        return document
 
     async def plan_text(self, name: str) -> str:
         """The plan file that a schedule keeps; empty if it has none."""

@@ -94,7 +94,7 @@ def fires_at(schedule: Schedule, tick: int, following: int | None) -> float:
 
 
 def moved_to(schedule: Schedule, after: float, next_tick: NextTick) -> Schedule:
-    """A schedule of which all ticks up to ``after`` are decided."""
+    """The schedule with its cursor at ``after``, and its next tick."""
     tick = next_tick(after)
     due = None if tick is None else fires_at(schedule, tick, next_tick(tick) if schedule.jitter else None)
     return schedule.changed(after=after, next=tick, due=due)
