@@ -53,6 +53,9 @@ COMMANDS = (
     CommandEntry("resume", "Resume a plan that was stopped or paused.", PLANS, "plan_commands"),
     CommandEntry("runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "runs_commands"),
     CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
+    CommandEntry(
+        "schedule", "Create runs or plans at given times: add, list, show and more.", FLEETS, "schedule_commands"
+    ),
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet; print its metrics.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device_commands"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
@@ -35,11 +35,17 @@ from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutSession, Query, Store
 from asterism.store.url import open_store
 
+if TYPE_CHECKING:
+    from asterism.fleet.schedules import Schedules
+
 PLACER_AGE = 1.0
 """How long a placer is used, in seconds. Assignments of this process are counted meanwhile."""
 
 SETTINGS_AGE = 5.0
 """How long settings that were read are used, in seconds."""
+
+SCHEDULE_PREFIX = "schedule:"
+"""Prefix of the keys and series of runs that belong to a schedule."""
 
 BLOB_AGE = 3600.0
 """How long a blob that no run refers to is kept, in seconds: its run may be about to be written."""
@@ -113,6 +119,13 @@ class Fleet:
     async def close(self) -> None:
         await self.waiters.close()
         await self.store.close()
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the fleet."""
+        from asterism.fleet.schedules import Schedules  # which few programs use
+
+        return Schedules(self)
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -414,6 +427,10 @@ def check_terms(
             raise AsterismError(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):
         raise AsterismError(f"keys that begin with {PREFIX!r} are reserved for plans: choose another key than {key!r}")
+    if key is not None and key.startswith(SCHEDULE_PREFIX):
+        raise AsterismError(
+            f"keys that begin with {SCHEDULE_PREFIX!r} are reserved for schedules: choose another key than {key!r}"
+        )
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
         raise AsterismError(
             f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"
