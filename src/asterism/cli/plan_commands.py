@@ -174,7 +174,7 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     type=json_object,
     multiple=True,
     metavar="JSON",
-    help="Add a task: an object with its id, its action, and the tasks that it comes after.",
+    help="Add a task: an object with its id, its action, and the tasks that it comes after or handles.",
 )
 @click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started.")
 @click.option(
@@ -262,21 +262,21 @@ def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], depend
     Removals come first, so that a new task can reuse a name. Dependencies come last, so that new tasks can depend on
     each other in any order."""
     from asterism.core.errors import InvalidTask
-    from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, RemoveTask
-    from asterism.core.plan.task import Task, dependencies_of
+    from asterism.core.plan.edits import AddTask, Edit, EditBatch, RemoveTask, addition_of
+    from asterism.core.plan.task import Task, dependencies_of, handler_dependencies
 
     edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
     edges: list[Edit] = []
     for one in added:
         fields = dict(one)
-        after = fields.pop("after", None)
+        after, handles = fields.pop("after", None), fields.pop("handles", None)
         try:
             task = Task.from_json(fields)
-            dependencies = dependencies_of(task.id, after)
+            dependencies = [*dependencies_of(task.id, after), *handler_dependencies(task.id, handles)]
         except (InvalidTask, TypeError) as error:
             raise click.BadParameter(f"{error}.", param_hint="--add") from None
         edits.append(AddTask(task))
-        edges += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in dependencies]
+        edges += map(addition_of, dependencies)
     return EditBatch((*edits, *edges))
 
 

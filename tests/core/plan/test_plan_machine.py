@@ -35,18 +35,28 @@ def check(condition: str) -> str | None:
     return "it does not parse" if condition == "broken" else None
 
 
-tasks = st.builds(Task, ids, revocable=st.booleans(), priority=st.sampled_from(["low", "high"]), estimate=st.just(2.0))
+joins = st.sampled_from(["all", "all", "any"])
+tasks = st.builds(
+    Task,
+    ids,
+    revocable=st.booleans(),
+    priority=st.sampled_from(["low", "high"]),
+    estimate=st.just(2.0),
+    join=joins,
+)
 
 one_edit = st.one_of(
     st.builds(edits.AddTask, tasks),
     st.builds(edits.RemoveTask, ids, st.sampled_from([None, None, "remove", "bridge", "nonsense"])),
     st.builds(lambda task_id, minutes: edits.UpdateTask(task_id, timeout=minutes), ids, st.integers(-1, 3)),
+    st.builds(lambda task_id, join: edits.UpdateTask(task_id, join=join), ids, joins),
     st.builds(
-        lambda kind, ends, on, when: kind(*ends, on, when),
+        lambda kind, ends, on, when, handled: kind(*ends, on, when, handled),
         st.sampled_from([edits.AddDependency, edits.AddDependency, edits.UpdateDependency]),
         st.tuples(ids, ids),
         outcomes,
         st.one_of(conditions, st.just("broken")),
+        st.booleans(),
     ),
     st.builds(edits.RemoveDependency, ids, ids),
     st.builds(edits.CancelTask, ids),
@@ -67,7 +77,8 @@ class LivingPlan(RuleBasedStateMachine):
             before = [task.id for task in plan]
             after = data.draw(st.lists(st.sampled_from(before), unique=True, max_size=2)) if before else []
             terms = {source: {"on": data.draw(outcomes), "when": data.draw(conditions)} for source in after}
-            plan.add(Task(task_id, revocable=data.draw(st.booleans()), estimate=1.0 + number), terms)
+            join = data.draw(joins)
+            plan.add(Task(task_id, revocable=data.draw(st.booleans()), estimate=1.0 + number, join=join), terms)
         if ranked:
             plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)

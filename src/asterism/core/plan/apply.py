@@ -11,7 +11,7 @@ of tasks does not make it stale; I3 decides whether a task may still be changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asterism.core.errors import (
@@ -24,6 +24,7 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
+from asterism.core.plan import joins
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -35,6 +36,7 @@ from asterism.core.plan.edits import (
     RemoveTask,
     UpdateDependency,
     UpdateTask,
+    addition_of,
 )
 from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.node import Node, provisional_below
@@ -146,6 +148,7 @@ class _Attempt:
         def undo() -> None:
             del graph.nodes[node.id]
             graph.counts[PENDING] -= 1
+            joins.discount_task(graph, task)
 
         self.undo.append(undo)
         self.added.add(task.id)
@@ -155,7 +158,13 @@ class _Attempt:
     def _delete(self, node: Node) -> None:
         del self.graph.nodes[node.id]
         self.removed.append(node)  # it leaves the counts when the batch is accepted: it may still have to be revoked
-        self.undo.append(lambda: self.graph.nodes.__setitem__(node.id, node))
+        joins.discount_task(self.graph, node.task)
+
+        def undo() -> None:
+            self.graph.nodes[node.id] = node
+            joins.count_task(self.graph, node.task)
+
+        self.undo.append(undo)
         self.changed.pop(node.id, None)
         self.touched.add(node.id)
         self.inverse.append(AddTask(node.task))
@@ -165,10 +174,12 @@ class _Attempt:
         if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
             self.moved.add(node)
         self.graph.rerank(node)
+        joins.replaced(self.graph, node, before)
 
         def undo() -> None:
             node.task = before
             self.graph.rerank(node)
+            joins.replaced(self.graph, node, task)
 
         self.undo.append(undo)
         self._touch(node, node.id)
@@ -193,7 +204,7 @@ class _Attempt:
 
         self.undo.append(undo)
         self._touch(graph.nodes[dependency.target], (dependency.source, dependency.target))
-        self.inverse.append(AddDependency(dependency.source, dependency.target, dependency.on, dependency.when))
+        self.inverse.append(addition_of(dependency))
 
     def _touch(self, node: Node, key: Key) -> None:
         self.changed[node.id] = node
@@ -259,7 +270,7 @@ class _Attempt:
         for child in node.children.values():
             for dependency in node.parents.values():
                 if dependency.source not in child.parents:
-                    self._link(Dependency(dependency.source, child.id, dependency.on, dependency.when))
+                    self._link(replace(dependency, target=child.id))
 
     def update_task(self, index: int, edit: UpdateTask) -> None:
         node = self._modifiable(edit.task_id)
@@ -295,7 +306,7 @@ class _Attempt:
         self.touched.add(node.id)
 
     def _checked(self, edit: AddDependency | UpdateDependency) -> Dependency:
-        dependency = Dependency(edit.source, edit.target, edit.on, edit.when)
+        dependency = edit.dependency
         problem = None if edit.when is None else self.graph.check_condition(edit.when)
         if problem is not None:
             raise _Refused("condition", f"the condition {edit.when!r} is not valid: {problem}")
@@ -328,6 +339,7 @@ class _Attempt:
     def roll_back(self) -> None:
         for undo in reversed(self.undo):
             undo()
+        self.graph.rejoined.clear()  # everything is as before
 
     def conclude(self, batch: EditBatch, now: float) -> Applied:
         graph = self.graph
@@ -354,6 +366,8 @@ class _Attempt:
                 node.entry = None
             graph.requeue(node)
             graph.add_entry(now, "added" if node.id in self.added else "edited", node.id, why)
+        if graph.rejoined:
+            joins.requeue(graph)
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse

@@ -167,6 +167,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
     for entry in data["story"]:
         graph.add_entry(*entry)
+    graph.rejoined.clear()
     for node in graph.nodes.values():
         graph.requeue(node)
     return graph
