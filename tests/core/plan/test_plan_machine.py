@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asterism.core.errors import EditRejected
+from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan import edits
 from asterism.core.plan.assignment_lock import POLICIES, AssignmentLock
 from asterism.core.plan.constellation import Constellation
@@ -18,7 +18,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
-from asterism.core.plan.status import COMPLETED, FAILED, RUNNING, TERMINAL, TaskStatus
+from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import OUTCOMES, Task
 
 IDS = [f"t{number}" for number in range(8)]
@@ -161,6 +161,29 @@ class LivingPlan(RuleBasedStateMachine):
         self.plan.apply(undone.inverse, self.tick())  # redo
         check_invariants(self.plan)
 
+    @rule(how=st.sampled_from(["retry", "from", "edit"]), data=st.data())
+    @precondition(lambda self: hasattr(self, "plan"))
+    def end_and_run_again(self, how: str, data: st.DataObject) -> None:
+        self._bring_to_its_end()
+        before = {task.id: (task.status, task.value) for task in self.plan}
+        free = [task_id for task_id in IDS if task_id not in self.plan]
+        try:
+            if how == "edit" and free:
+                self.plan.edit([edits.AddTask(Task(free[0]))])
+                again = []
+            else:
+                first = [data.draw(st.sampled_from(sorted(before)))] if how == "from" and before else []
+                again = self.plan.run_again(self.tick(), first)
+        except PlanError:  # nothing failed, or the task could not start
+            again = []
+            self.plan.reopen(again, self.tick(), "to go on")
+        self.lock.reopened()
+        for task_id, end in before.items():
+            node = self.plan.nodes[task_id]
+            given_up = end[0] is CANCELLED and node.status is PENDING
+            assert given_up or task_id in again or (node.status, node.value) == end, "what was not chosen stays"
+        self.ended.clear()
+
     def try_to_apply(self, batch: EditBatch) -> Any:
         before, version = self.picture(), self.plan.version
         story, epochs = len(self.plan.story()), {node.id: node.epoch for node in self.plan.nodes.values()}
@@ -217,13 +240,17 @@ class LivingPlan(RuleBasedStateMachine):
         """From wherever it is, the plan can be brought to its end."""
         if not hasattr(self, "plan"):
             return
+        self._bring_to_its_end()
+        assert Constellation.from_json(self.plan.to_json()).to_json() == self.plan.to_json()
+
+    def _bring_to_its_end(self) -> None:
         steps: list[Callable[[], bool]] = [self._close_any, self._finish_any, self._start_any]
         while any(step() for step in steps):
             check_invariants(self.plan)
         assert not any(node.status is RUNNING for node in self.plan.nodes.values())
         self.plan.close(self.tick())
         assert all(node.status in TERMINAL for node in self.plan.nodes.values())
-        assert Constellation.from_json(self.plan.to_json()).to_json() == self.plan.to_json()
+        check_invariants(self.plan)
 
     def _close_any(self) -> bool:
         cycle = next(iter(self.lock.cycles.values()), None) or self.lock.open(self.tick())

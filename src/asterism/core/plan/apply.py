@@ -4,6 +4,8 @@ The edits are carried out in order on the live plan; each is checked against the
 breaks a rule is recorded as a violation and skipped, so that one answer names *every* violation. If there is any, all
 changes are undone, newest first. This is one synchronous call: no other code sees an intermediate state.
 
+A batch that adds a task to a plan that has ended reopens it (plan_end.py), as part of the same step.
+
 A batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it names. Progress
 of tasks does not make it stale; I3 decides whether a task may still be changed.
 """
@@ -24,7 +26,7 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
-from asterism.core.plan import joins
+from asterism.core.plan import joins, plan_end
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -40,7 +42,7 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.node import Node, provisional_below
-from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS
+from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS, ConstellationState
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
 from asterism.core.plan.topological_order import parents_first
 
@@ -72,8 +74,9 @@ def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> 
 
 def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
     """See the module. Raises EditRejected. An empty batch changes nothing, not even the version."""
-    if graph.state in ENDED_STATES:
-        raise EditRejected([Violation(None, "ended", f"plan {graph.id!r} has ended ({graph.state})")])
+    ended = graph.state in ENDED_STATES
+    if ended and (problem := _not_reopened(graph, batch)) is not None:
+        raise EditRejected([Violation(None, "ended", problem)])
     if batch.base_version is not None and type(batch.base_version) is not int:
         raise EditRejected([Violation(None, "malformed", f"base_version is a number, not {batch.base_version!r}")])
     if batch.base_version is not None and batch.base_version > graph.version:
@@ -83,6 +86,8 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         return Applied(graph.version, batch, batch)
     attempt = _Attempt(graph, batch.base_version)
     try:
+        if ended:
+            attempt.undo.append(plan_end.reopen(graph, (), now, f"by an edit of {batch.author or NO_AUTHOR}"))
         for index, edit in enumerate(batch.edits):
             attempt.carry_out(index, edit)
         attempt.check_severed()
@@ -92,6 +97,17 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         attempt.roll_back()
         raise
     return attempt.conclude(batch, now)
+
+
+def _not_reopened(graph: Graph, batch: EditBatch) -> str | None:
+    """Why a batch does not reopen a plan that has ended; None if it does, by adding a task."""
+    if graph.state is ConstellationState.CANCELLED:
+        return f"plan {graph.id!r} was cancelled, for good"
+    if graph.owner is not None:
+        return f"plan {graph.id!r} has just ended ({graph.state}); edit it again when its orchestrator has left it"
+    if any(isinstance(edit, AddTask) for edit in batch.edits):
+        return None
+    return f"plan {graph.id!r} has ended ({graph.state}); only an edit that adds a task reopens it"
 
 
 class _Attempt:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from asterism.core.errors import DuplicateTask, InvalidTask, PlanError, error_text
 from asterism.core.history import Entry
-from asterism.core.plan import plan_codec
+from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.diff import Outline
 from asterism.core.plan.edits import AddTask, Edit, EditBatch, addition_of
@@ -151,7 +151,6 @@ class Constellation(Graph):
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
         self.origin: Outline | None = None  # of a copy: the plan it was copied from, for diff
-        self.owner: object | None = None  # the orchestrator that runs the plan
         self.clock: Callable[[], float] = lambda: 0.0  # set by the owner, for edits on the plan itself
         self.on_applied: Callable[[Applied], None] | None = None  # called with each applied edit
 
@@ -201,6 +200,24 @@ class Constellation(Graph):
             self.on_applied(applied)
         return applied
 
+    def run_again(
+        self, now: float, from_tasks: Collection[str] = (), batch: EditBatch | None = None, why: str = ""
+    ) -> list[str]:
+        """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or
+        ``from_tasks`` and what lies below them. ``batch`` is applied in the same step. Returns the tasks that run
+        again. Raises PlanError and EditRejected, with the plan unchanged."""
+        chosen = plan_end.retry_choice(self, from_tasks)
+        if not chosen and (batch is None or not batch.edits):
+            raise PlanError(f"no task of plan {self.id!r} failed; name the task to begin with, to run it again")
+        undo = self.reopen(chosen, now, why)
+        if batch is not None:
+            try:
+                self.apply(batch, now)
+            except BaseException:
+                undo()
+                raise
+        return chosen
+
     def __getitem__(self, task_id: str) -> TaskView:
         return TaskView(self.node(task_id))
 
@@ -215,6 +232,16 @@ class Constellation(Graph):
 
     def __repr__(self) -> str:
         return f"<Constellation {self.id!r} version {self.version}, {len(self)} tasks, {self.state}>"
+
+    @property
+    def repaired(self) -> bool:
+        """Whether the plan completed although tasks failed: other tasks handled each failure."""
+        return self.state is ConstellationState.COMPLETED and self.counts[FAILED] > 0
+
+    @property
+    def state_text(self) -> str:
+        """The state in words: ``partially failed``, ``repaired``."""
+        return "repaired" if self.repaired else self.state.replace("_", " ")
 
     @property
     def dependencies(self) -> Iterator[Dependency]:

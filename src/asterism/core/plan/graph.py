@@ -69,6 +69,7 @@ class Graph:
         self.state = ConstellationState.CREATED
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        self.owner: object | None = None  # the orchestrator that runs the plan
         self.speculative = False
         self.evaluate: Evaluate = cannot_evaluate
         self.check_condition: Callable[[str], str | None] = accept_condition
@@ -209,7 +210,7 @@ class Graph:
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self.refuse(node, "release")
         self.add_entry(now, "put back", node.id, why)
-        if node.attempts > 1:  # it has run before: it stays running, so that no edit may change it
+        if node.attempts - node.spent > 1:  # it has run before: it stays running, so that no edit may change it
             node.attempts -= 1
             node.device = None
             self.queue.push(node)
@@ -307,8 +308,8 @@ class Graph:
         self.change_status(node, "release")
         node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
         node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
-        node.epoch = node.attempts = node.losses = 0
-        node.worked = 0.0
+        node.epoch = node.losses = 0
+        node.attempts, node.worked = node.spent, 0.0
         if self.any_joins:
             joins.refresh(self, [node])
             joins.requeue(self)
@@ -328,15 +329,9 @@ class Graph:
         self.add_entry(now, str(self.state))
         return self.state
 
-    @property
-    def repaired(self) -> bool:
-        """Whether the plan completed although tasks failed: other tasks handled each failure."""
-        return self.state is ConstellationState.COMPLETED and self.counts[FAILED] > 0
-
-    @property
-    def state_text(self) -> str:
-        """The state in words: ``partially failed``, ``repaired``."""
-        return "repaired" if self.repaired else self.state.replace("_", " ")
+    def reopen(self, tasks: Iterable[str], now: float, why: str) -> Callable[[], None]:
+        """Reopen a plan that has ended, with these tasks pending again. Returns what undoes it."""
+        return plan_end.reopen(self, tasks, now, why)
 
     def _give_up(self, node: Node, now: float, cancelled: bool) -> None:
         if cancelled:

@@ -41,6 +41,7 @@ class Node:
         "rank",
         "reason",
         "reviewed",
+        "spent",
         "started_at",
         "status",
         "task",
@@ -75,6 +76,7 @@ class Node:
         self.device: str | None = None
         self.attempts = 0
         self.losses = 0
+        self.spent = 0  # attempts before the plan was retried: they do not count against its retries
         self.value: Any = None
         self.error: BaseException | None = None
         self.reason = ""  # why it was cancelled

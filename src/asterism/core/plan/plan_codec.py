@@ -44,6 +44,7 @@ PROGRESS: dict[str, Any] = {
     "reason": "",
     "begun_at": 0.0,
     "worked": 0.0,
+    "spent": 0,
 }
 """The facts of progress with their initial values. Only those that differ are written."""
 
@@ -247,6 +248,7 @@ class NodeState(NamedTuple):
     reason: str
     begun_at: float
     worked: float
+    spent: int
 
 
 _node_state = attrgetter(*NodeState._fields[2:])
