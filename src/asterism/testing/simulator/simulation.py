@@ -212,6 +212,7 @@ WORLDS: Mapping[str, str] = {
     "batteries": f"{_HERE}fleet_world:BatteryWorld",
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
+    "retries": f"{_HERE}retry_world:RetryWorld",
     "peers": f"{_HERE}peer_world:PeerWorld",
     "forgetful-peers": f"{_HERE}peer_world:ForgetfulWorld",
     "jumping-peers": f"{_HERE}peer_world:JumpingWorld",
