@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError
-from asterism.core.plan import edits
+from asterism.core.plan import edits, plan_end
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
@@ -245,3 +246,21 @@ async def test_a_result_that_was_consumed_before_the_retry_never_counts_again(st
     first = (await stage.orchestrator().run(plan))["a"].value
     second = (await stage.orchestrator().retry("nightly", from_tasks=["a"]))["a"].value
     assert first != second, "another run"
+
+
+async def test_without_a_new_epoch_the_retry_meets_the_run_that_was_consumed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ablation: the epoch of the execution that failed is used again, and the key of its run is taken."""
+    reset: Callable[..., None] = plan_end._reset
+
+    def same_epoch(graph: Any, node: Any) -> None:
+        graph.epochs = node.epoch - 1 if node.epoch else graph.epochs
+        reset(graph, node)
+
+    monkeypatch.setattr(plan_end, "_reset", same_epoch)
+    await failed(stage)
+    retry = stage.spawn(stage.orchestrator().retry("nightly", edits=MEND))
+    done, _ = await asyncio.wait([retry], timeout=100.0)
+    assert not done or retry.exception() is not None
+    assert DONE["c"] == 0

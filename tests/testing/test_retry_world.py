@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import AsterismError
-from asterism.core.plan import plan_end
-from asterism.core.plan.node import Node
 from asterism.durable import compaction, journal_store, plan_retry
 from asterism.store.protocol import PutRegister
 from asterism.testing.simulator import simulate
@@ -60,17 +58,6 @@ def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest
         return [one for one in await writes(*given) if not (isinstance(one, PutRegister) and one.key == "plan/nightly")]
 
     monkeypatch.setattr(plan_retry, "_writes", alone)
-    noticed()
-
-
-def test_without_a_new_epoch_a_retry_meets_the_run_of_an_earlier_execution(monkeypatch: pytest.MonkeyPatch) -> None:
-    reset: Callable[..., None] = plan_end._reset
-
-    def same_epoch(graph: Any, node: Node) -> None:
-        graph.epochs -= node.epoch > 0
-        reset(graph, node)
-
-    monkeypatch.setattr(plan_end, "_reset", same_epoch)
     noticed()
 
 

@@ -168,8 +168,8 @@ class DurableOrchestrator(PlanCommands):
         ``from_tasks`` are run again instead, with everything below them. ``edits`` are applied first, all or none.
         Raises PlanError, EditRejected, and what ``run_stored`` raises."""
         batch = None if edits is None else edits if isinstance(edits, EditBatch) else EditBatch(tuple(edits))
-        terms = {"reason": reason, "conditions": self.options.conditions}
-        await reopen_plan(self.fleet, name, from_tasks=tuple(from_tasks), batch=batch, **terms)
+        first, conditions = tuple(from_tasks), self.options.conditions
+        await reopen_plan(self.fleet, name, from_tasks=first, batch=batch, reason=reason, conditions=conditions)
         return await self.run_stored(name)
 
     async def standby(self, name: str) -> Result:

@@ -1,8 +1,9 @@
 """The end of a plan: why tasks are given up, whether failures were handled, and how a plan is reopened.
 
 ``Graph.close`` ends a plan: it *gives up* the tasks that can never run. ``reopen`` is the reverse, as one step of the
-journal: the tasks that were given up, and the tasks that it names, are pending again. All others keep their results. The next execution of a task has a new epoch, so it is a new run of a fleet, and no result of an earlier
-execution counts.
+journal: the tasks that were given up, and the tasks that it names, are pending again. All others keep their results.
+The next execution of a task has a new epoch, so it is a new run of a fleet, and no result of an earlier execution
+counts.
 
 ``retry_choice`` says what a retry runs again. An edit that adds tasks reopens a plan without running anything again.
 """
