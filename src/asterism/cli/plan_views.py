@@ -39,6 +39,7 @@ _LOOKS = {
     "partially failed": "waiting",
     "created": "pending",
     "cancelling": "cancelled",
+    "repaired": "completed",
 }
 
 
@@ -109,6 +110,7 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     return {
         "name": record.head.name,
         "state": str(record.plan.state),
+        "repaired": record.plan.repaired,
         "version": record.plan.version,
         "created_at": record.head.created_at,
         "started_at": record.plan.started_at,

@@ -296,6 +296,12 @@ class Fleet:
     async def retry(self, run_id: str) -> Run:
         """Create a new run of the same work that names the old one, which stays as it is."""
         old = await self.run(run_id)
+        if old.workflow.startswith(PREFIX):
+            name = old.workflow.removeprefix(PREFIX)
+            raise AsterismError(
+                f"run {run_id} belongs to plan {name!r}, which would not notice a new run. "
+                f"When the plan has ended, run what failed again with: asterism plan retry {name}"
+            )
         if not old.ended:
             raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
         # work that was completed begins anew

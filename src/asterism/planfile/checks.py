@@ -77,9 +77,11 @@ class TaskChecks:
             elif source not in self.context.tasks:
                 yield path, f"comes after {source!r}, but there is no such task{self._suggestion(source)}", False
             elif source in self.sources:
-                yield path, f"names {source!r} twice in after", False
+                yield path, f"names {source!r} twice in {'after' if path[0] == 'after' else 'after and handles'}", False
             else:
                 self.sources[source] = (on, when)
+            if on != "failure" and self.task.handles_failure_of(source):
+                yield path, f"after.{source}: handled needs on: failure", False
             problem = None if when is None else expressions.check(when)
             if problem is not None:
                 yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
