@@ -14,6 +14,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.store import row_codec
 from asterism.store.store_errors import StoreCorrupt
+from asterism.testing.store_conformance.sample_records import histories
 from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
 
 
@@ -156,3 +157,29 @@ def test_an_invalid_row_is_corrupt() -> None:
             row_codec.run_of(row)
     with pytest.raises(StoreCorrupt, match="session kitchen-1 cannot be read"):
         row_codec.session_of((*row_codec.session_row(KITCHEN)[:-1], "{}"))
+
+
+@given(st.lists(histories().map(lambda history: history[-1]), max_size=12), st.integers(1, 8))
+def test_runs_are_encoded_together_as_they_are_one_by_one(runs: list[Run], copies: int) -> None:
+    several = [one.changed(id=f"{one.id}{number}") for one in runs for number in range(copies)]
+    assert row_codec.rows_of(several) == [row_codec.row_of(one) for one in several]
+    groups = row_codec.grouped(several)
+    assert sum(len(group.rows) for group in groups) == len(several)
+    assert len(groups) <= len(runs)
+
+
+def test_the_text_of_an_input_counts_only_for_that_input() -> None:
+    text = ({"n": 1}, '{"n":1}')
+    told = [run(number).changed(input=text[0], **{row_codec.INPUT_TEXT: text}) for number in range(9)]
+    assert {row[9] for row in row_codec.rows_of(told)} == {'{"n":1}'}
+    changed = [one.changed(input={"n": 2}) for one in told]
+    assert {row[9] for row in row_codec.rows_of(changed)} == {'{"n":2}'}
+
+
+def test_a_record_without_a_label_is_what_it_was_before_there_were_labels() -> None:
+    one = completed(run(1))
+    assert row_codec.record_of(one) == [*row_codec.fixed(one), *row_codec.moving(one)]
+    labelled = one.changed(label="mine")
+    assert row_codec.record_of(labelled) == [*row_codec.record_of(one), "mine"]
+    assert row_codec.run_of(row_codec.record_of(one)) == one
+    assert row_codec.run_of(row_codec.record_of(labelled)) == labelled

@@ -260,12 +260,13 @@ def monitor(
 
     The fleet elects a coordinator among its devices and monitors. The coordinator takes runs from lost devices, assigns
     waiting runs, and fails runs that no device can execute in time. Start a monitor if the devices of a fleet come and
-    go; a fleet can have several. The default NAME is monitor-HOSTNAME."""
+    go; a fleet can have several. A monitor also runs the plans that schedules create. The default NAME is
+    monitor-HOSTNAME."""
     import platform
 
     from asterism.cli.device_process import DeviceOptions, join_fleet
 
     given = name or f"monitor-{platform.node() or 'local'}"
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, **terms)
+    wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, runs_plans=True, **terms)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False)

@@ -38,7 +38,8 @@ INTERRUPTED = 130
 class DeviceOptions:
     """The options of a device. ``policy`` is the path of a device policy file; ``monitor_every`` is None for a device
     that never monitors the fleet; ``peers`` are names or URLs, ``listen`` is the address that answers them.
-    ``metrics`` is the address and port that serve metrics."""
+    ``metrics`` is the address and port that serve metrics. With ``runs_plans`` the process also runs the plans of
+    schedules."""
 
     name: str
     can: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class DeviceOptions:
     peers: tuple[str, ...] = ()
     listen: str | None = None
     metrics: tuple[str, int] | None = None
+    runs_plans: bool = False
 
 
 def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool) -> int:
@@ -68,7 +70,7 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
 
     async def work(fleet: Fleet) -> int:
         tune_gc()
-        async with _peer_connection(fleet, options), _metrics_server(fleet, options):
+        async with _peer_connection(fleet, options), _metrics_server(fleet, options), _plan_runner(fleet, options):
             agent = _agent(fleet, options, policy)
             executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
             agent.worker.executor = executor
@@ -121,6 +123,15 @@ def _metrics_server(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContex
     from asterism.cli.fleet_metrics import serve_metrics
 
     return serve_metrics(fleet, *options.metrics)
+
+
+def _plan_runner(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[object]:
+    """While a monitor works, it runs the plans of schedules."""
+    if not options.runs_plans:
+        return nullcontext()
+    from asterism.durable.plan_runner import runs_plans
+
+    return runs_plans(fleet)
 
 
 def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.base.secret_mask import Mask, environment_mask, secret_names
 from asterism.core.errors import InvalidWorkflow, NotJson
@@ -18,15 +18,17 @@ from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Se
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
+
+if TYPE_CHECKING:
+    from asterism.fleet.run_explanation import RunExplanation
 
 _PLAIN_FIELDS = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
     *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
-    *("losses", "rounds", "error", "cancelled", "keep"),
+    *("losses", "rounds", "error", "cancelled", "keep", "label"),
 )
 """The fields of a run whose JSON is their value."""
 

@@ -145,8 +145,9 @@ class Run:
     full"). The fields of an assignment (``device``, ``assigned_at``, ``scores``, …) describe the current one, or the
     last one if the run ended in it.
 
-    ``keep`` is one of KEEP_RULES. ``superseded`` has the results that lost in a merge. In a merged record (merge.py),
-    ``previous`` and ``story`` begin with what happened only in the other stores."""
+    ``label`` is what people call the run (run_label.py). ``keep`` is one of KEEP_RULES. ``superseded`` has the results
+    that lost in a merge. In a merged record (merge.py), ``previous`` and ``story`` begin with what happened only in the
+    other stores."""
 
     id: str
     workflow: str
@@ -161,6 +162,7 @@ class Run:
     retry_of: str | None = None
     keep: str = "epoch"
     timeout: float = 90.0
+    label: str | None = None
 
     revision: int = 1
     status: RunStatus = CREATED

@@ -70,6 +70,7 @@ def create(
     device: str | None = None,
     retry_of: str | None = None,
     keep: str = "epoch",
+    label: str | None = None,
 ) -> Run:
     """A new run without an owner. With a ``series`` it is held until its turn. ``keep``, one of KEEP_RULES, never
     changes, so that peers agree about it."""
@@ -90,6 +91,7 @@ def create(
             "pinned": workflow.device if device is None else device,
             "retry_of": retry_of,
             "keep": keep,
+            "label": label,
             "timeout": workflow.timeout,
             "waiting_since": now,
             "held": series is not None,

@@ -301,6 +301,7 @@ def histories(draw: st.DrawFn) -> list[Run]:
         series=draw(st.none() | NAMES),
         device=draw(st.none() | _DEVICE),
         retry_of=draw(st.none() | NAMES),
+        label=draw(st.none() | NAMES),
     )
     history = [run]
     # of random steps most are refused, so the run is first assigned and worked on for a while
