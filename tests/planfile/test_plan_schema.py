@@ -34,8 +34,9 @@ def test_the_schema_is_valid_and_says_which_dialect_it_is_in() -> None:
 
 def test_the_schema_knows_every_key_of_a_plan_file_and_no_other() -> None:
     schema = json_schema()
-    assert set(schema["properties"]) == {"asterism", "id", "devices", "policy", "tasks"}
-    assert (schema["required"], schema["additionalProperties"]) == (["asterism", "tasks"], False)
+    keys = {"asterism", "id", "devices", "policy", "params", "defaults", "include", "tasks"}
+    assert set(schema["properties"]) == keys
+    assert (schema["required"], schema["additionalProperties"]) == (["asterism"], False)
 
 
 def test_the_example_fits_the_schema() -> None:

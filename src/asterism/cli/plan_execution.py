@@ -73,9 +73,15 @@ class WatchedOrchestrator(DurableOrchestrator):
         self.recording: Recording | None = None
         self._joined_devices: list[Session] = []
 
-    async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
+    async def run(
+        self,
+        plan: Constellation,
+        *,
+        assignments: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Result:
         await self._choose_local_work(plan.id)
-        return await super().run(plan, assignments=assignments)
+        return await super().run(plan, assignments=assignments, params=params)
 
     async def run_stored(self, name: str) -> Result:
         await self._choose_local_work(name)
@@ -169,10 +175,10 @@ def resume_command(fleet: Fleet, name: str) -> str:
     return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
 
 
-async def begin(orchestrator: WatchedOrchestrator, plan: Constellation) -> Result:
+async def begin(orchestrator: WatchedOrchestrator, plan: Constellation, params: Mapping[str, Any]) -> Result:
     """Store a plan and run it. If the name is taken, nothing changes and the error describes the existing plan."""
     try:
-        return await orchestrator.run(plan)
+        return await orchestrator.run(plan, params=params)
     except ConstellationExists:
         raise click.ClickException(await _name_is_taken(orchestrator.fleet, plan)) from None
 

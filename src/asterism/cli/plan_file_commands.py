@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import json_option, print_json, with_fleet
+from asterism.cli.cli_context import json_option, options, print_json, with_fleet
 from asterism.cli.option_types import duration
 from asterism.cli.plan_context import (
     LocalCommand,
@@ -34,12 +34,38 @@ from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
-    from asterism.planfile import Mistake, PlanFile
+    from asterism.planfile import GivenParameters, Mistake, PlanFile
 
 STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
 """The options of ``run`` that need ``--store``."""
 
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
+
+
+def _settings(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    """The values of ``--set`` by name; the last one counts."""
+    settings = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE (example: --set day=2026-11-16).")
+        settings[name] = value
+    return settings
+
+
+parameter_options = options(
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        callback=_settings,
+        metavar="NAME=VALUE",
+        help="The value of a parameter of the plan file; repeatable.",
+    ),
+    click.option("--params", "params_file", metavar="FILE", help="A YAML or JSON file with values of parameters."),
+    click.option("--only", multiple=True, metavar="TASK", help="Only this task and what it needs; repeatable."),
+)
+"""Which plan a plan file becomes."""
 
 
 class UnusablePlanFile(click.ClickException):
@@ -53,6 +79,7 @@ class UnusablePlanFile(click.ClickException):
 
 @click.command(cls=LocalCommand)
 @plan_argument
+@parameter_options
 @click.option("--policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides.")
 @editor_option
 @concurrency_option
@@ -82,6 +109,9 @@ def run(
     as_json: bool,
     plain: bool,
     store: str | None,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
     **terms: Any,
 ) -> int:
     """Run the plan in a plan file.
@@ -95,7 +125,7 @@ def run(
     crash."""
     _check_store_options(context, store)
     allow_imports(plan)
-    found = load_plan_file(plan)
+    found = load_plan_file(plan, given_parameters(settings, params_file), only)
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
     terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
@@ -151,7 +181,7 @@ def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: Ou
 
     async def work(fleet: Fleet) -> int:
         orchestrator = WatchedOrchestrator(fleet, local, output, **terms)
-        return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan))
+        return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
         return with_fleet(store, work, create=True)
@@ -159,18 +189,20 @@ def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: Ou
 
 @click.command()
 @plan_argument
+@parameter_options
 @click.option("--imports", is_flag=True, help="Also import the functions of call tasks. This runs their modules.")
-def check(plan: str, imports: bool) -> None:
+def check(plan: str, imports: bool, settings: dict[str, str], params_file: str | None, only: tuple[str, ...]) -> None:
     """Report every mistake in a plan file, with line numbers.
 
-    Exits with 0 if the plan can run, with 64 if not."""
+    Parameters without a value are no mistake here. Exits with 0 if the plan can run, with 64 if not."""
     from asterism.base.text import plural
     from asterism.planfile import check as check_file
 
     if imports:
         allow_imports(plan)
     try:
-        found, mistakes = check_file(plan, imports=imports)
+        params = given_parameters(settings, params_file, required=False)
+        found, mistakes = check_file(plan, imports=imports, params=params, only=only)
     except OSError as error:
         raise UnusablePlanFile(f"{clean(plan)} cannot be read: {error.strerror}.") from None
     for mistake in mistakes:
@@ -184,9 +216,18 @@ def check(plan: str, imports: bool) -> None:
 
 @click.command()
 @plan_argument
+@parameter_options
 @drawing_options
 @json_option
-def show(plan: str, svg_path: str | None, as_mermaid: bool, as_json: bool) -> None:
+def show(
+    plan: str,
+    svg_path: str | None,
+    as_mermaid: bool,
+    as_json: bool,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
+) -> None:
     """Draw the plan in a plan file.
 
     `asterism plan show NAME` draws a plan in a store, with the states of its tasks."""
@@ -194,7 +235,7 @@ def show(plan: str, svg_path: str | None, as_mermaid: bool, as_json: bool) -> No
     if not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
         name = clean(plan)
         raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
-    found = load_plan_file(plan).constellation
+    found = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
     if as_json:
         from asterism.cli.plan_views import plan_json
 
@@ -215,12 +256,19 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
-def load_plan_file(path: str) -> PlanFile:
+def given_parameters(settings: dict[str, str], params_file: str | None, *, required: bool = True) -> GivenParameters:
+    """The values that ``--set`` and ``--params`` give. Unless ``required``, the others get stand-ins."""
+    from asterism.planfile import GivenParameters
+
+    return GivenParameters(texts=settings, file=params_file, required=required)
+
+
+def load_plan_file(path: str, params: GivenParameters, only: tuple[str, ...]) -> PlanFile:
     """The plan in a file, after printing its warnings. Raises UnusablePlanFile with every mistake."""
     from asterism.planfile import BadPlan, load
 
     try:
-        found = load(path)
+        found = load(path, params=params, only=only)
     except BadPlan as bad:
         raise UnusablePlanFile(f"{bad}\n{_count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
     except OSError as error:

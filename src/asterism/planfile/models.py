@@ -80,6 +80,11 @@ class Wanted(Shape):
 
 ANY_DEVICE = Wanted()
 
+WantedDevice = Annotated[
+    Annotated[Name, _text] | Annotated[Wanted, _mapping],
+    _one_of("must be the id of a device, or {id: …, needs: […]}"),
+]
+
 
 class Secret(Shape):
     """A secret from the environment, which is never written down."""
@@ -115,6 +120,9 @@ Value = Annotated[
 AnyValue = Annotated[
     Any, WithJsonSchema({"description": "any value, {from: task, select: …} or {secret: NAME}, also nested"})
 ]
+
+
+AnyConstant = Annotated[Any, WithJsonSchema({"description": "any value"})]
 
 
 class Request(Shape):
@@ -169,13 +177,7 @@ class Task(Shape):
     backoff: Annotated[Pause, Field(description="delay before the first retry; it doubles each time")] = 0.5
     timeout: Annotated[Duration | None, Field(description="time limit of each attempt")] = None
     priority: Literal["low", "normal", "high", "critical"] = "normal"
-    device: (
-        Annotated[
-            Annotated[Name, _text] | Annotated[Wanted, _mapping],
-            _one_of("must be the id of a device, or {id: …, needs: […]}"),
-        ]
-        | None
-    ) = None
+    device: WantedDevice | None = None
     estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
     revocable: Annotated[bool, Field(description="may start before the tasks above are reviewed")] = False
     description: str = ""
@@ -200,6 +202,37 @@ class Task(Shape):
                 yield source, on, when, ("after", source)
 
 
+def _parameter_kind(value: Any) -> str | None:
+    kind = _kind(value)
+    return kind if kind in (f"{UNTAGGED}mapping", f"{UNTAGGED}list", None) else f"{UNTAGGED}scalar"
+
+
+class Parameter(Shape):
+    """A parameter of the plan. Without a default, a value must be given."""
+
+    type: Annotated[
+        Literal["text", "integer", "number", "boolean", "list", "mapping"] | None,
+        Field(description="default: the type of the default, or text"),
+    ] = None
+    default: Annotated[AnyConstant, Field(description="the value if none is given")] = None
+    description: str = ""
+    choices: Annotated[list[AnyConstant] | None, Field(min_length=1, description="the values that are allowed")] = None
+
+
+class Defaults(Shape):
+    """What the tasks of this file have unless they say otherwise. ``env`` is merged variable by variable."""
+
+    env: dict[Name, Value] | None = None
+    cwd: Name | None = None
+    retries: Annotated[int | None, Field(ge=0)] = None
+    backoff: Pause | None = None
+    timeout: Duration | None = None
+    priority: Literal["low", "normal", "high", "critical"] | None = None
+    device: WantedDevice | None = None
+    estimate: Duration | None = None
+    revocable: bool | None = None
+
+
 class Head(Shape):
     """Everything except the tasks."""
 
@@ -210,12 +243,37 @@ class Head(Shape):
         LockPolicy | None,
         Field(description="lock policy: what is held while an editor decides"),
     ] = None
+    params: Annotated[
+        dict[
+            Name,
+            Annotated[
+                Annotated[Parameter, _mapping]
+                | Annotated[list[AnyConstant], _list]
+                | Annotated[str | int | float | bool, _scalar],
+                Discriminator(
+                    _parameter_kind,
+                    custom_error_type="alternatives",
+                    custom_error_message="must be {type: …, default: …}, or a default value",
+                ),
+            ],
+        ]
+        | None,
+        Field(description="parameters: {type: …, default: …, description: …, choices: […]}, or only a default"),
+    ] = None
+    defaults: Annotated[Defaults | None, Field(description="for all tasks of this file")] = None
+    include: Annotated[
+        Annotated[Annotated[Name, _text] | Annotated[list[Name], _list], _one_of("must be a file or a list of files")]
+        | None,
+        Field(description="other plan files, relative to this one, whose tasks belong to this plan"),
+    ] = None
 
 
 class Plan(Head):
     """A plan for Asterism: tasks, their dependencies, and the devices that execute them."""
 
-    tasks: Annotated[dict[Name, Task], Field(min_length=1)]
+    tasks: Annotated[
+        dict[Name, Task], Field(min_length=1, description="required, unless included files have some")
+    ] = {}
 
 
 class _Untitled(GenerateJsonSchema):

@@ -63,6 +63,8 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
         ("device",): models.Wanted,
         ("after",): models.Terms,
         ("devices",): models.Device,
+        ("params",): models.Parameter,
+        ("defaults",): models.Defaults,
     }
     found = inner.get(parent if parent[:1] == ("http",) else parent[:1])
     if found is None:
