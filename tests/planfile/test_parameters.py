@@ -57,7 +57,11 @@ def test_a_word_of_a_command_is_never_split_and_stays_a_template_of_inputs() -> 
 
 def test_a_shell_line_uses_variables_which_become_inputs() -> None:
     found = plan(
-        '  a: {shell: 'echo "$day" "${count}"'}\n  b: {shell: echo $day, env: {day: own}}\n  c: {shell: echo day}\n'
+        """\
+          a: {shell: 'echo "$day" "${count}"'}
+          b: {shell: echo $day, env: {day: own}}
+          c: {shell: echo day}
+        """
     )
     assert found["a"].task.inputs == {"day": "monday", "count": 3}
     assert found["b"].task.inputs == {}

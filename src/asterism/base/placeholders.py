@@ -146,6 +146,10 @@ def _fill_request(http: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     return filled
 
 
+def _fill_paths(files: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    return {name: [fill_text(path, scope) for path in paths] for name, paths in files.items()}
+
+
 def variables(scope: Scope) -> dict[str, Any]:
     """The values that a shell line can use as variables, by name."""
     found: dict[str, Any] = {}
@@ -179,4 +183,5 @@ def fill_task(task: Task, scope: Scope, task_id: str | None = None) -> Task:
         description=fill_text(task.description, scope),
         device=None if task.device is None else fill_text(task.device, scope),
         needs=frozenset(fill_text(need, scope) for need in task.needs),
+        skip_if_unchanged=None if task.skip_if_unchanged is None else _fill_paths(task.skip_if_unchanged, scope),
     )

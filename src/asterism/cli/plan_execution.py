@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
@@ -111,7 +112,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         self.local, self.can = slots, tuple(self.local_work.can or ())
         if slots and self.local_work.can is None:
             nodes = (await load(self.fleet.store, name)).plan.nodes.values()
-            self.can = tuple(sorted({need for node in nodes for need in node.task.needs}))
+            tasks = [template_of(node.task) or node.task for node in nodes]
+            self.can = tuple(sorted({need for task in tasks for need in task.needs}))
 
     async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
         if self.local_work.slots is None and self.local:

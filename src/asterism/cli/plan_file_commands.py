@@ -5,7 +5,7 @@ With ``--store`` a run is durable: the plan is stored, and another process can r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
+    from asterism.orchestrator.unchanged_tasks import ResultRecords
     from asterism.planfile import GivenParameters, Mistake, PlanFile
 
 STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
@@ -154,10 +155,10 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
     from asterism.orchestrator.orchestrator import Orchestrator
     from asterism.report.result_report import Recording
 
-    async def run() -> int:
+    async def run(records: ResultRecords | None) -> int:
         plan = found.constellation
         devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
-        orchestrator = Orchestrator(devices, **terms)
+        orchestrator = Orchestrator(devices, records=records, **terms)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.as_json)
         async with watched(orchestrator, plan, screen, plain=output.plain):
@@ -166,8 +167,25 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
         print_result(result, recording, output, screen)
         return result.exit_code
 
-    with quiet_log():
-        return asyncio.run(run())
+    with quiet_log(but=("asterism.unchanged",)):
+        return asyncio.run(_with_records(found, run))
+
+
+async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], Awaitable[int]]) -> int:
+    """Run with the records of the default store, if a task may be skipped because its files have not changed."""
+    from asterism.base.foreach_expansion import template_of
+
+    tasks = (template_of(node.task) or node.task for node in found.constellation.nodes.values())
+    if all(task.skip_if_unchanged is None for task in tasks):
+        return await run(None)
+    from asterism.orchestrator.result_records import StoreRecords
+    from asterism.store.url import open_store
+
+    store = await open_store()
+    try:
+        return await run(StoreRecords(store))
+    finally:
+        await store.close()
 
 
 def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
@@ -183,7 +201,7 @@ def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: Ou
         orchestrator = WatchedOrchestrator(fleet, local, output, **terms)
         return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))
 
-    with quiet_log(but=("asterism.journal", "asterism.device")):
+    with quiet_log(but=("asterism.journal", "asterism.device", "asterism.unchanged")):
         return with_fleet(store, work, create=True)
 
 

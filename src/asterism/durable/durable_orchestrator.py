@@ -47,6 +47,7 @@ from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result
+from asterism.orchestrator.result_records import StoreRecords
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.store_errors import StoreUnavailable
 
@@ -96,7 +97,7 @@ class DurableOrchestrator(PlanCommands):
         make_agent: Callable[..., DeviceAgent] = DeviceAgent,
         **options: Any,
     ) -> None:
-        self.options = Options(max_losses=max_losses, **options)
+        self.options = Options(max_losses=max_losses, **{"records": StoreRecords(fleet.store), **options})
         self.fleet, self.local, self.can = fleet, local, tuple(can)
         self._host = host or socket.gethostname()
         self._agent_terms: dict[str, Any] = {

@@ -18,6 +18,7 @@ from asterism.base.startup import install_hint
 from asterism.base.task_inputs import MissingInput, fill_template, is_reference
 from asterism.base.text import describe_value, request_url_problem
 from asterism.planfile import models
+from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
 from asterism.planfile.placeholder_checks import constants_problem, unknown_placeholders
 from asterism.planfile.validation_messages import format_path, suggestion
@@ -56,10 +57,12 @@ class TaskChecks:
             yield (), "its name is empty or contains a control character", False
         yield from self._actions()
         yield from self._dependencies()
+        if self.task.foreach is not None or self.task.matrix is not None:
+            yield from foreach_findings(self.task, self.context.tasks, self.sources)
         for path, value in _values(self.task):
             yield from self._value(path, value)
         yield from self._templates()
-        if self.context.params:
+        if self._scope:
             yield from unknown_placeholders(self.task, self._scope)
         if self.task.device is not None and self.context.devices is not None:
             yield from self._device(self.context.devices)
@@ -92,7 +95,8 @@ class TaskChecks:
     @property
     def _scope(self) -> dict[str, Any]:
         """The names that placeholders and expressions can use, without their values."""
-        return {"params": dict.fromkeys(self.context.params)} if self.context.params else {}
+        scope: dict[str, Any] = element_names(self.task)
+        return {"params": dict.fromkeys(self.context.params), **scope} if self.context.params else scope
 
     def _expression_problem(self, text: str) -> str | None:
         """What is wrong with a condition or selection; None if it is valid."""
@@ -145,7 +149,7 @@ class TaskChecks:
                 yield ("shell",), str(error), False
         for path, text in texts:
             try:
-                fill_template(text, dict.fromkeys(self.task.inputs or (), ""))
+                fill_template(text, dict.fromkeys((*(self.task.inputs or ()), *self._scope), ""))
             except MissingInput as error:
                 if "inputs" not in self.faulty:
                     yield path, f"{error}; write {{{{ or }}}} for a brace", False

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heapify, heappop, heappush
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 
 from asterism.base.cel import InvalidExpression
 from asterism.base.cel.cel_constants import with_constants
+from asterism.base.foreach_expansion import NotExpandable
 from asterism.base.placeholders import UnknownPlaceholder, fill_task
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
@@ -29,9 +29,11 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
 from asterism.planfile.checks import PlanContext, TaskChecks
+from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.models import Part
 from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
+from asterism.planfile.task_order import cycles, task_order
 from asterism.planfile.validation_messages import AnyShape, error_path, error_text, suggestion, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
@@ -111,7 +113,7 @@ def examine(
         if not isinstance(data, YamlMapping):
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
         given = params if isinstance(params, GivenParameters) else GivenParameters(params)
-        reader = _PlanReader(read_sources(data, path, mistakes), given, mistakes)
+        reader = _PlanReader(path or name, read_sources(data, path, mistakes), given, mistakes)
         found = reader.plan_file(name, PlanTerms(imports, places, tuple(only)))
         return found, in_order(reader.mistakes)
 
@@ -151,8 +153,10 @@ class RawTask(NamedTuple):
 
 
 class _PlanReader:
-    def __init__(self, sources: Sequence[PlanSource], given: GivenParameters, mistakes: list[Mistake]) -> None:
-        self.sources, self.given, self.mistakes = sources, given, mistakes
+    def __init__(
+        self, path: str, sources: Sequence[PlanSource], given: GivenParameters, mistakes: list[Mistake]
+    ) -> None:
+        self.path, self.sources, self.given, self.mistakes = path, sources, given, mistakes
         self.raw: dict[str, RawTask] = {}
 
     def blame(self, task_id: str, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
@@ -213,7 +217,6 @@ class _PlanReader:
             return
         if not raw:
             self.mistakes.append(Mistake(line_of(source.data, ("tasks",)), "the plan has no tasks", file=source.file))
-        given = None if defaults is None else source.data["defaults"]
         for task_id, value in raw.items():
             line, known = raw.lines[task_id], self.raw.get(task_id)
             if known is not None:
@@ -222,7 +225,7 @@ class _PlanReader:
                 self.mistakes.append(Mistake(line, text, file=source.file))
                 continue
             if defaults is not None and isinstance(value, YamlMapping):
-                value = with_defaults(value, given, defaults)
+                value = with_defaults(value, source.data["defaults"], defaults)
             self.raw[task_id] = RawTask(value, line, source.file)
 
     def _task(self, task_id: str, raw: RawTask, context: PlanContext) -> tuple[models.Task, Sources]:
@@ -264,15 +267,20 @@ class _PlanReader:
     def _add(
         self, plan: Constellation, task_id: str, task: models.Task, sources: Sources, scope: Mapping[str, Any]
     ) -> None:
-        template = _core_task(task_id, task, self.raw[task_id].value)
+        raw = self.raw[task_id]
+        template = _core_task(task_id, task, raw.value)
         try:
-            if scope["params"]:
-                template = fill_task(template, scope)
             after = {
                 source: {"on": on, "when": None if when is None else with_constants(when, scope)}
                 for source, (on, when) in sources.items()
             }
-            plan.add(template, after or None)
+            if task.foreach is not None or task.matrix is not None:
+                at = f"{raw.file or self.path}:{line_of(raw.value, ('foreach',))}"
+                add_group(plan, template, task, after, scope, at)
+            else:
+                plan.add(fill_task(template, scope) if scope["params"] else template, after or None)
+        except NotExpandable as error:
+            self.blame(task_id, ("foreach" if task.matrix is None else "matrix",), str(error))
         except (PlanError, UnknownPlaceholder, InvalidExpression) as error:  # a rule that the checks do not know
             self.blame(task_id, (), str(error).removeprefix(f"task {task_id!r}: "))
 
@@ -292,8 +300,8 @@ def _validate(
 
 
 def with_defaults(value: YamlMapping, given: YamlMapping, defaults: models.Defaults) -> YamlMapping:
-    """A task with the defaults of its file, as they are ``given``, for the keys that it does not have. ``env`` is merged
-    variable by variable. Every key keeps its line."""
+    """A task with the defaults of its file, as they are ``given``, for the keys that it does not have. ``env`` is
+    merged variable by variable. Every key keeps its line."""
     merged = YamlMapping(value.line)
     for key in (key for key in given if key in defaults.model_fields_set):
         merged[key], merged.lines[key] = given[key], given.lines[key]
@@ -325,6 +333,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         needs=frozenset(wanted.needs or ()),
         estimate=task.estimate,
         revocable=task.revocable,
+        skip_if_unchanged=None if task.skip_if_unchanged is None else task.skip_if_unchanged.model_dump(),
         **given,
     )
 
@@ -338,69 +347,3 @@ def _devices(heads: Sequence[models.Head]) -> tuple[DeviceLine, ...]:
     return tuple(
         DeviceLine(name, device.slots or processors, frozenset(device.can or ())) for name, device in listed.items()
     )
-
-
-Parents = Mapping[str, Collection[str]]
-"""The parents of each task, in the order of the file."""
-
-MOST_SHOWN = 12
-"""How many tasks of a cycle a message names."""
-
-
-def task_order(parents: Parents) -> list[str] | None:
-    """All tasks, parents first and otherwise in the order of the file; None if there is a cycle."""
-    names = list(parents)
-    position = {name: number for number, name in enumerate(names)}
-    children: dict[str, list[str]] = {}
-    open_parents = [len(above) for above in parents.values()]
-    for name, above in parents.items():
-        for source in above:
-            children.setdefault(source, []).append(name)
-    free = [number for number, count in enumerate(open_parents) if not count]
-    heapify(free)
-    found = []
-    while free:
-        name = names[heappop(free)]
-        found.append(name)
-        for child in children.get(name, ()):
-            number = position[child]
-            open_parents[number] -= 1
-            if not open_parents[number]:
-                heappush(free, number)
-    return found if len(found) == len(names) else None
-
-
-def cycles(parents: Parents) -> Iterator[tuple[str, str, list[str]]]:
-    """Every dependency that closes a cycle, as (source, target, tasks of the cycle). Long cycles are cut in the middle.
-
-    Walks from tasks to their parents, depth first, without recursion."""
-    depth: dict[str, int] = {}  # of the tasks on the path that is being walked
-    done: set[str] = set()
-    for start in parents:
-        if start in done:
-            continue
-        path, open_above = [start], [iter(parents[start])]
-        depth[start] = 0
-        while path:
-            source = next(open_above[-1], None)
-            if source is None:
-                name = path.pop()
-                open_above.pop()
-                del depth[name]
-                done.add(name)
-            elif source in depth:
-                yield source, path[-1], _cycle(path, depth[source])
-            elif source not in done:
-                depth[source] = len(path)
-                path.append(source)
-                open_above.append(iter(parents[source]))
-
-
-def _cycle(path: list[str], first: int) -> list[str]:
-    """The tasks of the cycle, sources first; ``path`` goes from targets to sources."""
-    length = len(path) - first
-    if length <= MOST_SHOWN:
-        return [path[-1 - step] for step in range(length)] + [path[-1]]
-    half = MOST_SHOWN // 2
-    head, tail = [path[-1 - step] for step in range(half)], [path[first + half - 1 - step] for step in range(half)]
-    return [*head, f"({length - MOST_SHOWN} more)", *tail, path[-1]]

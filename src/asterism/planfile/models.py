@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic.json_schema import GenerateJsonSchema
 
 from asterism.base.durations import DURATION_PATTERN, parse_duration
+from asterism.base.foreach_expansion import DEFAULT_ELEMENTS, MAX_ELEMENTS
 from asterism.core.plan.assignment_lock import LockPolicy
 
 UNTAGGED = "\0"
@@ -156,6 +157,32 @@ After = Annotated[
     _one_of("must be an id, a list of ids, or a mapping of ids to success, failure, completion or {on: …, when: …}"),
 ]
 
+
+class Unchanged(Shape):
+    """The files of a task, which is skipped if their content has not changed since its last execution."""
+
+    inputs: Annotated[list[Name], Field(description="files that it reads; `*`, `?`, `**` as in a shell")] = []
+    outputs: Annotated[list[Name], Field(min_length=1, description="files that it writes")]
+
+
+class Over(Shape):
+    """The result of a task, which must be a list: one task for each of its elements."""
+
+    source: Annotated[Name, Field(alias="from")]
+    select: Annotated[Name | None, Field(description="a CEL expression over `result` that selects the list")] = None
+    max: Annotated[int, Field(ge=1, le=MAX_ELEMENTS, description="how many elements it may have")] = DEFAULT_ELEMENTS
+
+
+Foreach = Annotated[
+    Annotated[Name, _text] | Annotated[list[AnyConstant], _list] | Annotated[Over, _mapping],
+    _one_of('must be a list, "{params.NAME}", or {from: task, select: …}'),
+]
+
+Axis = Annotated[
+    Annotated[Name, _text] | Annotated[list[AnyConstant], _list],
+    _one_of('must be a list or "{params.NAME}"'),
+]
+
 Part = str | int
 """A part of a path: a key or an index."""
 
@@ -181,6 +208,14 @@ class Task(Shape):
     estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
     revocable: Annotated[bool, Field(description="may start before the tasks above are reviewed")] = False
     description: str = ""
+    foreach: Annotated[Foreach | None, Field(description="one task for each element; `{item}` stands for it")] = None
+    matrix: Annotated[
+        dict[Name, Axis] | None, Field(min_length=1, description="one task for each combination; `{matrix.NAME}`")
+    ] = None
+
+    skip_if_unchanged: Annotated[
+        Unchanged | None, Field(description="skip it if these files are as after its last execution")
+    ] = None
 
     @property
     def wanted(self) -> Wanted:

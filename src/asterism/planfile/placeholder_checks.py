@@ -60,6 +60,8 @@ def _texts(task: models.Task) -> Iterator[Found]:
     for text in (task.wanted.id, *(task.wanted.needs or ())):
         if text is not None:
             yield ("device",), text
+    if task.skip_if_unchanged is not None:
+        yield from _deep(("skip_if_unchanged",), task.skip_if_unchanged.model_dump())
     if task.http is not None:
         yield ("http", "url"), task.http.url
         for key, value in (("headers", task.http.headers), ("params", task.http.params), ("json", task.http.content)):

@@ -62,6 +62,8 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
         ("http",): models.Request,
         ("device",): models.Wanted,
         ("after",): models.Terms,
+        ("foreach",): models.Over,
+        ("skip_if_unchanged",): models.Unchanged,
         ("devices",): models.Device,
         ("params",): models.Parameter,
         ("defaults",): models.Defaults,

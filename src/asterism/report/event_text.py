@@ -98,6 +98,7 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "task_revoked": _task("{task} revoked: an edit changed the plan that it started from"),
     "task_confirmed": _task("{task} confirmed"),
     "task_released": _task("{task} put back: its device left before it started"),
+    "task_unchanged": _task("{task} is unchanged: its recorded result is used"),
     "task_result_refused": _task("{task}: a late result was refused"),
     "constellation_started": _plan_started,
     "constellation_paused": _plan("{plan} paused"),

@@ -22,8 +22,8 @@ NAMESPACES = ("params", "matrix")
 
 
 def with_constants(text: str, names: Mapping[str, Any]) -> str:
-    """The expression with each of ``names`` replaced by its value, which is JSON. Raises InvalidExpression for text that
-    is not an expression, and for an unknown field of a namespace."""
+    """The expression with each of ``names`` replaced by its value, which is JSON. Raises InvalidExpression for text
+    that is not an expression, and for an unknown field of a namespace."""
     out, done = [], 0
     for start, end, path in _mentions(text, names):
         out += [text[done:start], _literal(_value(names, path))]
