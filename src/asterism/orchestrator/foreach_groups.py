@@ -25,7 +25,7 @@ MOST_NAMES = 5
 
 
 class ElementsFailed(AsterismError):
-    """A group of which some tasks failed."""
+    """Some tasks of a group failed."""
 
 
 def advance_group(execution: Execution, node: Node, now: float) -> bool:

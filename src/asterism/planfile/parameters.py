@@ -177,7 +177,7 @@ def _value(one: Declaration, given: GivenParameters, from_file: Mapping[str, Any
 
 
 def _converted(text: str, kind: str) -> Any:
-    """A text as a value of a type, or the text itself if it is none."""
+    """A text as a value of a type. Text that has another form is returned as it is, and refused later."""
     if kind == "text":
         return text
     if kind in ("list", "mapping"):
