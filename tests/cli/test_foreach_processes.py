@@ -67,8 +67,8 @@ def test_parameters_and_targets_on_the_command_line(scene: Scene) -> None:
     refused = asterism("run", path, "--set", "dya=1")
     assert refused.exit_code == 64
     assert refused.stderr.splitlines() == [
-        f"{path}:2: there is no parameter 'dya'; did you mean 'day'?",
         f"{path}:2: parameter 'day': a value is required; give one with --set day=VALUE",
+        f"{path}:2: there is no parameter 'dya'; did you mean 'day'?",
         f"2 mistakes in {path}; nothing was done.",
     ]
     assert "'day' is not NAME=VALUE" in asterism("run", path, "--set", "day").stderr

@@ -116,6 +116,13 @@ def test_an_element_that_exists_already_is_refused_whole() -> None:
     assert "it[1]" not in plan
 
 
+def test_a_large_group_has_a_short_story() -> None:
+    plan = grouped([*range(300)], most=300)
+    assert len(finished(plan)["last"].value) == 300
+    [entry] = [entry for entry in plan.story() if entry.what == "edited" and entry.task is None]
+    assert entry.why.endswith("; and 801 more edits)")
+
+
 def test_a_group_needs_no_free_device() -> None:
     """Its tasks start although the only slot is busy when it is expanded and gathered."""
     plan = grouped([10, 10.0])

@@ -200,6 +200,8 @@ def test_a_missing_value_and_an_unknown_parameter() -> None:
         "plan.yaml:3: parameter 'day': a value is required; give one with --set day=VALUE",
     ]
     assert complaints(text, GivenParameters(required=False)) == []
+    device = "params: {where: {}}\ntasks: {a: {argv: [x], device: '{params.where}', cwd: '{params.where}'}}\n"
+    assert complaints(device, GivenParameters(required=False)) == []
     assert complaints("tasks: {a: {shell: x}}\n", GivenParameters(values={"x": 1})) == [
         "plan.yaml:1: there is no parameter 'x'; the plan has no parameters"
     ]

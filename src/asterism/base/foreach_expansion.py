@@ -133,7 +133,8 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
     for task in tasks:
         edits.append(AddTask(task))
         edits += [AddDependency(edge.source, task.id, edge.on, edge.when) for edge in sources]
-        edits.append(AddDependency(task.id, group.id, "completion"))
+    # the last first: the group moves behind all of them in the topological order, once
+    edits += [AddDependency(task.id, group.id, "completion") for task in reversed(tasks)]
     edits.append(UpdateTask(group.id, foreach={"of": [task.id for task in tasks]}))
     reason = f"{group.id!r} has {len(tasks)} elements"
     return EditBatch(tuple(edits), AUTHOR, reason, triggers=(foreach["from"],))

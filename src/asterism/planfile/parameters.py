@@ -34,7 +34,7 @@ TYPES = {
 }
 """The types of parameters: the type of their values, and how messages name it."""
 
-_STAND_INS: dict[str, Any] = {"text": "", "integer": 0, "number": 0, "boolean": False, "list": [], "mapping": {}}
+_STAND_INS: dict[str, Any] = {"integer": 0, "number": 0, "boolean": False, "list": [], "mapping": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Declaration:
 
     @property
     def stand_in(self) -> Any:
-        return self.choices[0] if self.choices else _STAND_INS[self.type]
+        return self.choices[0] if self.choices else _STAND_INS.get(self.type, self.name)
 
     def problem(self, value: Any) -> str | None:
         """What is wrong with a value; None if the parameter may have it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 
 MOST_NAMES = 6
+MOST_EDITS = 20
 
 
 def sentence(event: Event, plan: Constellation) -> str:
@@ -63,7 +64,12 @@ def _plan_ended(event: ConstellationEvent, plan: Constellation) -> str:
 
 
 def _applied(event: EditEvent, plan: Constellation) -> str:
-    return f"edit by {event.author or 'unknown'} applied: {'; '.join(event.edits)}"
+    edits = event.edits if len(event.edits) <= MOST_EDITS else (*event.edits[:MOST_EDITS], _more(event.edits))
+    return f"edit by {event.author or 'unknown'} applied: {'; '.join(edits)}"
+
+
+def _more(edits: Sequence[str]) -> str:
+    return f"and {len(edits) - MOST_EDITS:,} more edits"
 
 
 def _rejected(event: EditEvent, plan: Constellation) -> str:

@@ -46,6 +46,10 @@ NO_AUTHOR = "somebody"
 """The author of a batch that names none. Replay of a journal repeats this word, so it never changes."""
 
 
+MOST_LISTED = 100
+"""How many edits of a batch the story lists: a batch may add thousands of tasks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The result of an accepted batch. Applying ``inverse`` undoes it; the inverse of that redoes it.
@@ -335,7 +339,8 @@ class _Attempt:
         for key in self.touched:
             graph.touched[key] = graph.version
         why = f"version {graph.version} by {batch.author or NO_AUTHOR}" + (f": {batch.reason}" if batch.reason else "")
-        graph.add_entry(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
+        listed = [*map(str, batch.edits[:MOST_LISTED]), *_more(len(batch.edits) - MOST_LISTED)]
+        graph.add_entry(now, "edited", None, f"{why} ({'; '.join(listed) or 'nothing'})")
         revoked = [node for node in dict.fromkeys(self.to_revoke) if node.provisional]
         stopped = graph.revoke(revoked, now, why)
         cancelled = []
@@ -358,6 +363,10 @@ class _Attempt:
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse
         return Applied(base, batch, undo, tuple(stopped), tuple(revoked), tuple(cancelled))
+
+
+def _more(number: int) -> list[str]:
+    return [f"and {number:,} more edits"] if number > 0 else []
 
 
 class _Refused(Exception):
