@@ -306,6 +306,8 @@ class Head(Shape):
 class Plan(Head):
     """A plan for Asterism: tasks, their dependencies, and the devices that execute them."""
 
+    model_config = ConfigDict(defer_build=True)  # only the schema needs it: files are validated task by task
+
     tasks: Annotated[
         dict[Name, Task], Field(min_length=1, description="required, unless included files have some")
     ] = {}
