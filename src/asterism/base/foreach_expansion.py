@@ -42,7 +42,8 @@ class NotExpandable(AsterismError):
 def list_scopes(items: Any, what: str, most: int = MAX_ELEMENTS) -> list[Scope]:
     """What placeholders stand for in each element of a list. ``what`` names the list. Raises NotExpandable."""
     if not isinstance(items, list | tuple):
-        raise NotExpandable(f"foreach needs a list, but {what} is {describe_value(items)}")
+        hint = "write a list, or use a parameter or a result that is one; 'select' finds a list in a result"
+        raise NotExpandable(f"foreach needs a list, but {what} is {describe_value(items)}; {hint}")
     if len(items) > most:
         hint = "set 'max'" if most < MAX_ELEMENTS else "let a task work on several elements"
         raise NotExpandable(f"{what} has {len(items):,} elements, and {most:,} are allowed; {hint}")

@@ -87,5 +87,6 @@ def add_group(
 def _axis(name: str, values: Any, scope: Scope) -> list[Any]:
     filled = fill_value(values, scope)
     if not isinstance(filled, list):
-        raise NotExpandable(f"matrix.{name} needs a list, but {values} is {describe_value(filled)}")
+        hint = "use a parameter whose type is list"
+        raise NotExpandable(f"matrix.{name} needs a list, but {values} is {describe_value(filled)}; {hint}")
     return filled
