@@ -93,7 +93,7 @@ def element_tasks(template: Task, scopes: Sequence[Scope], params: Mapping[str, 
     return [fill_task(template, {**scope, "params": params}, one) for one, scope in zip(ids, scopes, strict=True)]
 
 
-def group_task(template: Task, foreach: Mapping[str, Any]) -> Task:
+def group_task(template: Task, foreach: Mapping[str, Any], join: str = "all") -> Task:
     """The group: it has nothing to execute, so only its priority and its description stay."""
     described = not any(True for _ in placeholders(template.description))
     return Task(
@@ -101,6 +101,7 @@ def group_task(template: Task, foreach: Mapping[str, Any]) -> Task:
         priority=template.priority,
         description=template.description if described else "",
         foreach=foreach,
+        join=join,
     )
 
 
@@ -110,7 +111,7 @@ def deferred_group(template: Task, over: Mapping[str, Any], params: Mapping[str,
     fields = template.to_json()
     del fields["id"]
     spec = {**over, "template": fields, **({"params": dict(params)} if params else {})}
-    return group_task(template, {name: value for name, value in spec.items() if value is not None})
+    return group_task(template, {name: value for name, value in spec.items() if value is not None}, template.join)
 
 
 def template_of(group: Task) -> Task | None:

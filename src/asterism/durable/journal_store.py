@@ -232,27 +232,45 @@ async def insert(
     params: Mapping[str, Any] = NOTHING,
 ) -> StoredConstellation:
     """Store a new plan, in one commit. Raises ConstellationExists."""
+    new, writes = insertion(store, plan, lock, terms, params)
+    try:
+        await store.commit(writes)
+    except Conflict:
+        raise ConstellationExists(
+            f"{store.url} has a plan {plan.id!r} already; resume it, or give this one another name"
+        ) from None
+    return StoredConstellation(new, 1, plan, lock, new.first + len(writes) - 2, 0)
+
+
+def insertion(
+    store: Store,
+    plan: RecordedConstellation,
+    lock: RecordedLock,
+    terms: Mapping[str, Any],
+    params: Mapping[str, Any] = NOTHING,
+) -> tuple[Head, list[PutRegister]]:
+    """The head of a new plan, and the writes that store the plan; the first is that of the head."""
     check_name(plan.id)
     now = store.clock()
     number = int(now * NUMBERS_PER_SECOND)
     created = str(ConstellationState.CREATED)
     new = Head(plan.id, created, now, terms, first=number, began=number, params=dict(params))
-    parts = snapshot_records(plan, lock, new.first)
-    try:
-        await store.commit([PutRegister(head_key(plan.id), new.to_json(), None), *parts])
-    except Conflict:
-        raise ConstellationExists(
-            f"{store.url} has a plan {plan.id!r} already; resume it, or give this one another name"
-        ) from None
-    return StoredConstellation(new, 1, plan, lock, new.first + len(parts) - 1, 0)
+    return new, [PutRegister(head_key(plan.id), new.to_json(), None), *snapshot_records(plan, lock, new.first)]
 
 
 async def insert_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> StoredConstellation:
     """Store a plan without running it. ``terms`` are the options of its lock."""
+    return await insert(store, *unstarted(plan, terms or {}))
+
+
+def unstarted(
+    plan: Constellation, terms: Mapping[str, Any]
+) -> tuple[RecordedConstellation, RecordedLock, dict[str, Any]]:
+    """A plan that no process has run, as it is stored: with its lock and the options of that."""
     recorded = RecordedConstellation.of(plan)
     recorded.state = ConstellationState.READY
-    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **(terms or {})}
-    return await insert(store, recorded, RecordedLock(recorded, **terms), terms)
+    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **terms}
+    return recorded, RecordedLock(recorded, **terms), terms
 
 
 async def record_end(store: Store, stored: StoredConstellation) -> None:

@@ -19,12 +19,11 @@ from asterism.base.foreach_expansion import (
     matrix_scopes,
 )
 from asterism.base.placeholders import Scope, fill_value
-from asterism.base.text import describe_value
+from asterism.base.text import describe_value, suggestion
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.validation_messages import suggestion
 
 ELEMENT_NAMES = ("item", "index", "matrix")
 

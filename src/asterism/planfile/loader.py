@@ -22,19 +22,21 @@ from asterism.base.cel import InvalidExpression
 from asterism.base.cel.cel_constants import with_constants
 from asterism.base.foreach_expansion import NotExpandable
 from asterism.base.placeholders import UnknownPlaceholder, fill_task
+from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
+from asterism.planfile.branches import always_skipped
 from asterism.planfile.checks import PlanContext, TaskChecks
 from asterism.planfile.foreach import add_group
 from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.models import Part
 from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
 from asterism.planfile.task_order import cycles, task_order
-from asterism.planfile.validation_messages import AnyShape, error_path, error_text, suggestion, valid_part
+from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
 
@@ -192,6 +194,9 @@ class _PlanReader:
         order = self._order(parents)
         if order is None or not all(mistake.warning for mistake in self.mistakes):
             return None
+        joins = frozenset(task_id for task_id, task in tasks.items() if task.join == "any")
+        for task_id, text in always_skipped(order, parents, joins):
+            self.blame(task_id, ("after",), text, True)
         needed = self._needed(only, parents)
         plan = Constellation(name)
         for task_id in order if needed is None else filter(needed.__contains__, order):
@@ -244,6 +249,7 @@ class _PlanReader:
             for source, target, path in cycles(parents):
                 after = self.raw[target].value.get("after")
                 entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
+                entry = entry if source in (after or ()) else ("handles",)
                 self.blame(target, entry, f"comes after {source!r}, which closes a cycle: {' -> '.join(path)}")
         return order
 
@@ -270,10 +276,12 @@ class _PlanReader:
         raw = self.raw[task_id]
         template = _core_task(task_id, task, raw.value)
         try:
-            after = {
+            after: dict[str, dict[str, Any]] = {
                 source: {"on": on, "when": None if when is None else with_constants(when, scope)}
                 for source, (on, when) in sources.items()
             }
+            for source in filter(task.handles_failure_of, sources):
+                after[source]["handled"] = True
             if task.foreach is not None or task.matrix is not None:
                 at = f"{raw.file or self.path}:{line_of(raw.value, ('foreach',))}"
                 add_group(plan, template, task, after, scope, at)
@@ -333,6 +341,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         needs=frozenset(wanted.needs or ()),
         estimate=task.estimate,
         revocable=task.revocable,
+        join=task.join,
         skip_if_unchanged=None if task.skip_if_unchanged is None else task.skip_if_unchanged.model_dump(),
         **given,
     )

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asterism.base.task_inputs import is_reserved
-from asterism.base.text import describe_value
+from asterism.base.text import describe_value, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
 from asterism.core.errors import NotJson
 from asterism.core.json_values import plain_json
 from asterism.planfile import models
-from asterism.planfile.validation_messages import suggestion
 
 VARIABLE_PREFIX = "ASTERISM_PARAM_"
 

@@ -8,9 +8,9 @@ from typing import Any
 from asterism.base.cel import InvalidExpression
 from asterism.base.cel.cel_constants import NAMESPACES, with_constants
 from asterism.base.placeholders import placeholders
+from asterism.base.text import suggestion
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.validation_messages import suggestion
 
 Found = tuple[tuple[Part, ...], str]
 
