@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import json_option, options, print_json, with_fleet
-from asterism.cli.option_types import duration
+from asterism.cli.option_types import duration, named_values
 from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
@@ -48,23 +48,12 @@ STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
 
 
-def _settings(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
-    """The values of ``--set`` by name; the last one counts."""
-    settings = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{word!r} is not NAME=VALUE (example: --set day=2026-11-16).")
-        settings[name] = value
-    return settings
-
-
 parameter_options = options(
     click.option(
         "--set",
         "settings",
         multiple=True,
-        callback=_settings,
+        callback=named_values,
         metavar="NAME=VALUE",
         help="The value of a parameter of the plan file; repeatable.",
     ),

@@ -248,8 +248,9 @@ class _PlanReader:
         if order is None:
             for source, target, path in cycles(parents):
                 after = self.raw[target].value.get("after")
-                entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
-                entry = entry if source in (after or ()) else ("handles",)
+                entry: tuple[Part, ...] = ("handles",)
+                if source in ([after] if isinstance(after, str) else after or ()):
+                    entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
                 self.blame(target, entry, f"comes after {source!r}, which closes a cycle: {' -> '.join(path)}")
         return order
 
