@@ -39,7 +39,7 @@ name_argument = click.argument("name")
 
 @click.group(cls=CommandGroup)
 def plan() -> None:
-    """Manage plans: list, show, story, why, edit, pause, resume, retry and more.
+    """Manage plans: list, show, story, why, edit, pause, resume and more.
 
     NAME is the name of a plan in the store; `asterism run PLAN.YAML --store URL` starts one."""
 
@@ -344,7 +344,9 @@ def retry(
     as_json: bool,
     **terms: Any,
 ) -> int:
-    """Run what failed in a plan again, and what was cancelled because of it.
+    """Run again what failed in a plan that has ended.
+
+    What was cancelled because of a failure runs, too.
 
     \b
     asterism plan retry nightly
