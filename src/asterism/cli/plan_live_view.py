@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asterism.base.durations import format_duration
-from asterism.base.text import clean, plural, shorten
+from asterism.base.text import clean, plural, shorten, shorten_middle
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder
@@ -345,7 +345,7 @@ def _row(grid: Table, node: Node, look: str, word: str, time: str, why: str) -> 
     style: Style = tone(look)
     grid.add_row(
         Text(mark(look), style),
-        Text(clean(node.id)),
+        Text(shorten_middle(node.id, WIDEST_NAME)),
         Text(word, style),
         Text(clean(node.device or ""), DIM),
         Text(time, justify="right"),

@@ -14,6 +14,8 @@
 ``journal_store``         where a plan is in the store: head, journal, snapshot; insert and load
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs
+``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
+``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
 ``plan_retry``            reopens a plan that has ended, to run again what failed
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner
 ========================  ==============================================================================================

@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.base import expressions, function_calls
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AsterismError, NotJson, PlanError
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import (
     SCHEMA,
@@ -104,12 +105,18 @@ class Head:
     parts: int = 0
     """How many parts the snapshot has."""
 
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters of the plan file that the plan was started with."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
+        data = {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
+        if not self.params:  # so that an earlier version can read it
+            del data["params"]
+        return data
 
     def changed(self, **changes: Any) -> Head:
         return replace(self, **changes)
@@ -218,29 +225,52 @@ def snapshot_records(plan: RecordedConstellation, lock: RecordedLock, number: in
 
 
 async def insert(
-    store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]
+    store: Store,
+    plan: RecordedConstellation,
+    lock: RecordedLock,
+    terms: Mapping[str, Any],
+    params: Mapping[str, Any] = NOTHING,
 ) -> StoredConstellation:
     """Store a new plan, in one commit. Raises ConstellationExists."""
-    check_name(plan.id)
-    now = store.clock()
-    number = int(now * NUMBERS_PER_SECOND)
-    new = Head(plan.id, str(ConstellationState.CREATED), now, terms, first=number, began=number)
-    parts = snapshot_records(plan, lock, new.first)
+    new, writes = insertion(store, plan, lock, terms, params)
     try:
-        await store.commit([PutRegister(head_key(plan.id), new.to_json(), None), *parts])
+        await store.commit(writes)
     except Conflict:
         raise ConstellationExists(
             f"{store.url} has a plan {plan.id!r} already; resume it, or give this one another name"
         ) from None
-    return StoredConstellation(new, 1, plan, lock, new.first + len(parts) - 1, 0)
+    return StoredConstellation(new, 1, plan, lock, new.first + len(writes) - 2, 0)
+
+
+def insertion(
+    store: Store,
+    plan: RecordedConstellation,
+    lock: RecordedLock,
+    terms: Mapping[str, Any],
+    params: Mapping[str, Any] = NOTHING,
+) -> tuple[Head, list[PutRegister]]:
+    """The head of a new plan, and the writes that store the plan; the first is that of the head."""
+    check_name(plan.id)
+    now = store.clock()
+    number = int(now * NUMBERS_PER_SECOND)
+    created = str(ConstellationState.CREATED)
+    new = Head(plan.id, created, now, terms, first=number, began=number, params=dict(params))
+    return new, [PutRegister(head_key(plan.id), new.to_json(), None), *snapshot_records(plan, lock, new.first)]
 
 
 async def insert_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> StoredConstellation:
     """Store a plan without running it. ``terms`` are the options of its lock."""
+    return await insert(store, *unstarted(plan, terms or {}))
+
+
+def unstarted(
+    plan: Constellation, terms: Mapping[str, Any]
+) -> tuple[RecordedConstellation, RecordedLock, dict[str, Any]]:
+    """A plan that no process has run, as it is stored: with its lock and the options of that."""
     recorded = RecordedConstellation.of(plan)
     recorded.state = ConstellationState.READY
-    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **(terms or {})}
-    return await insert(store, recorded, RecordedLock(recorded, **terms), terms)
+    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **terms}
+    return recorded, RecordedLock(recorded, **terms), terms
 
 
 async def record_end(store: Store, stored: StoredConstellation) -> None:

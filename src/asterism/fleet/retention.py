@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import ExpectRegister, PutRegister, Query, Register, Store, Write, feed_of, has_feed
 
-PREFIX = "plan:"
+PREFIX = PLAN_PREFIX
 """Prefix of the keys of runs, and of the names of workflows, that belong to a plan."""
 
 LOST = "lost/"
@@ -25,6 +26,9 @@ LOST = "lost/"
 HANDED = "handed/"
 """Prefix of registers that record which run this store handed over to a peer: if it fails there, a notice is left here,
 too."""
+
+UNCHANGED = "unchanged/"
+"""Prefix of registers with the results of tasks that are skipped if their files have not changed."""
 
 PAGE = 200
 """How many records one commit removes, or one query reads."""
@@ -43,6 +47,7 @@ async def prune(store: Store, ended_before: float, limit: int, *, spare: float =
                 await _remove_plan(store, head)
         await _remove_unused_workflows(store, {_name(head) for head in heads})
         await _remove_peer_records(store)
+        await _remove_result_records(store, ended_before)
     return removed
 
 
@@ -78,6 +83,13 @@ async def _remove_peer_records(store: Store) -> None:
     lost = [one for one in records if await store.run(one.key.partition("/")[2]) is None]
     for first in range(0, len(lost), PAGE):
         await _remove(store, lost[first : first + PAGE])
+
+
+async def _remove_result_records(store: Store, used_before: float) -> None:
+    """Remove the records of unchanged tasks that no plan has used since then. Their tasks are executed again."""
+    old = [one for one in await store.registers(UNCHANGED) if one.value.get("at", 0.0) < used_before]
+    for first in range(0, len(old), PAGE):
+        await _remove(store, old[first : first + PAGE])
 
 
 async def _remove_plan(store: Store, head: Register) -> None:
