@@ -106,7 +106,7 @@ class BulkCreation:
                 if text is None or len(text) > small or "$blob" in value:
                     value = await self._fleet.blobs.keep(value, what)
                     text = row_codec.to_text(value)
-                changes = {"id": run_id, "input": value, row_codec.INPUT_TEXT: (value, text)}
+                changes: dict[str, Any] = {"id": run_id, "input": value, row_codec.INPUT_TEXT: (value, text)}
                 if label is not None:
                     changes["label"] = tidy_label(label.fill(given))
                 if key is not None:
