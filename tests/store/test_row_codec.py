@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asterism.core.history import Entry
 from asterism.core.run import transitions
-from asterism.core.run.run import Progress, Run
+from asterism.core.run.run import Owner, Progress, Run
 from asterism.store import row_codec
 from asterism.store.store_errors import StoreCorrupt
 from asterism.testing.store_conformance.sample_records import histories
@@ -86,6 +86,28 @@ def test_every_field_of_a_run_is_stored() -> None:
     lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
     assert through(lost) == lost
     assert type(through(lost).previous[0]) is type(lost.previous[0])
+
+
+@given(
+    st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_characters="|"), min_size=1),
+)
+def test_the_score_of_an_ended_assignment_is_stored_and_left_out_if_there_is_none(
+    score: float | None, device: str
+) -> None:
+    owner = Owner(device, "s")
+    scores = {} if score is None else {device: score}
+    taken = transitions.take(run(3), owner, FLOW, 5.0, scores=scores)
+    assert through(taken).scores == scores
+    lost = transitions.lose(taken, FLOW, 6.0, "it was silent")
+    assert (through(lost), lost.previous[0].score) == (lost, score)
+    assert len(state_of(lost)["previous"][0]) == (6 if score is None else 7)
+
+
+def test_an_assignment_of_an_earlier_version_has_no_score() -> None:
+    lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
+    assert [one[4:] for one in state_of(lost)["previous"]] == [["timeout", "it was silent"]]
+    assert through(lost).previous[0].score is None
 
 
 def test_default_values_are_not_stored() -> None:

@@ -136,6 +136,14 @@ def join_names(names: Sequence[str], limit: int) -> str:
     return listed if len(names) <= limit else f"{listed} and {len(names) - limit:,} more"
 
 
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """``; did you mean 'retries'?``, or an empty text."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def plural(count: int, noun: str) -> str:
     """``1 task``, ``2 tasks``, ``1,000 tasks``, ``2 dependencies``."""
     if count == 1:
@@ -217,8 +225,10 @@ class CleanStream(io.TextIOBase):
     def errors(self) -> str | None:  # type: ignore[override]
         return getattr(self._stream, "errors", None)
 
-    def write(self, text: str) -> int:
-        self._stream.write(clean_lines(text))
+    def write(self, text: str | bytes) -> int:
+        """click writes bytes, too, to a stream without a ``buffer``."""
+        shown = text if isinstance(text, str) else text.decode(errors="backslashreplace")
+        self._stream.write(clean_lines(shown))
         return len(text)
 
     def flush(self) -> None:

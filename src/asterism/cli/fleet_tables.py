@@ -12,6 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from asterism.base.durations import format_age, format_delay
+from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, short
 from asterism.cli.fleet_json import progress_of, state_of, took
@@ -25,7 +26,6 @@ from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.settings import Settings
-from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import ProgressReport
 
 _LOOKS = {

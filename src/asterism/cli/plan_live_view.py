@@ -296,7 +296,7 @@ def frame(progress: Progress, now: float, width: int, height: int) -> Renderable
 def _heading(progress: Progress, now: float) -> Text:
     plan = progress.plan
     line = Text(no_wrap=True, overflow="ellipsis").append(shorten(plan.id, WIDEST_NAME), BOLD)
-    line.append(f"  {progress.doing or plan.state.replace('_', ' ')}", state_tone(plan.state))
+    line.append(f"  {progress.doing or plan.state_text}", state_tone(plan.state))
     took = 0.0 if plan.started_at is None else (plan.ended_at or now) - plan.started_at
     return line.append(f"  version {plan.version}  {_seconds(took)}", DIM)
 

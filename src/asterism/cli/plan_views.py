@@ -11,6 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from asterism.base.durations import format_age
+from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
@@ -23,7 +24,6 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.status_style import DIM, tone
 
 _COLUMNS = (
     Column("NAME", least=8, name=True),
@@ -39,6 +39,7 @@ _LOOKS = {
     "partially failed": "waiting",
     "created": "pending",
     "cancelling": "cancelled",
+    "repaired": "completed",
 }
 
 
@@ -109,6 +110,7 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     return {
         "name": record.head.name,
         "state": str(record.plan.state),
+        "repaired": record.plan.repaired,
         "version": record.plan.version,
         "created_at": record.head.created_at,
         "started_at": record.plan.started_at,

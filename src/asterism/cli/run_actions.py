@@ -5,27 +5,26 @@ The input of a run is checked before anything is written, with ``--file`` even b
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from asterism.base import task_inputs
 from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
 from asterism.cli.cli_context import find_workflow, note, print_json, short
 from asterism.cli.fleet_json import run_in, took
-from asterism.cli.screen import wrapped
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.membership import devices_here
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import RunExplanation, explain_run
-from asterism.peers.registry import PeerRegistry
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from asterism.fleet.run_explanation import RunExplanation
 
 FAILED = 1
 """The exit code if a run failed."""
@@ -66,6 +65,8 @@ async def _own_devices(fleet: Fleet) -> frozenset[str]:
     found = await fleet.store.register("store/id")
     if found is None:  # no device has ever joined
         return frozenset()
+    from asterism.fleet.device.membership import devices_here
+
     return devices_here(str(found.value["id"]), await fleet.store.sessions())
 
 
@@ -141,6 +142,8 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
         here = ", on this machine" if run.device in near else ""
         note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}{here}.")
     else:
+        from asterism.fleet.run_explanation import explain_run
+
         answer = await explain_run(fleet, run.id)
         note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")
         for hint in await hints(fleet, run, answer):
@@ -150,6 +153,8 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
 async def wait_for_ends(fleet: Fleet, runs: Sequence[Run], *, quiet: bool) -> list[Run]:
     """Wait until all runs have ended, and return them in their order. Unless ``quiet``, prints a sentence about each
     end when it happens."""
+    import asyncio
+
     waiting = [asyncio.create_task(fleet.wait(run.id)) for run in runs]
     try:
         for one in asyncio.as_completed(waiting):
@@ -190,6 +195,8 @@ def describe_outcome(before: Run, after: Run) -> str:
         return f"{name} is unchanged: {after.reported_status}"
     if after.ended:
         return clean(f"{name} {after.error or after.status}")
+    if after.status is ASSIGNED and after.epoch != before.epoch:
+        return clean(f"{name} is assigned to {after.device}")
     if after.paused is not None:
         return clean(f"{name} is paused {after.paused}")
     if after.stop_request is not None:
@@ -230,6 +237,8 @@ async def hints(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
         can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
         lines.append(f"On any machine that reaches the store, start a capable device: asterism device join {name}{can}")
+        from asterism.peers.registry import PeerRegistry
+
         called = [peer.name for peer in await PeerRegistry(fleet.store).all() if peer.url is not None]
         if called:
             peer = shlex.quote(called[0]) if len(called) == 1 else "NAME"
@@ -241,6 +250,10 @@ async def hints(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
 
 def explanation_lines(why: RunExplanation, hints: Sequence[str], width: int | None) -> Iterator[Text]:
     """Why a run does not run, and the hints."""
+    from rich.text import Text
+
+    from asterism.cli.screen import wrapped
+
     yield Text(f"Run {why.run_id} is {why.status}:")
     for reason in why.reasons:
         yield from wrapped(reason.text, width, "  ")

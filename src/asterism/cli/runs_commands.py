@@ -380,6 +380,19 @@ def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     return _request_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
 
 
+@runs.command(short_help="Assign runs to another device.")
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--to", "device", required=True, metavar="DEVICE", help="The device that gets the runs.")
+@click.option("--stop", is_flag=True, help="If a device works on a run, stop it there first; its progress is kept.")
+@fleet_options
+def move(names: tuple[str, ...], device: str, stop: bool, store: str | None, as_json: bool) -> int:
+    """Assign runs to another device: runs that wait, or that no device has started.
+
+    A run on which a device works is refused; with --stop, that device is asked to hand it back first. If the new device
+    declines the run, any device may take it again; use `runs create --device` to allow only one device."""
+    return _request_each(names, store, as_json, lambda fleet, run: fleet.move(run.id, device, stop=stop))
+
+
 @runs.command()
 @click.option(
     "--older-than", type=duration, required=True, metavar="DURATION", help="The minimum age since the end, such as 30d."

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from asterism.base.durations import format_age
+from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, json_text, plural, shorten, shorten_middle
 from asterism.cli.cli_context import format_clock, note, short
 from asterism.cli.fleet_json import state_of
@@ -25,7 +26,6 @@ from asterism.core.history import Entry
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
 from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.fleet.fleet import Fleet
-from asterism.report.status_style import DIM, tone
 from asterism.store.protocol import ENDED, OFFERED
 from asterism.store.store_errors import StoreUnavailable
 

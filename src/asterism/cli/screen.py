@@ -12,15 +12,17 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
 from asterism.base.text import clean, clean_lines, clean_streams, shorten_middle
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -39,6 +41,8 @@ class Screen(Console):
     def live(self) -> Iterator[Live]:
         """A live view. Meanwhile rich replaces the streams, to show printed text above the view, and would act on
         escape sequences in it; so the streams are cleaned, too."""
+        from rich.live import Live
+
         with Live(console=self, auto_refresh=False, vertical_overflow="crop") as picture, clean_streams():
             yield picture
 

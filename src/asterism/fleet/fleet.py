@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
@@ -35,11 +35,17 @@ from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutSession, Query, Store
 from asterism.store.url import open_store
 
+if TYPE_CHECKING:
+    from asterism.fleet.schedules import Schedules
+
 PLACER_AGE = 1.0
 """How long a placer is used, in seconds. Assignments of this process are counted meanwhile."""
 
 SETTINGS_AGE = 5.0
 """How long settings that were read are used, in seconds."""
+
+SCHEDULE_PREFIX = "schedule:"
+"""Prefix of the keys and series of runs that belong to a schedule."""
 
 BLOB_AGE = 3600.0
 """How long a blob that no run refers to is kept, in seconds: its run may be about to be written."""
@@ -113,6 +119,13 @@ class Fleet:
     async def close(self) -> None:
         await self.waiters.close()
         await self.store.close()
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the fleet."""
+        from asterism.fleet.schedules import Schedules  # which few programs use
+
+        return Schedules(self)
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -269,9 +282,26 @@ class Fleet:
     async def resume(self, run_id: str) -> Run:
         return await self.ledger.request(run_id, lambda run, _: transitions.resume(run, self.store.clock(), self.by))
 
+    async def move(self, run_id: str, device: str, *, stop: bool = False) -> Run:
+        """Assign a run to another device. If it declines the run or is lost, any device may take it as before.
+
+        :param stop: if a device works on the run, ask it to stop and hand the run back first, with its progress, and
+            wait for that. Without it such a run is refused.
+
+        Raises UnknownDevice, RunRefused, and AsterismError if the device cannot take the run now."""
+        from asterism.fleet.run_move import move_run
+
+        return await move_run(self, run_id, device, stop=stop)
+
     async def retry(self, run_id: str) -> Run:
         """Create a new run of the same work that names the old one, which stays as it is."""
         old = await self.run(run_id)
+        if old.workflow.startswith(PREFIX):
+            name = old.workflow.removeprefix(PREFIX)
+            raise AsterismError(
+                f"run {run_id} belongs to plan {name!r}, which would not notice a new run. "
+                f"When the plan has ended, run what failed again with: asterism plan retry {name}"
+            )
         if not old.ended:
             raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
         # work that was completed begins anew
@@ -403,6 +433,10 @@ def check_terms(
             raise AsterismError(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):
         raise AsterismError(f"keys that begin with {PREFIX!r} are reserved for plans: choose another key than {key!r}")
+    if key is not None and key.startswith(SCHEDULE_PREFIX):
+        raise AsterismError(
+            f"keys that begin with {SCHEDULE_PREFIX!r} are reserved for schedules: choose another key than {key!r}"
+        )
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
         raise AsterismError(
             f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"

@@ -48,6 +48,10 @@ _SMALL_TYPES = frozenset({bool, float, type(None)})
 _compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
 
 
+class Overtaken(AsterismError):
+    """Another process changed a register that was to be written beside a new run. Nothing happened."""
+
+
 class UnknownRun(RunRefused):
     """No run has this id, or none any more."""
 
@@ -138,9 +142,15 @@ class Ledger:
         judge = (await feed_of(self.store).left_to([after.id])).get(after.id) if has_feed(self.store) else None
         return PutRun(after, before.revision) if judge is None else PutCopy(after, before.revision, judge, same=False)
 
-    async def add(self, run: Run, assign: Callable[[Run], Run]) -> Run:
+    async def put_own(self, after: Run, before: Run) -> Write:
+        """The write of a step that only the store that decides about a run may take. Raises RunRefused for others."""
+        if has_feed(self.store) and await feed_of(self.store).left_to([after.id]):
+            raise RunRefused(before.id, "a peer decides about it: do this in the store of the peer", before.story)
+        return PutRun(after, before.revision)
+
+    async def add(self, run: Run, assign: Callable[[Run], Run], *, beside: Sequence[PutRegister] = ()) -> Run:
         """Write a new run; ``assign`` assigns it in the same write, if its series lets it start. Returns the existing
-        run if the key is taken."""
+        run if the key is taken. ``beside`` is written in the same commit; raises Overtaken if that is not possible."""
         attempted = False
 
         async def attempt() -> Run:
@@ -152,9 +162,9 @@ class Ledger:
                 added = assign(admitted) if admitted.offered else admitted
                 attempted = True
                 try:
-                    await self.store.commit([PutRun(added, None), *writes])
+                    await self.store.commit([PutRun(added, None), *writes, *beside])
                 except Conflict as conflict:
-                    existing = await self._existing(run, conflict)
+                    existing = await self._existing(run, conflict, beside)
                     if existing is None:
                         raise
                     return existing
@@ -211,9 +221,14 @@ class Ledger:
                     return False
         return True
 
-    async def _existing(self, run: Run, conflict: Conflict) -> Run | None:
+    async def _existing(self, run: Run, conflict: Conflict, beside: Sequence[PutRegister]) -> Run | None:
         """The run that conflicts with a new one: the one with its key, or the new one itself, written by a commit whose
         answer was lost. None if there is no such run (any more)."""
+        if any(conflict.concerns("register", one.key) for one in beside):
+            written = await self.store.run(run.id)
+            if written is None:
+                raise Overtaken(f"another process has changed the {conflict.what}")
+            return written
         if run.key is not None and conflict.concerns("key", run.key):
             runs = await self.store.find(Query(key=run.key))
             return runs[0] if runs else None

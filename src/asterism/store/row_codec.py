@@ -68,8 +68,8 @@ _KEYS = {"stop_requested_by": "wished_by"}
 _EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
 """… those with another empty default …"""
 
-_MAPPINGS = ("declined", "scores")
-"""… and those that are mappings, of any type."""
+_MAPPINGS = ("declined",)
+"""… and those that are mappings, of any type. ``scores`` is one, too, and most runs have some."""
 
 _RARE: dict[str, Any] = {
     **dict.fromkeys((*_TEXTS, "progress")),
@@ -185,6 +185,8 @@ def _state(fields: dict[str, Any]) -> str:
     text = _head(*_grant(fields))
     if (value := fields["output"]) is not None:
         text = f'{text},"output":{to_text(value)}'
+    if scores := fields["scores"]:
+        text = f"{text},{_scores_text(scores)}"
     if _rare(fields) != _COMMON and (more := _uncommon(fields)):
         text = f"{text},{more}"
     return f"{text},{_STORY}{_story_text(fields)}]}}"
@@ -207,13 +209,31 @@ def _uncommon(fields: dict[str, Any]) -> str:
         parts.append(f'"progress":{to_text(value)}')
     for name in _EMPTY:
         if value := fields[name]:
-            parts.append(f'"{name}":{to_text(value)}')
+            parts.append(f'"{name}":{to_text(_assignments(value) if name == "previous" else value)}')
     for name in _MAPPINGS:
         if value := fields[name]:
             parts.append(f'"{name}":{to_text(dict(value))}')
     if fields["superseded"] or fields["keep"] != "epoch":
         parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{to_text(fields["superseded"])}')
     return ",".join(parts)
+
+
+def _assignments(several: Sequence[Assignment]) -> list[tuple[Any, ...]]:
+    """Ended assignments as JSON: a score that is not known is left out, as in records of earlier versions."""
+    return [one if one.score is not None else one[:-1] for one in several]
+
+
+def _scores_text(scores: Mapping[str, float]) -> str:
+    if len(scores) == 1:
+        [(device, score)] = scores.items()
+        return _own_score_text(device, score)
+    return f'"scores":{to_text(dict(scores))}'
+
+
+@lru_cache(1024)
+def _own_score_text(device: str, score: float) -> str:
+    """The score of a device that took a run itself. Many of its runs have the same one."""
+    return f'"scores":{{{_quoted(device)}:{_number(score)}}}'
 
 
 def _story_text(fields: dict[str, Any]) -> str:

@@ -111,6 +111,7 @@ def _assignment(one: Any) -> bool:
         and _time(one.ended_at)
         and one.reason in REASONS
         and _text(one.detail)
+        and (one.score is None or _time(one.score))
     )
 
 
