@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
@@ -43,6 +44,7 @@ from asterism.durable.journal_store import (
     read_heads,
 )
 from asterism.durable.ownership import FleetMembership
+from asterism.durable.plan_retry import Reopened
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.options import Options
@@ -73,9 +75,15 @@ class WatchedOrchestrator(DurableOrchestrator):
         self.recording: Recording | None = None
         self._joined_devices: list[Session] = []
 
-    async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
+    async def run(
+        self,
+        plan: Constellation,
+        *,
+        assignments: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Result:
         await self._choose_local_work(plan.id)
-        return await super().run(plan, assignments=assignments)
+        return await super().run(plan, assignments=assignments, params=params)
 
     async def run_stored(self, name: str) -> Result:
         await self._choose_local_work(name)
@@ -105,7 +113,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         self.local, self.can = slots, tuple(self.local_work.can or ())
         if slots and self.local_work.can is None:
             nodes = (await load(self.fleet.store, name)).plan.nodes.values()
-            self.can = tuple(sorted({need for node in nodes for need in node.task.needs}))
+            tasks = [template_of(node.task) or node.task for node in nodes]
+            self.can = tuple(sorted({need for task in tasks for need in task.needs}))
 
     async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
         if self.local_work.slots is None and self.local:
@@ -146,6 +155,8 @@ async def follow(
     result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
     if result is not None:
         print_result(result, orchestrator.recording, output, orchestrator.screen)
+        if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
+            note(f"Run what failed again with: {retry_command(fleet, name)}")
         return result.exit_code
     try:
         found, _ = await read_head(fleet.store, name)
@@ -165,14 +176,27 @@ def _stopped(fleet: Fleet, name: str) -> str:
     return f"Stopped {name!r}. Resume it with: {resume_command(fleet, name)}"
 
 
+def reopened_line(reopened: Reopened) -> str:
+    """What a retry runs again, in words."""
+    count = len(reopened.tasks)
+    if not count:
+        return f"Plan {reopened.name!r} is reopened; no task that has ended runs again."
+    run = "runs" if count == 1 else "run"
+    return f"Plan {reopened.name!r} is reopened: {join_names(reopened.tasks, MOST_NAMES)} {run} again."
+
+
+def retry_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "plan", "retry", name, "--store", fleet.store.url])
+
+
 def resume_command(fleet: Fleet, name: str) -> str:
     return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
 
 
-async def begin(orchestrator: WatchedOrchestrator, plan: Constellation) -> Result:
+async def begin(orchestrator: WatchedOrchestrator, plan: Constellation, params: Mapping[str, Any]) -> Result:
     """Store a plan and run it. If the name is taken, nothing changes and the error describes the existing plan."""
     try:
-        return await orchestrator.run(plan)
+        return await orchestrator.run(plan, params=params)
     except ConstellationExists:
         raise click.ClickException(await _name_is_taken(orchestrator.fleet, plan)) from None
 
@@ -187,11 +211,13 @@ async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
     else:
         compared = "The plan file has not changed since its start"
     action = "Show its result with" if kept.plan.state in ENDED else "Resume it as stored with"
+    failed = kept.plan.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED)
+    again = f"  Run what failed again with: {retry_command(fleet, plan.id)}\n" if failed else ""
     version = f", version {kept.plan.version}" if kept.plan.version else ""
     return (
         f"plan {plan.id!r} exists in {fleet.store.url} ({kept.plan.state}{version}). {compared}.\n"
         f"  {action}: {resume_command(fleet, plan.id)}\n"
-        f"  Start a new plan with another name: --id NAME"
+        f"{again}  Start a new plan with another name: --id NAME"
     )
 
 

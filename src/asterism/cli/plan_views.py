@@ -11,7 +11,8 @@ from typing import Any
 from rich.text import Text
 
 from asterism.base.durations import format_age
-from asterism.base.text import clean
+from asterism.base.status_colours import DIM, tone
+from asterism.base.text import clean, json_text
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
@@ -23,13 +24,12 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.status_style import DIM, tone
 
 _COLUMNS = (
-    Column("NAME", least=8),
+    Column("NAME", least=8, name=True),
     Column("STATE"),
     Column("TASKS", right=True),
-    Column("OWNER", least=8),
+    Column("OWNER", least=8, name=True),
     Column("HEARD", right=True, needed=False),
     Column("PAUSED", least=10, needed=False),
 )
@@ -39,6 +39,7 @@ _LOOKS = {
     "partially failed": "waiting",
     "created": "pending",
     "cancelling": "cancelled",
+    "repaired": "completed",
 }
 
 
@@ -71,7 +72,16 @@ def status_lines(stored: StoredPlan, now: float) -> list[str]:
         lines.append(f"cancelled {stored.cancel_request}")
     if stored.paused is not None:
         lines.append(f"paused {stored.paused}")
+    if record.head.params:
+        params = PlanMask(record.plan).shown(record.head.params)
+        given = ", ".join(f"{name}={value_text(value)}" for name, value in params.items())
+        lines.append(f"parameters: {given}")
     return lines
+
+
+def value_text(value: Any) -> str:
+    """A value on one line: text as it is, anything else as JSON."""
+    return clean(value if isinstance(value, str) else json_text(value))
 
 
 def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
@@ -109,6 +119,7 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     return {
         "name": record.head.name,
         "state": str(record.plan.state),
+        "repaired": record.plan.repaired,
         "version": record.plan.version,
         "created_at": record.head.created_at,
         "started_at": record.plan.started_at,
@@ -138,7 +149,8 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
 
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
-    return {**summary_json(stored), **plan_json(stored.record.plan)}
+    params = PlanMask(stored.record.plan).shown(stored.record.head.params)
+    return {**summary_json(stored), **plan_json(stored.record.plan), **({"params": params} if params else {})}
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:

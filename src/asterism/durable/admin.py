@@ -56,17 +56,21 @@ async def initial_plan(store: Store, name: str) -> Constellation | None:
 
 
 async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False) -> Applied:
-    """Edit a plan that no process runs. Durable on return. Raises EditRejected with every violation, AlreadyRunning,
-    and PlanError if the plan is being cancelled. With ``dry_run`` the edit is only checked."""
+    """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended.
+
+    Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled. With
+    ``dry_run`` the edit is only checked."""
     return await retry_on_conflict(lambda: _edit(fleet, name, batch, dry_run))
 
 
 async def _edit(fleet: Fleet, name: str, batch: EditBatch, dry_run: bool) -> Applied:
     stored = await load(fleet.store, name)
-    if stored.plan.state in ENDED:
-        raise EditRejected([Violation(None, "ended", f"plan {name!r} is {stored.plan.state}")])
-    await _check_not_cancelled(fleet.store, stored.head, "edited")
+    ended = stored.plan.state in ENDED
+    await check_not_cancelled(fleet.store, stored.head, "edited")
     owner = await live_owner(fleet.store, stored.head)
+    if owner is not None and ended:
+        problem = f"plan {name!r} has just ended ({stored.plan.state}); edit it again when {owner.device!r} has left it"
+        raise EditRejected([Violation(None, "ended", problem)])
     if owner is not None:
         raise AlreadyRunning(
             f"plan {name!r} is run by {owner.device!r}, and only its editor may change it. Stop it there with Ctrl-C, "
@@ -79,7 +83,10 @@ async def _edit(fleet: Fleet, name: str, batch: EditBatch, dry_run: bool) -> App
         return applied
     mark = new_id(fleet.store.clock(), fleet.chance)
     record = step_record(name, stored.number + 1, stored.head.epoch, steps, mark)
-    await fleet.store.commit([PutRegister(head_key(name), stored.head.to_json(), stored.revision), record])
+    head = stored.head
+    if ended:  # the edit has added tasks, which reopens the plan
+        head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
+    await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record])
     for task, epoch in applied.stopped:  # no owner is there to cancel their runs
         for run in await fleet.store.find(Query(key=f"{PREFIX}{name}/{task}/{epoch}")):
             with contextlib.suppress(RunRefused):  # it has ended
@@ -105,7 +112,7 @@ async def pause(fleet: Fleet, name: str, reason: str = "") -> None:
     head, _ = await read_head(fleet.store, name)
     if head.ended:
         raise PlanError(f"plan {name!r} is {head.state}: it cannot be paused")
-    await _check_not_cancelled(fleet.store, head, "paused")
+    await check_not_cancelled(fleet.store, head, "paused")
     if await fleet.store.register(pause_key(name)) is None:
         # a conflict means that another process has just paused it
         await try_commit(fleet.store, [PutRegister(pause_key(name), _request(fleet, reason), None)])
@@ -157,7 +164,10 @@ async def cancel(fleet: Fleet, name: str, reason: str = "") -> None:
     await retry_on_conflict(attempt)
 
 
-async def _check_not_cancelled(store: Store, head: Head, what: str) -> None:
+async def check_not_cancelled(store: Store, head: Head, what: str) -> None:
+    """Raise PlanError if a request to cancel the plan is stored. ``what`` is what it cannot be, such as ``edited``."""
+    if head.state == ConstellationState.CANCELLED:
+        return  # the caller says that it has ended
     reason = await cancel_reason(store, head.name)
     if reason is not None or head.cancelling:
         by = f" {reason}" if reason is not None else ""

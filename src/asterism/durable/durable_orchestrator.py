@@ -20,9 +20,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from asterism.core.errors import AlreadyRunning
+from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.admin import live_owner
@@ -38,6 +39,7 @@ from asterism.durable.journal_store import (
     record_end,
 )
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
+from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -46,6 +48,7 @@ from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result
+from asterism.orchestrator.result_records import StoreRecords
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.store_errors import StoreUnavailable
 
@@ -95,7 +98,7 @@ class DurableOrchestrator(PlanCommands):
         make_agent: Callable[..., DeviceAgent] = DeviceAgent,
         **options: Any,
     ) -> None:
-        self.options = Options(max_losses=max_losses, **options)
+        self.options = Options(max_losses=max_losses, **{"records": StoreRecords(fleet.store), **options})
         self.fleet, self.local, self.can = fleet, local, tuple(can)
         self._host = host or socket.gethostname()
         self._agent_terms: dict[str, Any] = {
@@ -123,15 +126,23 @@ class DurableOrchestrator(PlanCommands):
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
-        """Store a plan under its id, and run it. Raises ConstellationExists, NotJson if another process could not
-        execute a task, and what ``run_stored`` raises."""
+    async def run(
+        self,
+        plan: Constellation,
+        *,
+        assignments: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Store a plan under its id, and run it. ``params`` are recorded with it: the parameters of its plan file.
+        Raises ConstellationExists, NotJson if another process could not execute a task, and what ``run_stored``
+        raises."""
         check_storable(plan)
         recorded = RecordedConstellation.of(plan)
         self.options.prepare(recorded, assignments)
         lock = self.options.lock(recorded, RecordedLock)
         self.scheduler.attach_loop()
-        stored = await insert(self.fleet.store, recorded, lock, self.options.lock_terms | self._run_terms)
+        terms, given = self.options.lock_terms | self._run_terms, plain_json(params or {}, "params")
+        stored = await insert(self.fleet.store, recorded, lock, terms, given)
         async with FleetMembership(self._agent(plan.id)) as member:
             return await self.own(stored, member)
 
@@ -152,6 +163,24 @@ class DurableOrchestrator(PlanCommands):
         async with FleetMembership(agent) as member:
             stored = await load(self.fleet.store, name, self.options.conditions)
             return await (self._result(stored) if stored.plan.state in ENDED else self.own(stored, member))
+
+    async def retry(
+        self,
+        name: str,
+        *,
+        from_tasks: Iterable[str] = (),
+        edits: EditBatch | Iterable[Edit] | None = None,
+        reason: str = "",
+    ) -> Result:
+        """Run a stored plan that has ended again: the tasks that failed, and those that were cancelled because of them.
+        Completed tasks keep their results.
+
+        ``from_tasks`` are run again instead, with everything below them. ``edits`` are applied first, all or none.
+        Raises PlanError, EditRejected, and what ``run_stored`` raises."""
+        batch = None if edits is None else edits if isinstance(edits, EditBatch) else EditBatch(tuple(edits))
+        first, conditions = tuple(from_tasks), self.options.conditions
+        await reopen_plan(self.fleet, name, from_tasks=first, batch=batch, reason=reason, conditions=conditions)
+        return await self.run_stored(name)
 
     async def standby(self, name: str) -> Result:
         """Wait until no process runs a plan, and then run it; or until it has ended."""

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from asterism.core.run.workflow import Workflow
     from asterism.core.schedule.schedule import Schedule
     from asterism.core.schedule.ticks import TickEntry
+    from asterism.fleet.bulk_creation import InvalidInput
     from asterism.fleet.device.agent import DeviceAgent
     from asterism.fleet.device.functions import CurrentRun
     from asterism.fleet.fleet import Fleet
@@ -73,6 +74,7 @@ __all__ = [
     "DevicePolicy",
     "Fleet",
     "Grant",
+    "InvalidInput",
     "Owner",
     "Progress",
     "Reason",
@@ -97,6 +99,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.run.run": ["Grant", "Owner", "Progress", "Run", "RunStatus"],
         "asterism.core.run.session": ["Session"],
         "asterism.core.run.workflow": ["Workflow"],
+        "asterism.fleet.bulk_creation": ["InvalidInput"],
         "asterism.core.schedule.schedule": ["Schedule"],
         "asterism.core.schedule.ticks": ["TickEntry"],
         "asterism.fleet.device.agent": ["DeviceAgent"],

@@ -18,6 +18,7 @@ from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Member, Roster
+from asterism.orchestrator.unchanged_tasks import ResultRecords
 
 if TYPE_CHECKING:
     from asterism.orchestrator.execution import Execution
@@ -44,6 +45,7 @@ class Options:
     max_losses: int = 3
     grace: float = 5.0
     seed: int | None = None
+    records: ResultRecords | None = None
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:
@@ -71,7 +73,7 @@ class Options:
     def prepare(self, plan: Constellation, assignments: Mapping[str, str] | None = None) -> None:
         """Make a plan ready to run. ``assignments`` maps tasks to devices. Raises PlanError if a condition is not
         valid."""
-        plan.evaluate, plan.check_condition = PlanMask(plan).over(self.conditions.evaluate), self.conditions.check
+        self.evaluate_conditions(plan)
         problems = [
             f"{d.source!r} -> {d.target!r}: the condition {d.when!r} is not valid: {problem}"
             for d in plan.dependencies
@@ -88,6 +90,10 @@ class Options:
         plan.ranks = None  # those of an earlier run may be outdated
         self.add_ranks(plan)
         plan.state = ConstellationState.READY
+
+    def evaluate_conditions(self, plan: Constellation) -> None:
+        """Give a plan what evaluates and checks its conditions."""
+        plan.evaluate, plan.check_condition = PlanMask(plan).over(self.conditions.evaluate), self.conditions.check
 
     def add_ranks(self, plan: Constellation) -> None:
         if self.rank and plan.ranks is None:

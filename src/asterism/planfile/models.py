@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic.json_schema import GenerateJsonSchema
 
 from asterism.base.durations import DURATION_PATTERN, parse_duration
+from asterism.base.foreach_expansion import DEFAULT_ELEMENTS, MAX_ELEMENTS
 from asterism.core.plan.assignment_lock import LockPolicy
 
 UNTAGGED = "\0"
@@ -17,9 +18,10 @@ UNTAGGED = "\0"
 
 
 class Shape(BaseModel):
-    """Base of the models. A missing key is None, or the default of the core."""
+    """Base of the models. A missing key is None, or the default of the core. The validator of a model is built when it
+    is first used: a check needs two of them."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 def _duration_schema(minimum: str) -> WithJsonSchema:
@@ -69,6 +71,9 @@ class Terms(Shape):
         "success"
     )
     when: Annotated[Name | None, Field(description="a condition in CEL over `result` and `status`")] = None
+    handled: Annotated[bool, Field(description="with `on: failure`: this task handles the failure of the other")] = (
+        False
+    )
 
 
 class Wanted(Shape):
@@ -78,7 +83,12 @@ class Wanted(Shape):
     needs: Annotated[list[Name] | None, Field(description="capabilities that the device must have")] = None
 
 
-ANY_DEVICE = Wanted()
+ANY_DEVICE = Wanted.model_construct()
+
+WantedDevice = Annotated[
+    Annotated[Name, _text] | Annotated[Wanted, _mapping],
+    _one_of("must be the id of a device, or {id: …, needs: […]}"),
+]
 
 
 class Secret(Shape):
@@ -117,6 +127,9 @@ AnyValue = Annotated[
 ]
 
 
+AnyConstant = Annotated[Any, WithJsonSchema({"description": "any value"})]
+
+
 class Request(Shape):
     """An HTTP request. ``{name}`` in the URL stands for an input."""
 
@@ -148,6 +161,32 @@ After = Annotated[
     _one_of("must be an id, a list of ids, or a mapping of ids to success, failure, completion or {on: …, when: …}"),
 ]
 
+
+class Unchanged(Shape):
+    """The files of a task, which is skipped if their content has not changed since its last execution."""
+
+    inputs: Annotated[list[Name], Field(description="files that it reads; `*`, `?`, `**` as in a shell")] = []
+    outputs: Annotated[list[Name], Field(min_length=1, description="files that it writes")]
+
+
+class Over(Shape):
+    """The result of a task, which must be a list: one task for each of its elements."""
+
+    source: Annotated[Name, Field(alias="from")]
+    select: Annotated[Name | None, Field(description="a CEL expression over `result` that selects the list")] = None
+    max: Annotated[int, Field(ge=1, le=MAX_ELEMENTS, description="how many elements it may have")] = DEFAULT_ELEMENTS
+
+
+Foreach = Annotated[
+    Annotated[Name, _text] | Annotated[list[AnyConstant], _list] | Annotated[Over, _mapping],
+    _one_of('must be a list, "{params.NAME}", or {from: task, select: …}'),
+]
+
+Axis = Annotated[
+    Annotated[Name, _text] | Annotated[list[AnyConstant], _list],
+    _one_of('must be a list or "{params.NAME}"'),
+]
+
 Part = str | int
 """A part of a path: a key or an index."""
 
@@ -165,20 +204,34 @@ class Task(Shape):
     env: dict[Name, Value] | None = None
     cwd: Annotated[Name | None, Field(description="the working directory of a command")] = None
     after: After | None = None
+    handles: (
+        Annotated[
+            Annotated[Name, _text] | Annotated[list[Name], _list],
+            _one_of("must be the id of a task, or a list of ids"),
+            Field(description="run if this task fails; when that completes, the failure is repaired"),
+        ]
+        | None
+    ) = None
+    join: Annotated[
+        Literal["all", "any"],
+        Field(description="start when all dependencies hold, or when one holds and the others are decided"),
+    ] = "all"
     retries: Annotated[int, Field(ge=0)] = 0
     backoff: Annotated[Pause, Field(description="delay before the first retry; it doubles each time")] = 0.5
     timeout: Annotated[Duration | None, Field(description="time limit of each attempt")] = None
     priority: Literal["low", "normal", "high", "critical"] = "normal"
-    device: (
-        Annotated[
-            Annotated[Name, _text] | Annotated[Wanted, _mapping],
-            _one_of("must be the id of a device, or {id: …, needs: […]}"),
-        ]
-        | None
-    ) = None
+    device: WantedDevice | None = None
     estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
     revocable: Annotated[bool, Field(description="may start before the tasks above are reviewed")] = False
     description: str = ""
+    foreach: Annotated[Foreach | None, Field(description="one task for each element; `{item}` stands for it")] = None
+    matrix: Annotated[
+        dict[Name, Axis] | None, Field(min_length=1, description="one task for each combination; `{matrix.NAME}`")
+    ] = None
+
+    skip_if_unchanged: Annotated[
+        Unchanged | None, Field(description="skip it if these files are as after its last execution")
+    ] = None
 
     @property
     def wanted(self) -> Wanted:
@@ -188,7 +241,7 @@ class Task(Shape):
         return self.device or ANY_DEVICE
 
     def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Part, ...]]]:
-        """The dependencies in ``after``: (source, on, when, path)."""
+        """The dependencies in ``after`` and ``handles``: (source, on, when, path)."""
         if isinstance(self.after, str):
             yield self.after, "success", None, ("after",)
         elif isinstance(self.after, list):
@@ -198,6 +251,48 @@ class Task(Shape):
             for source, terms in self.after.items():
                 on, when = (terms, None) if isinstance(terms, str) else (terms.on, terms.when)
                 yield source, on, when, ("after", source)
+        for source in self.handled_tasks():
+            yield source, "failure", None, ("handles",)
+
+    def handled_tasks(self) -> list[str]:
+        """The tasks in ``handles``."""
+        return [self.handles] if isinstance(self.handles, str) else list(self.handles or ())
+
+    def handles_failure_of(self, source: str) -> bool:
+        """Whether ``handles`` or ``handled`` says so."""
+        terms = self.after.get(source) if isinstance(self.after, dict) else None
+        return source in self.handled_tasks() or (isinstance(terms, Terms) and terms.handled)
+
+
+def _parameter_kind(value: Any) -> str | None:
+    kind = _kind(value)
+    return kind if kind in (f"{UNTAGGED}mapping", f"{UNTAGGED}list", None) else f"{UNTAGGED}scalar"
+
+
+class Parameter(Shape):
+    """A parameter of the plan. Without a default, a value must be given."""
+
+    type: Annotated[
+        Literal["text", "integer", "number", "boolean", "list", "mapping"] | None,
+        Field(description="default: the type of the default, or text"),
+    ] = None
+    default: Annotated[AnyConstant, Field(description="the value if none is given")] = None
+    description: str = ""
+    choices: Annotated[list[AnyConstant] | None, Field(min_length=1, description="the values that are allowed")] = None
+
+
+class Defaults(Shape):
+    """What the tasks of this file have unless they say otherwise. ``env`` is merged variable by variable."""
+
+    env: dict[Name, Value] | None = None
+    cwd: Name | None = None
+    retries: Annotated[int | None, Field(ge=0)] = None
+    backoff: Pause | None = None
+    timeout: Duration | None = None
+    priority: Literal["low", "normal", "high", "critical"] | None = None
+    device: WantedDevice | None = None
+    estimate: Duration | None = None
+    revocable: bool | None = None
 
 
 class Head(Shape):
@@ -210,12 +305,39 @@ class Head(Shape):
         LockPolicy | None,
         Field(description="lock policy: what is held while an editor decides"),
     ] = None
+    params: Annotated[
+        dict[
+            Name,
+            Annotated[
+                Annotated[Parameter, _mapping]
+                | Annotated[list[AnyConstant], _list]
+                | Annotated[str | int | float | bool, _scalar],
+                Discriminator(
+                    _parameter_kind,
+                    custom_error_type="alternatives",
+                    custom_error_message="must be {type: …, default: …}, or a default value",
+                ),
+            ],
+        ]
+        | None,
+        Field(description="parameters: {type: …, default: …, description: …, choices: […]}, or only a default"),
+    ] = None
+    defaults: Annotated[Defaults | None, Field(description="for all tasks of this file")] = None
+    include: Annotated[
+        Annotated[Annotated[Name, _text] | Annotated[list[Name], _list], _one_of("must be a file or a list of files")]
+        | None,
+        Field(description="other plan files, relative to this one, whose tasks belong to this plan"),
+    ] = None
 
 
 class Plan(Head):
     """A plan for Asterism: tasks, their dependencies, and the devices that execute them."""
 
-    tasks: Annotated[dict[Name, Task], Field(min_length=1)]
+    model_config = ConfigDict(defer_build=True)  # only the schema needs it: files are validated task by task
+
+    tasks: Annotated[
+        dict[Name, Task], Field(min_length=1, description="required, unless included files have some")
+    ] = {}
 
 
 class _Untitled(GenerateJsonSchema):

@@ -6,13 +6,12 @@ The valid part is checked further, so that all mistakes of a file are reported a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from asterism.base.durations import InvalidDuration
-from asterism.base.text import describe_value
+from asterism.base.text import describe_value, suggestion
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part, Shape
 
@@ -42,12 +41,6 @@ def format_path(path: Sequence[Part]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """``; did you mean 'retries'?``, or an empty text."""
-    near = get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 def _unknown_key(path: tuple[Part, ...], model: type[BaseModel]) -> str:
     known = _keys(path[:-1], model)
     word = str(path[-1])
@@ -62,7 +55,11 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
         ("http",): models.Request,
         ("device",): models.Wanted,
         ("after",): models.Terms,
+        ("foreach",): models.Over,
+        ("skip_if_unchanged",): models.Unchanged,
         ("devices",): models.Device,
+        ("params",): models.Parameter,
+        ("defaults",): models.Defaults,
     }
     found = inner.get(parent if parent[:1] == ("http",) else parent[:1])
     if found is None:

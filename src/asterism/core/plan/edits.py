@@ -99,15 +99,22 @@ class _DependencyTerms:
     target: str
     on: str = "success"
     when: str | None = None
+    handled: bool = False
+
+    @property
+    def dependency(self) -> Dependency:
+        """Raises InvalidTask."""
+        return Dependency(self.source, self.target, self.on, self.when, self.handled)
 
     def names(self) -> tuple[Key, ...]:
         return ((self.source, self.target), self.source, self.target)
 
     def to_json(self) -> dict[str, Any]:
-        return {"op": self.op, **Dependency(self.source, self.target, self.on, self.when).to_json()}
+        return {"op": self.op, **self.dependency.to_json()}
 
     def __str__(self) -> str:
-        terms = f" on {self.on}" + (f" when {self.when}" if self.when else "")
+        handled = ", handled" if self.handled else ""
+        terms = f" on {self.on}{handled}" + (f" when {self.when}" if self.when else "")
         return f"{self.op.replace('_', ' ')} {self.source!r} -> {self.target!r}{terms}"
 
 
@@ -116,6 +123,12 @@ class AddDependency(_DependencyTerms):
     """Make ``target`` depend on ``source``."""
 
     op: ClassVar = "add_dependency"
+
+
+def addition_of(dependency: Dependency) -> AddDependency:
+    """The edit that adds a dependency."""
+    edge = dependency
+    return AddDependency(edge.source, edge.target, edge.on, edge.when, edge.handled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +189,10 @@ EDITS: dict[str, type[Any]] = {
 }
 
 
+MOST_LISTED = 100
+"""How many edits of a batch the story lists: a batch may add thousands of tasks."""
+
+
 @dataclass(frozen=True, slots=True)
 class EditBatch:
     """Edits that are applied all or none.
@@ -188,6 +205,13 @@ class EditBatch:
     reason: str = ""
     base_version: int | None = None
     triggers: tuple[str, ...] = field(default=())
+
+    @property
+    def description(self) -> str:
+        """The edits as text, for the story. Replay of a journal repeats it, so it never changes."""
+        more = len(self.edits) - MOST_LISTED
+        listed = [*map(str, self.edits[:MOST_LISTED]), *([f"and {more:,} more edits"] if more > 0 else [])]
+        return "; ".join(listed) or "nothing"
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -24,6 +24,9 @@ class Priority(IntEnum):
 OUTCOMES = ("success", "failure", "completion")
 """How the source of a dependency may have to end."""
 
+JOINS = ("all", "any")
+"""When a task with several dependencies starts: when all of them hold, or when one holds and the others are decided."""
+
 _OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
 ACTIONS = ("call", "argv", "shell", "http")
 
@@ -31,6 +34,8 @@ Lane = tuple[str | None, frozenset[str]] | None
 """The device and the capabilities that a task requires; None if any device will do."""
 
 ANY_DEVICE: Lane = None
+GROUP_LANE: Lane = ("", frozenset())
+"""The lane of groups, which need no device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,15 @@ class Task:
     ``inputs`` are values for the work by name: constants, ``{"from": "task", "select": "result.path"}`` for the result
     of a dependency, or ``{"secret": "NAME"}`` for an environment variable. ``needs`` lists capabilities, ``device`` is
     the id of the only device that may run it. ``estimate`` (seconds) is used for the critical-path rank. ``revocable``
-    allows a provisional start under the lock policy ``speculative``.
+    allows a provisional start under the lock policy ``speculative``. ``join="any"`` starts the task when one of its
+    dependencies holds and the others are decided: the end of an if/else.
+
+    With ``foreach`` the task is a group, which no device executes: ``{"of": [ids]}`` completes with the results of
+    these tasks, in this order; ``{"from": task, "template": {…}}`` first becomes tasks, one for each element of the
+    result of that task (``base/foreach_expansion``).
+
+    ``skip_if_unchanged`` names files: ``{"inputs": [paths], "outputs": [paths]}``. If their content and the work are as
+    after the last execution, an orchestrator that keeps records completes the task with its recorded result.
     """
 
     id: str
@@ -63,10 +76,13 @@ class Task:
     needs: frozenset[str] = frozenset()
     estimate: float | None = None
     revocable: bool = False
+    join: str = "all"
     data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    foreach: Mapping[str, Any] | None = None
+    skip_if_unchanged: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("http", "inputs", "env", "data"):
+        for name in ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged"):
             value = getattr(self, name)
             if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
@@ -139,6 +155,8 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
     "inputs": dict,
     "env": dict,
     "data": dict,
+    "foreach": dict,
+    "skip_if_unchanged": dict,
 }
 
 
@@ -171,6 +189,8 @@ def _needs(value: Any) -> frozenset[str]:
 
 def lane_of(task: Task) -> Lane:
     """The lane of a task."""
+    if task.foreach is not None:
+        return GROUP_LANE
     if task.device is None and not task.needs:
         return ANY_DEVICE
     return (task.device, task.needs)
@@ -198,8 +218,10 @@ _TYPES: dict[str, tuple[type, str]] = {
     "revocable": (bool, "true or false"),
     "device": (str, "the id of a device"),
     "cwd": (str, "a directory"),
+    "foreach": (Mapping, "a mapping"),
+    "skip_if_unchanged": (Mapping, "a mapping"),
 }
-_OPTIONAL = ("shell", "http", "device", "cwd")
+_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged")
 
 
 def _problems(task: Task) -> list[FieldProblem]:
@@ -227,11 +249,30 @@ def _problems(task: Task) -> list[FieldProblem]:
         value = getattr(task, name)
         if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
             problems.append(FieldProblem(name, f"{name} is {words}, not {value!r}"))
+    if task.join not in JOINS:
+        problems.append(FieldProblem("join", f"join is one of {', '.join(JOINS)}, not {task.join!r}"))
     if task.device == "":
         problems.append(FieldProblem("device", "device is the id of a device, not ''"))
     if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
         problems.append(FieldProblem("http", "http needs a url"))
+    if isinstance(task.foreach, Mapping) and not _is_group(task.foreach):
+        problems.append(FieldProblem("foreach", "foreach has 'of', a list of ids, or 'from' and 'template'"))
+    if isinstance(task.skip_if_unchanged, Mapping) and not _names_files(task.skip_if_unchanged):
+        words = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs'"
+        problems.append(FieldProblem("skip_if_unchanged", words))
     return problems
+
+
+def _names_files(spec: Mapping[str, Any]) -> bool:
+    lists = [spec.get("outputs"), spec.get("inputs", [])]
+    texts = all(isinstance(one, list | tuple) and all(isinstance(path, str) for path in one) for one in lists)
+    return texts and bool(spec["outputs"]) and set(spec) <= {"inputs", "outputs"}
+
+
+def _is_group(foreach: Mapping[str, Any]) -> bool:
+    if "of" in foreach:
+        return isinstance(foreach["of"], list | tuple) and all(isinstance(one, str) for one in foreach["of"])
+    return isinstance(foreach.get("from"), str) and isinstance(foreach.get("template"), Mapping)
 
 
 def _is_number(value: object) -> bool:
@@ -265,12 +306,16 @@ class Dependency:
 
     ``when`` is an expression over ``result`` and ``status``. The core keeps it as text; the orchestrator evaluates it
     once, when the source ends. A condition that cannot be evaluated counts as false.
+
+    With ``handled``, which needs ``on="failure"``, the target handles the failure: once it has completed, the failure
+    of the source no longer makes the plan fail.
     """
 
     source: str
     target: str
     on: str = "success"
     when: str | None = None
+    handled: bool = False
 
     def __post_init__(self) -> None:
         if self.on not in OUTCOMES:
@@ -279,6 +324,10 @@ class Dependency:
             )
         if self.when is not None and (not isinstance(self.when, str) or not self.when.strip()):
             raise InvalidTask(f"{self.source!r} -> {self.target!r}: when is an expression, not {self.when!r}")
+        if type(self.handled) is not bool:
+            raise InvalidTask(f"{self.source!r} -> {self.target!r}: handled is true or false, not {self.handled!r}")
+        if self.handled and self.on != "failure":
+            raise InvalidTask(f"{self.source!r} -> {self.target!r}: handled needs on: failure, not on: {self.on}")
         if self.source == self.target:
             raise InvalidTask(f"task {self.source!r} cannot depend on itself")
 
@@ -291,6 +340,8 @@ class Dependency:
         out: dict[str, Any] = {"source": self.source, "target": self.target, "on": self.on}
         if self.when is not None:
             out["when"] = self.when
+        if self.handled:
+            out["handled"] = True
         return out
 
 
@@ -299,7 +350,7 @@ After = str | Iterable[str] | Mapping[str, Any] | None
 
 def dependencies_of(target: str, after: After) -> list[Dependency]:
     """The dependencies in an ``after=``: an id, several ids, or a mapping of ids to an outcome or to
-    ``{"on": …, "when": …}``."""
+    ``{"on": …, "when": …, "handled": …}``."""
     if after is None:
         return []
     if isinstance(after, str):
@@ -313,8 +364,16 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
     for source, terms in after.items():
         if isinstance(terms, str):
             dependencies.append(Dependency(source, target, terms))
-        elif isinstance(terms, Mapping) and set(terms) <= {"on", "when"}:
-            dependencies.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
+        elif isinstance(terms, Mapping) and set(terms) <= {"on", "when", "handled"}:
+            on, handled = terms.get("on", "success"), terms.get("handled", False)
+            dependencies.append(Dependency(source, target, on, terms.get("when"), handled))
         else:
-            raise InvalidTask(f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …}}, not {terms!r}")
+            raise InvalidTask(
+                f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …, 'handled': …}}, not {terms!r}"
+            )
     return dependencies
+
+
+def handler_dependencies(target: str, handles: str | Iterable[str] | None) -> list[Dependency]:
+    """The dependencies in a ``handles=``: one id, or several, of tasks whose failure ``target`` handles."""
+    return [Dependency(edge.source, target, "failure", None, True) for edge in dependencies_of(target, handles)]

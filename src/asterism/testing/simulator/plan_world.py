@@ -158,7 +158,7 @@ class PlanWorld(FleetWorld):
             self._reboot()
             stored = await load(self.store, PLAN, expressions)
             if stored.head.ended:
-                if troubled.done():
+                if not await self.reopened() and troubled.done():
                     break
             else:
                 boss = self._with_faults(boss, troubled.done())
@@ -169,6 +169,10 @@ class PlanWorld(FleetWorld):
         self.log = tuple(self.checker.log)
         boss.cancel()
         await self._shut_down()
+
+    async def reopened(self) -> bool:
+        """Whether the plan, which has ended, may have been reopened. In this kind of world nobody does."""
+        return False
 
     def _with_faults(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
         if not calm and self._dies_at is None and self.chance.random() < 0.08 and not self.boss_machine.dead:
@@ -240,9 +244,9 @@ class PlanWorld(FleetWorld):
                 self.checker.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
         for node in stored.plan.nodes.values():
             done = completed.get(node.id, [])
-            revoked = sum(entry.what == "revoked" for entry in stored.plan.story(node.id))
-            if len(done) > 1 + revoked:
-                self.checker.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
+            again = sum(entry.what in ("revoked", "retried") for entry in stored.plan.story(node.id))
+            if len(done) > 1 + again:
+                self.checker.broken(f"task {node.id} was completed {len(done)} times and run again {again} times")
 
 
 def _picture(stored: StoredConstellation) -> str:

@@ -213,6 +213,7 @@ WORLDS: Mapping[str, str] = {
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "schedules": f"{_HERE}schedule_world:ScheduleWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
+    "retries": f"{_HERE}retry_world:RetryWorld",
     "peers": f"{_HERE}peer_world:PeerWorld",
     "forgetful-peers": f"{_HERE}peer_world:ForgetfulWorld",
     "jumping-peers": f"{_HERE}peer_world:JumpingWorld",
