@@ -12,7 +12,7 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
-from asterism.base.text import clean
+from asterism.base.text import clean, json_text
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
@@ -72,7 +72,16 @@ def status_lines(stored: StoredPlan, now: float) -> list[str]:
         lines.append(f"cancelled {stored.cancel_request}")
     if stored.paused is not None:
         lines.append(f"paused {stored.paused}")
+    if record.head.params:
+        params = PlanMask(record.plan).shown(record.head.params)
+        given = ", ".join(f"{name}={value_text(value)}" for name, value in params.items())
+        lines.append(f"parameters: {given}")
     return lines
+
+
+def value_text(value: Any) -> str:
+    """A value on one line: text as it is, anything else as JSON."""
+    return clean(value if isinstance(value, str) else json_text(value))
 
 
 def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
@@ -140,7 +149,8 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
 
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
-    return {**summary_json(stored), **plan_json(stored.record.plan)}
+    params = PlanMask(stored.record.plan).shown(stored.record.head.params)
+    return {**summary_json(stored), **plan_json(stored.record.plan), **({"params": params} if params else {})}
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
