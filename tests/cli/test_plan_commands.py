@@ -323,6 +323,8 @@ def test_resuming_an_ended_plan_returns_its_exit_code(scene: Scene, build: str, 
     assert f"State                {state}" in again.stdout
     assert "started" not in again.stdout
     assert "Plan 'nightly' has already ended." in again.stderr
+    raw = scene.run("resume", "nightly", "--result", "build")
+    assert (raw.exit_code, raw.stdout) == (code, "" if code else "1\n")
     told = scene.json("plan", "standby", "nightly", code=code)
     assert (told["state"], told["exit_code"]) == (state, code)
 

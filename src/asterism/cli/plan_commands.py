@@ -17,6 +17,7 @@ from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
     check_drawing_options,
+    check_result_option,
     concurrency_option,
     draw,
     drawing_options,
@@ -26,6 +27,7 @@ from asterism.cli.plan_context import (
     plain_option,
     quiet_log,
     report_option,
+    result_options,
 )
 from asterism.cli.user_files import allow_imports, load_editor
 
@@ -58,6 +60,7 @@ _run_options = options(
         help="A capability of this process, if it executes tasks; default: all that the tasks need.",
     ),
     report_option,
+    result_options,
     plain_option,
     fleet_options,
 )
@@ -391,8 +394,9 @@ def _run_in_store(
 ) -> int:
     from asterism.cli.plan_execution import WatchedOrchestrator
 
+    check_result_option(terms["result"], as_json)
     allow_imports()
-    output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"))
+    output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"), terms.pop("stats"), terms.pop("result"))
     local = local_work(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
     editor = load_editor(terms.pop("editor"))
 

@@ -69,7 +69,7 @@ class WatchedOrchestrator(DurableOrchestrator):
             **terms,
         )
         self.local_work, self.output = local_work, output
-        self.screen = Screen(stderr=output.as_json)
+        self.screen = Screen(stderr=output.to_stderr)
         self.recording: Recording | None = None
         self._joined_devices: list[Session] = []
 
@@ -145,8 +145,7 @@ async def follow(
     tune_gc()
     result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
     if result is not None:
-        print_result(result, orchestrator.recording, output, orchestrator.screen)
-        return result.exit_code
+        return print_result(result, orchestrator.recording, output, orchestrator.screen)
     try:
         found, _ = await read_head(fleet.store, name)
     except UnknownConstellation:

@@ -19,6 +19,7 @@ from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
     check_drawing_options,
+    check_result_option,
     concurrency_option,
     draw,
     drawing_options,
@@ -27,6 +28,7 @@ from asterism.cli.plan_context import (
     local_work,
     plain_option,
     report_option,
+    result_options,
 )
 from asterism.cli.user_files import allow_imports, load_editor
 from asterism.core.plan.assignment_lock import POLICIES
@@ -69,6 +71,7 @@ class UnusablePlanFile(click.ClickException):
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
 @local_options
 @report_option
+@result_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
 @plain_option
 @click.pass_context
@@ -79,6 +82,8 @@ def run(
     policy: str | None,
     editor: str | None,
     report: str | None,
+    result: str | None,
+    stats: bool,
     as_json: bool,
     plain: bool,
     store: str | None,
@@ -94,12 +99,15 @@ def run(
     other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
     crash."""
     _check_store_options(context, store)
+    check_result_option(result, as_json)
     allow_imports(plan)
     found = load_plan_file(plan)
+    if result is not None and result not in found.constellation and editor is None:  # an editor may add it
+        raise click.BadParameter(f"the plan has no task {result!r}.", param_hint="--result")
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
     terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
-    output = OutputOptions(report, as_json, plain)
+    output = OutputOptions(report, as_json, plain, stats, result)
     if store is not None:
         return _run_in_store(store, found, {**terms, **store_terms}, output)
     return _run_here(found, terms, output)
@@ -129,12 +137,11 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
         devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
         orchestrator = Orchestrator(devices, **terms)
         recording = Recording(plan, orchestrator.events)
-        screen = Screen(stderr=output.as_json)
+        screen = Screen(stderr=output.to_stderr)
         async with watched(orchestrator, plan, screen, plain=output.plain):
             result = await run_until_interrupted(orchestrator, plan)
         recording.close()
-        print_result(result, recording, output, screen)
-        return result.exit_code
+        return print_result(result, recording, output, screen)
 
     with quiet_log():
         return asyncio.run(run())
