@@ -288,9 +288,26 @@ def test_an_edit_that_makes_no_sense_is_refused(scene: Scene, words: list[str], 
 
 def test_the_process_that_runs_a_plan_owns_its_edits(scene: Scene) -> None:
     owned(keeping(scene))
-    result = scene.run("plan", "edit", "nightly", "--remove", "test")
+    result = scene.run("plan", "edit", "nightly", "--remove", "test", "--timeout", "20ms")
     assert result.exit_code == 64
-    assert "is run by 'nightly@elsewhere', and only its editor may change it" in result.stderr
+    assert "'nightly@elsewhere' runs plan 'nightly', but did not answer within" in result.stderr
+    assert "The request was withdrawn, and nothing has changed." in result.stderr
+    assert scene.json("plan", "show", "nightly")["version"] == 0
+    paused = scene.ok("plan", "pause", "nightly")
+    assert paused == "Plan 'nightly' is paused, by ann. nightly@elsewhere runs it, and has not answered yet.\n"
+
+
+def test_the_newest_edit_is_undone(scene: Scene) -> None:
+    keeping(scene).ok("plan", "edit", "nightly", "--add", '{"id": "mail", "shell": "x"}')
+    would = scene.ok("plan", "undo", "nightly", "--dry-run")
+    assert would == "remove task 'mail'\nPlan 'nightly' would change: version 1 -> 2.\n"
+    told = scene.json("plan", "undo", "nightly", "--reason", "a mistake")
+    assert (told["version_before"], told["version"], told["applied_by"]) == (1, 2, None)
+    assert "by ann: undo version 1: a mistake" in scene.ok("plan", "story", "nightly")
+    assert "mail" not in scene.json("plan", "show", "nightly")["tasks"]
+    nothing = scene.run("plan", "undo", "nightly")
+    assert nothing.exit_code == 1
+    assert "there is no edit that can be undone" in nothing.stderr
 
 
 # -- at rest: pausing and resuming -------------------------------------------------------------------------------------

@@ -228,6 +228,8 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
         note(_still_cancelling(fleet, name))
     elif result.state is not ConstellationState.CANCELLED:
         raise PlanError(f"plan {name!r} could not be cancelled: it is {result.state}")
+    elif owner is not None and (await read_head(fleet.store, name))[0].epoch == found.epoch:
+        note(f"{owner.device} cancelled it.")
     if as_json:
         state = "cancelling" if result is None else str(result.state)
         print_json({"name": name, "state": state, "cancelled": words})

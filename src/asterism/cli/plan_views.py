@@ -18,10 +18,10 @@ from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
 from asterism.core.errors import EditRejected, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
-from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
+from asterism.durable.plan_requests import EditAnswer, PauseAnswer
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.status_style import DIM, tone
 
@@ -87,7 +87,8 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
-def applied_lines(name: str, applied: Applied, dry_run: bool) -> list[str]:
+def applied_lines(name: str, answer: EditAnswer, dry_run: bool) -> list[str]:
+    applied = answer.applied
     edits = applied.batch.edits
     changes = [clean(str(edit)) for edit in edits]
     stopped = [f"stop task {task!r}" for task in dict.fromkeys(task for task, _ in applied.stopped)]
@@ -95,7 +96,17 @@ def applied_lines(name: str, applied: Applied, dry_run: bool) -> list[str]:
         return [f"Plan {name!r} stays at version {applied.version}: the batch changes nothing."]
     version = f"version {applied.version - 1} -> {applied.version}"
     outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
-    return [*changes, *stopped, outcome]
+    by = [f"Applied by {clean(answer.by)}, which runs it."] if answer.by is not None else []
+    return [*changes, *stopped, " ".join([outcome, *by])]
+
+
+def paused_line(name: str, answer: PauseAnswer) -> str:
+    paused = f"Plan {name!r} {'was already' if answer.already else 'is'} paused, {answer.reason}."
+    if answer.owner is None:
+        return paused
+    if answer.by is None:
+        return f"{paused} {answer.owner} runs it, and has not answered yet."
+    return f"{paused} {answer.by}, which runs it, starts no more tasks."
 
 
 # -- for programs ------------------------------------------------------------------------------------------------------
@@ -160,7 +171,8 @@ def story_json(entries: Sequence[Entry], secrets: PlanMask) -> list[dict[str, An
     return [{**entry._asdict(), "why": secrets.shown(entry.why)} for entry in entries]
 
 
-def applied_json(name: str, applied: Applied, dry_run: bool) -> dict[str, Any]:
+def applied_json(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]:
+    applied = answer.applied
     return {
         "name": name,
         "accepted": True,
@@ -169,6 +181,7 @@ def applied_json(name: str, applied: Applied, dry_run: bool) -> dict[str, Any]:
         "version": applied.version,
         "edits": [edit.to_json() for edit in applied.batch.edits],
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
+        "applied_by": answer.by,
     }
 
 

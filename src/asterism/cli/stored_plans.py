@@ -32,6 +32,7 @@ from asterism.durable.journal_store import (
     load,
     read_head,
 )
+from asterism.durable.plan_requests import ask_why
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
@@ -142,6 +143,8 @@ class TaskExplanation:
     reasons: Sequence[Holder | run_explanation.Reason]
     run: str | None = None
     hints: Sequence[str] = ()
+    by: str | None = None
+    """The process that runs the plan, if it gave the answer."""
 
 
 async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
@@ -159,10 +162,20 @@ async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
     if run is not None:
         answer = await run_explanation.explain_run(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
-    held = why(plan, stored.record.lock, node, _plan_holder(stored), now)
+    holder = _plan_holder(stored)
+    if stored.owner is not None and holder is None and node.tentative is None:
+        told = await ask_why(fleet, name, task)
+        if told is not None:
+            return TaskExplanation(name, task, told.status, told.holders, by=stored.owner.device)
+    held = why(plan, stored.record.lock, node, holder, now)
     mask = PlanMask(plan)
     reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in held.holders]
-    return TaskExplanation(name, task, held.status, reasons)
+    silent = [] if stored.owner is None or holder is not None else [_no_answer(stored.owner)]
+    return TaskExplanation(name, task, held.status, reasons, hints=silent)
+
+
+def _no_answer(owner: Session) -> str:
+    return f"{owner.device}, which runs the plan, did not answer: this is what the store says."
 
 
 def _ended(node: Node, mask: PlanMask, now: float) -> Holder:
@@ -191,7 +204,9 @@ def _plan_holder(stored: StoredPlan) -> Holder | None:
 
 def explanation_json(found: TaskExplanation) -> dict[str, Any]:
     reasons = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found.reasons]
-    return {"name": found.plan, "task": found.task, "status": found.status, "run": found.run, "reasons": reasons}
+    return {"name": found.plan, "task": found.task, "status": found.status, "run": found.run, "reasons": reasons} | (
+        {} if found.by is None else {"answered_by": found.by}
+    )
 
 
 def explanation_lines(found: TaskExplanation, width: int | None) -> Iterator[Text]:
@@ -201,3 +216,5 @@ def explanation_lines(found: TaskExplanation, width: int | None) -> Iterator[Tex
         yield from wrapped(reason.text, width, "  ")
     for hint in found.hints:
         yield from wrapped(hint, width)
+    if found.by is not None:
+        yield from wrapped(f"Answered by {found.by}, which runs it.", width)

@@ -15,6 +15,7 @@
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner
+``plan_requests``         requests to the process that runs a plan, and its answers, through the store
 ========================  ==============================================================================================
 
 How they work together: ``DurableOrchestrator`` uses the scheduler and the execution of ``asterism.orchestrator``, with
@@ -37,9 +38,10 @@ Invariants:
 - If another process changed a run that was about to end, ``ReloadRequired``: the owner loads the plan again.
 - Replaying the journal gives the plan that its owner had, to the byte.
 - A request to cancel is final; a request to pause can be withdrawn. The owner acts on it within ``REQUEST_INTERVAL``.
+- A request to edit is applied once: the edit and its answer are one commit, which expects the request.
 
 To add a step of a plan, add it to ``asterism.core.plan.journal``. To add a field of the head, give it a default, so
-that older stores can be read. To add a request to a running plan, follow ``pause`` in ``admin`` and ``ownership``.
+that older stores can be read. To add a request to a running plan, add a kind to ``plan_requests``.
 """
 
 from typing import TYPE_CHECKING
@@ -57,22 +59,45 @@ if TYPE_CHECKING:
         insert_plan,
         load,
     )
+    from asterism.durable.plan_requests import EditAnswer, NotAnswered, PauseAnswer, edit_plan, pause_plan, undo_edit
 
 __all__ = [
     "ConstellationExists",
     "DurableOrchestrator",
+    "EditAnswer",
+    "NotAnswered",
     "OwnershipLost",
+    "PauseAnswer",
     "ReloadRequired",
     "StoredConstellation",
     "UnknownConstellation",
+    "edit_plan",
     "insert_plan",
     "load",
+    "pause_plan",
+    "undo_edit",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
-        "asterism.durable.journal_store": [name for name in __all__ if name != "DurableOrchestrator"],
+        "asterism.durable.journal_store": [
+            "ConstellationExists",
+            "OwnershipLost",
+            "ReloadRequired",
+            "StoredConstellation",
+            "UnknownConstellation",
+            "insert_plan",
+            "load",
+        ],
+        "asterism.durable.plan_requests": [
+            "EditAnswer",
+            "NotAnswered",
+            "PauseAnswer",
+            "edit_plan",
+            "pause_plan",
+            "undo_edit",
+        ],
     },
 )
