@@ -11,7 +11,7 @@ from bench.measure import Sample
 FEWEST, *MORE = sorted(makespan.DEVICES)
 
 
-@pytest.mark.parametrize("changes", makespan.CHANGES)
+@pytest.mark.parametrize("changes", ["nothing", pytest.param("one in ten", marks=pytest.mark.long)])
 @pytest.mark.parametrize("devices", [FEWEST, *(pytest.param(devices, marks=pytest.mark.long) for devices in MORE)])
 def test_the_makespan_keeps_its_bars_where_editors_are_slowest(changes: str, devices: int) -> None:
     """In virtual time, so exact: the same figures on every machine."""

@@ -52,6 +52,7 @@ def test_every_part_does_its_work(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert sample.wall_per_task > 0
 
 
+@pytest.mark.long
 def test_a_checkout_is_measured_with_its_own_environment(tmp_path: Path) -> None:
     if not (ROOT / ".venv" / "bin" / "python").exists():
         pytest.skip("there is no environment in this checkout: make test")

@@ -45,6 +45,7 @@ def test_the_database_of_a_measurement_goes_with_it(running: Server) -> None:
     assert int(version(running).partition(".")[0]) >= 15
 
 
+@pytest.mark.long
 def test_a_fleet_is_filled_and_what_befalls_it_is_measured(running: Server) -> None:
     with database(running) as url:
         cost = asyncio.run(scale.at_size(url, devices=40, repeats=1))

@@ -9,7 +9,7 @@ from bench import __main__ as command
 from bench.series import calls, contending, page
 from tests.series.series_processes import Ended
 
-SHORT = ("SQLite", "git, `file://`")
+SHORT = ("SQLite",)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_fleet_on_sqlite_keeps_every_promise_under_fire(tmp_path: Path, short:
     burns_well(f"sqlite:///{tmp_path}/fleet.db", tmp_path, short)
 
 
-@either
+@only_long
 def test_a_fleet_on_postgresql_keeps_every_promise_under_fire(tmp_path: Path, postgres_url: str, short: bool) -> None:
     burns_well(postgres_url, tmp_path, short)
 

@@ -148,6 +148,7 @@ def in_thread(server: socketserver.BaseServer) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.long
 def test_a_sync_that_is_cut_off_anywhere_continues(house: House) -> None:
     laptop, kitchen = house.laptop, house.kitchen
     for scene in (laptop, kitchen):

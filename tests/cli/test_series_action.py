@@ -121,6 +121,7 @@ def test_without_an_issue_everything_is_brought_in_step(server, tmp_path):
     assert scenes.assigned(server) == [1]
 
 
+@pytest.mark.long
 def test_who_only_observes_is_never_told_that_it_is_claimed(server, tmp_path):
     code, outputs, _ = run_action(server, tmp_path, **given(server, issue="1", mode="observe"))
     assert (code, outputs) == (0, {"status": "observed", "active": "1", "position": "0", "series": "RFC-093"})
@@ -173,6 +174,7 @@ def test_what_a_stranger_writes_into_an_input_is_never_run(server, tmp_path):
     assert (mark.exists(), outputs["status"]) == (False, "")
 
 
+@pytest.mark.long
 def test_what_stands_on_the_issues_can_be_chosen(server, tmp_path):
     terms = given(server, active_label="in work", queued_label="waits", respect_unassign="true")
     assert run_action(server, tmp_path, **terms)[0] == 0
@@ -308,10 +310,11 @@ def test_asterism_is_installed_outside_the_workspace_and_nothing_of_that_runs(tm
     assert (done.stdout, Path(hostile["MARK"]).exists()) == ("demo []\n", False), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "pins",
     [
-        pytest.param("demo==1.0\n", id="no hash", marks=pytest.mark.long),
+        pytest.param("demo==1.0\n", id="no hash"),
         pytest.param(f"demo==1.0 --hash=sha256:{'0' * 64}\n", id="another"),
     ],
 )

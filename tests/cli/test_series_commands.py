@@ -54,12 +54,19 @@ class Remote(Scene):
 
 class InAStore(Remote):
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+        Scene.__init__(self, folder)
         self.place = ()
 
 
-@pytest.fixture(params=[Remote, InAStore])
+@pytest.fixture(params=[pytest.param(Remote, marks=pytest.mark.long), InAStore])
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Remote:
+    """Both registers. On a remote, a command takes several git processes, so most of these tests are long there."""
+    made: Remote = request.param(tmp_path)
+    return made
+
+
+@pytest.fixture(params=[Remote, InAStore])
+def any_scene(request: pytest.FixtureRequest, tmp_path: Path) -> Remote:
     made: Remote = request.param(tmp_path)
     return made
 
@@ -72,12 +79,12 @@ def remote(tmp_path: Path) -> Remote:
 # -- claims ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_is_claimed_and_the_next_is_queued_behind_it(scene: Remote) -> None:
-    assert scene.said("claim", NAME, "--issue", "123") == "claimed RFC-093 for #123 (revision 1)\n"
-    told = scene.said("claim", NAME, "--issue", "#124", code=EXIT_QUEUED)
+def test_the_first_is_claimed_and_the_next_is_queued_behind_it(any_scene: Remote) -> None:
+    assert any_scene.said("claim", NAME, "--issue", "123") == "claimed RFC-093 for #123 (revision 1)\n"
+    told = any_scene.said("claim", NAME, "--issue", "#124", code=EXIT_QUEUED)
     assert told.startswith("queued #124 in RFC-093 behind #123, active for ")
     assert told.endswith(" s, by ann; it is number 1 of 1 in the queue\n")
-    again = scene.said("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
+    again = any_scene.said("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
     assert again.startswith("waiting: #124 in RFC-093 behind #123")
 
 
@@ -87,8 +94,8 @@ def test_claiming_what_one_holds_is_no_error_and_no_change(scene: Remote) -> Non
     assert len(scene.told("history", NAME)["changes"]) == 1
 
 
-def test_a_script_is_told_everything_in_json(scene: Remote) -> None:
-    claimed = scene.told("claim", NAME, "--issue", "123", "--by", "cron")
+def test_a_script_is_told_everything_in_json(any_scene: Remote) -> None:
+    claimed = any_scene.told("claim", NAME, "--issue", "123", "--by", "cron")
     assert {key: claimed[key] for key in ("status", "issue", "position", "active", "tries", "dry_run")} == {
         "status": "claimed",
         "issue": 123,
@@ -98,7 +105,7 @@ def test_a_script_is_told_everything_in_json(scene: Remote) -> None:
         "dry_run": False,
     }
     assert claimed["state"]["by"] == "cron"
-    queued = scene.told("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
+    queued = any_scene.told("claim", NAME, "--issue", "124", code=EXIT_QUEUED)
     assert (queued["status"], queued["position"], queued["active"]) == ("queued", 1, 123)
 
 
@@ -220,27 +227,29 @@ def test_status_says_why_nobody_was_promoted(scene: Remote) -> None:
     assert "not promoted" in scene.said("status")
 
 
-def test_the_history_tells_who_did_what(scene: Remote) -> None:
-    scene.said("claim", NAME, "--issue", "1", "--by", "ann")
-    scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
-    scene.said("release", NAME, "--issue", "1", "--by", "carl")
-    told = scene.told("history", NAME)
+def test_the_history_tells_who_did_what(any_scene: Remote) -> None:
+    any_scene.said("claim", NAME, "--issue", "1", "--by", "ann")
+    any_scene.said("claim", NAME, "--issue", "2", "--by", "bob", code=EXIT_QUEUED)
+    any_scene.said("release", NAME, "--issue", "1", "--by", "carl")
+    told = any_scene.told("history", NAME)
     messages = [one["message"] for one in told["changes"]]
     assert messages == ["release #1 by carl", "queue #2 by bob", "claim #1 by ann"]
     assert told["changes"][0]["state"]["active_issue"] == 2
-    assert len(scene.said("history", NAME, "--limit", "2").splitlines()) == 3
+    assert len(any_scene.said("history", NAME, "--limit", "2").splitlines()) == 3
 
 
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_release_lets_the_next_one_have_its_turn(scene: Remote) -> None:
+def test_a_release_lets_the_next_one_have_its_turn(any_scene: Remote) -> None:
     for number, code in ((1, 0), (2, EXIT_QUEUED), (3, EXIT_QUEUED)):
-        scene.said("claim", NAME, "--issue", str(number), code=code)
-    assert scene.said("release", NAME, "--issue", "1") == "released #1 from RFC-093; #2 is now active (revision 4)\n"
-    assert scene.said("release", NAME, "--issue", "1") == "#1 is not in RFC-093\n"
-    assert scene.said("release", NAME, "--issue", "3") == "released #3 from RFC-093; #2 is active (revision 5)\n"
-    told = scene.told("release", NAME, "--issue", "2")
+        any_scene.said("claim", NAME, "--issue", str(number), code=code)
+    assert (
+        any_scene.said("release", NAME, "--issue", "1") == "released #1 from RFC-093; #2 is now active (revision 4)\n"
+    )
+    assert any_scene.said("release", NAME, "--issue", "1") == "#1 is not in RFC-093\n"
+    assert any_scene.said("release", NAME, "--issue", "3") == "released #3 from RFC-093; #2 is active (revision 5)\n"
+    told = any_scene.told("release", NAME, "--issue", "2")
     assert (told["status"], told["active"], told["promoted"]) == ("released", None, None)
 
 

@@ -111,6 +111,7 @@ def test_running_a_plan_imports_what_it_calls_and_no_shadow(folder: Path) -> Non
     assert marks(folder) == set()
 
 
+@pytest.mark.long
 def test_a_plan_in_a_store_and_its_device_import_no_shadow(folder: Path) -> None:
     leave_what_is_elsewhere(folder)
     asterism(folder, "run", "plan.yaml", "--plain", "--store", "sqlite:///fleet.db")

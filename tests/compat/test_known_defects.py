@@ -22,7 +22,7 @@ from asterism.compat.galaxy import (
     TaskStatus,
     get_event_bus,
 )
-from tests.compat.compat_scenes import DIALECTS, ENDS, GALAXY, ORION, SEEDS, Agent, Devices, Dialect, Session, at
+from tests.compat.compat_scenes import DIALECTS, ENDS, GALAXY, ORION, Agent, Devices, Dialect, Session, at
 
 pytestmark = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
 
@@ -56,8 +56,11 @@ class Restless(Agent):
             mine.add_dependency(TaskStarLine(event.task_id, f"new {self.made}"))
 
 
-def test_no_completion_is_lost_and_nothing_runs_twice_when_edits_and_completions_overlap(dialect: Dialect) -> None:
-    for seed in SEEDS if dialect is GALAXY else range(3):
+@pytest.mark.hunt(few=5, many=20)
+def test_no_completion_is_lost_and_nothing_runs_twice_when_edits_and_completions_overlap(
+    dialect: Dialect, seeds: range
+) -> None:
+    for seed in seeds if dialect is GALAXY else range(3):
         chance = random.Random(seed)
         names = [f"t{i}" for i in range(24)]
         lines = [f"{names[chance.randrange(i // 6 * 6)]}>{names[i]}" for i in range(6, 24)]

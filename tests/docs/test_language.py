@@ -63,6 +63,8 @@ def paragraphs(page: str) -> Iterator[tuple[int, str]]:
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    if not _SUSPECT.search(source):  # a docstring is one piece of the source
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.body[0].lineno if node.body else 1, ast.get_docstring(node) or ""
@@ -78,6 +80,8 @@ def literals(source: str) -> Iterator[tuple[int, str]]:
 def comments(source: str) -> Iterator[tuple[int, str]]:
     """All comments; those on successive lines are one text."""
     first, last, text = 0, 0, ""
+    if not _SUSPECT.search(" ".join(part.lstrip("# ") for part in re.findall("#.*", source))):
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue

@@ -18,6 +18,8 @@ from tests.docs.docs_pages import ROOT, Block, Page, blocks, commands
 from tests.forked_commands import shared_server
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+LONG = ("write-a-store.md",)
+"""Pages that take long: this one runs a whole conformance suite."""
 LIMIT = 900
 """Seconds after which a page hangs."""
 
@@ -63,7 +65,9 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.long) if page.name in LONG else page for page in PAGES], ids=name_of
+)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     if not any(block.language in ("python", "console") for block in blocks(page.read_text("utf-8"))):
         return

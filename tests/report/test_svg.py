@@ -134,6 +134,7 @@ def test_the_same_picture_gives_the_same_text() -> None:
     assert svg(RELEASE) == svg(RELEASE)
 
 
+@pytest.mark.long
 def test_a_deep_chain_can_be_drawn() -> None:
     drawn_tasks = tuple(DrawnTask(f"t{number}", f"t{number}") for number in range(10_000))
     chain = tuple(DrawnEdge(f"t{number}", f"t{number + 1}") for number in range(9_999))

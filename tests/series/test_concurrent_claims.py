@@ -56,8 +56,6 @@ def judged(ended: Sequence[Ended], numbers: Sequence[int], *place: str) -> Count
 
 # -- git ---------------------------------------------------------------------------------------------------------------
 
-CLAIMS = [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
-
 
 def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
     """Whether each was told how its own issue stands. How long it took is measured by ``bench/series``."""
@@ -68,10 +66,9 @@ def answered(ended: Sequence[Ended], numbers: Sequence[int]) -> bool:
     return all(right) and all(named) and len(ended) == len(numbers)
 
 
-@pytest.mark.parametrize("numbers", CLAIMS)
-def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_or_contended(
-    numbers: range, tmp_path: Path
-) -> None:
+@pytest.mark.long
+def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_or_contended(tmp_path: Path) -> None:
+    numbers = range(1, 101)
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
     ended = all_at_once(claims(numbers, *place), tmp_path)
     found = judged(ended, numbers, *place)
@@ -80,7 +77,9 @@ def test_many_claims_on_a_bare_repository_are_all_answered_with_claimed_queued_o
     assert found[QUEUED] + found[CONTENDED] == len(numbers) - 1
 
 
-@pytest.mark.parametrize("numbers", CLAIMS)
+@pytest.mark.parametrize(
+    "numbers", [pytest.param(range(1, 6), id="5"), pytest.param(range(1, 101), id="100", marks=pytest.mark.long)]
+)
 def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
     place = ("--remote", bare_repository(tmp_path / "remote.git"))
     ended = all_at_once(claims(numbers, *place, "--tries", "0"), tmp_path)
@@ -88,10 +87,9 @@ def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(num
     assert answered(ended, numbers)
 
 
-@pytest.mark.parametrize(
-    "numbers", [pytest.param(range(1, 5), id="4"), pytest.param(range(1, 51), id="50", marks=pytest.mark.long)]
-)
-def test_many_claims_over_http_that_do_not_give_up_are_all_queued(numbers: range, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_many_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
+    numbers = range(1, 51)
     bare_repository(tmp_path / "remote.git")
     with over_http(tmp_path) as (address, _):
         place = ("--remote", f"{address}/remote.git")

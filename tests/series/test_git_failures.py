@@ -167,6 +167,7 @@ async def test_a_ref_that_can_never_be_written_is_told_in_gits_words(remote: Pat
             await claim(register, NAME, Claim(1), retry=EAGER)
 
 
+@pytest.mark.long
 async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_that_goes_is_not(remote: Path) -> None:
     async with using(f"file://{remote}") as register:
         token = await register.swap(NAME, None, "one", "m")
@@ -185,7 +186,7 @@ async def test_a_lock_that_was_left_behind_is_told_after_a_few_tries_and_one_tha
             await register.swap(NAME, token, "three", "m")
 
 
-@pytest.mark.parametrize("tries", [1, 3, 5])
+@pytest.mark.parametrize("tries", [1, pytest.param(3, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)])
 async def test_a_lock_that_was_left_behind_is_not_called_contention_however_few_tries_there_are(
     remote: Path, tries: int
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_series_is_claimed_looked_at_and_contended_over_https(remote: str, tru
     assert json.loads(asterism("status", NAME, "--json", *place, **trusts)[1])["queue"] == [2]
 
 
+@pytest.mark.long
 def test_many_claim_at_once_over_https(remote: str, trusted: Path, tmp_path: Path) -> None:
     words = [
         ["series", "claim", NAME, "--issue", str(number), "--tries", "0", "--remote", remote] for number in range(1, 4)

@@ -311,8 +311,12 @@ async def test_who_is_interrupted_leaves_no_process_behind(frozen: tuple[Path, d
 
 # -- replies that are lost, over HTTP ----------------------------------------------------------------------------------
 
+MORE_FAULTS = (["before", "after"], ["after", "before", "before"])
 
-@pytest.mark.parametrize("faults", [["after"], ["before"], ["before", "after"], ["after", "before", "before"]])
+
+@pytest.mark.parametrize(
+    "faults", [["after"], ["before"], *(pytest.param(faults, marks=pytest.mark.long) for faults in MORE_FAULTS)]
+)
 async def test_a_push_whose_connection_breaks_is_found_out(remote: Path, faults: list[str]) -> None:
     with over_http(remote.parent) as (address, to_come):
         async with using(f"{address}/remote.git") as register:

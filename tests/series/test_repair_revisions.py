@@ -96,7 +96,7 @@ async def used(register: SeriesRegister) -> Series:
     return Series.from_text((await register.read(SERIES)).text, SERIES)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", ["store", pytest.param("git", marks=pytest.mark.long), "github"])
 @pytest.mark.parametrize("texts", [["{"], ["{", "]", "7"], ['{"active_issue": 1}'], ['{"revision": 1}']])
 async def test_a_state_that_cannot_be_read_goes_on_where_its_history_ends(
     place: str, texts: list[str], tmp_path: Path

@@ -50,6 +50,7 @@ def test_it_makes_its_data_durable_and_listens_to_no_network(postgres_server: Se
     assert postgres_server.sql("SHOW listen_addresses").strip() == ""
 
 
+@pytest.mark.long
 def test_binaries_that_the_user_cannot_reach_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)

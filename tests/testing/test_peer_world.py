@@ -24,7 +24,7 @@ ABLATED = 60
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.parametrize(("depth", "every"), [(1, 7), pytest.param(2, 11, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("depth", "every"), [(1, 13), pytest.param(2, 11, marks=pytest.mark.long)])
 def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified(depth: int, every: int) -> None:
     """Play every schedule of ``depth`` splits, and one in ``every`` of those that are longer by one."""
     schedules = [*peer_world.schedules(depth), *peer_world.schedules(depth + 1)[::every]]
@@ -36,7 +36,7 @@ def test_after_every_schedule_of_splits_stores_agree_and_every_loser_is_notified
     assert lost > len(schedules) // 20, "hardly anything was contested: these worlds show nothing"
 
 
-@pytest.mark.hunt(few=8, many=100)
+@pytest.mark.hunt(few=5, many=60)
 def test_after_random_faults_stores_agree_and_every_loser_is_notified(seeds: range) -> None:
     assert sum(simulate(seed, world=peer_world.PeerWorld).checker.lost for seed in seeds) > 0
 
@@ -51,7 +51,7 @@ def test_a_run_that_three_stores_left_each_to_the_next_continues() -> None:
         assert ended == {"m0:", "m1:", "m2:"}
 
 
-@pytest.mark.hunt(few=6, many=30)
+@pytest.mark.hunt(few=3, many=30)
 @pytest.mark.parametrize("world", [ForgetfulWorld, JumpingWorld, PutBackWorld])
 def test_stores_agree_after_pruning_clock_jumps_and_rollbacks(world: type[peer_world.PeerWorld], seeds: range) -> None:
     seen: list[peer_world.PeerWorld] = []

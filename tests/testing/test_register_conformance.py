@@ -75,6 +75,16 @@ class TestGitInAFile(OnGit):
     def _in_a_folder(self, tmp_path: Path) -> None:
         self.urls = (bare_repository(tmp_path / f"{number}.git") for number in itertools.count())
 
+    # Both take some hundred git processes. The suite made plain methods of its coroutines.
+
+    @pytest.mark.long
+    def test_series_are_distinguished_by_name(self) -> None:  # type: ignore[override]
+        super().test_series_are_distinguished_by_name()  # type: ignore[call-arg, unused-coroutine]
+
+    @pytest.mark.long
+    def test_the_history_is_what_was_written(self) -> None:  # type: ignore[override]
+        super().test_the_history_is_what_was_written()  # type: ignore[call-arg, unused-coroutine]
+
 
 @pytest.mark.long  # the short tests of git over HTTP: tests/series/test_git_https.py and test_concurrent_claims.py
 class TestGitOverHttp(OnGit):

@@ -88,6 +88,7 @@ def test_the_command_of_an_orchestrator_that_dies_at_a_commit_replays_it(
     replays(message, capsys)
 
 
+@pytest.mark.long
 def test_the_command_of_a_peer_world_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

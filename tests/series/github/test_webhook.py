@@ -308,6 +308,7 @@ def test_a_merge_that_is_delivered_promotes_the_next_at_once(server, capsys, tmp
         print(f"\nfrom the delivery to the assignment: {took * 1000:.0f} ms ", end="")
 
 
+@pytest.mark.long
 def test_a_service_of_an_app_outlives_its_token(server, tmp_path):
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     server.app_key = key.public_key()
