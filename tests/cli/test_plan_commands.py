@@ -11,9 +11,10 @@ import pytest
 from asterism.cli.stored_plans import list_plans
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.core.run.session import ENDED
 from asterism.durable.journal_store import head_key, insert_plan, record_key
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutRegister, Register
+from asterism.store.protocol import PutRegister, PutSession, Register
 from asterism.store.store_errors import StoreBusy
 from tests.cli.cli_scenes import read_until, write
 from tests.cli.command_scenes import Scene
@@ -210,6 +211,23 @@ def test_the_story_of_a_plan_or_of_one_task_is_printed(scene: Scene) -> None:
     unknown = scene.run("plan", "story", "nightly", "fly")
     assert unknown.exit_code == 64
     assert "there is no task 'fly' in the plan" in unknown.stderr
+
+
+def test_a_plan_that_nobody_runs_says_so_since_when_and_how_to_resume_it(scene: Scene) -> None:
+    assert "no process runs it\nresume it with: asterism resume nightly" in keeping(scene).ok("plan", "show", "nightly")
+    owned(scene)
+
+    async def silent_for_long(fleet: Fleet) -> None:
+        [session] = [one for one in await fleet.store.sessions() if one.id == "session-other"]
+        await fleet.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
+
+    scene.ask(silent_for_long)
+    told = scene.ok("plan", "show", "nightly").splitlines()
+    assert re.fullmatch(r"no process runs it: nightly@elsewhere is gone, and was last heard .* s ago", told[-2])
+    assert told[-1] == f"resume it with: asterism resume nightly --store {scene.url}"
+    data = scene.json("plan", "list")[0]
+    assert (data["owner"], data["last_owner"]) == (None, "nightly@elsewhere")
+    assert data["last_heard_at"] > 0
 
 
 # -- at rest: editing --------------------------------------------------------------------------------------------------

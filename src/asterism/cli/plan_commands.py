@@ -118,7 +118,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
     async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_views import details_json, status_lines
         from asterism.cli.screen import Screen
-        from asterism.cli.stored_plans import read_plan
+        from asterism.cli.stored_plans import read_plan, resume_command
 
         stored = await read_plan(fleet, name)
         if as_json:
@@ -127,7 +127,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
         draw(stored.record.plan, svg_path, as_mermaid)
         if svg_path is None and not as_mermaid:
             screen = Screen()
-            for line in ["", *status_lines(stored, fleet.store.clock())]:
+            for line in ["", *status_lines(stored, fleet.store.clock(), resume_command(fleet, name))]:
                 screen.say(line)
 
     with_fleet(store, read)

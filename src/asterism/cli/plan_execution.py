@@ -24,7 +24,7 @@ from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result
 from asterism.cli.plan_live_view import watched
 from asterism.cli.screen import Screen
-from asterism.cli.stored_plans import find_plan
+from asterism.cli.stored_plans import find_plan, resume_command
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.constellation import Constellation
@@ -162,10 +162,6 @@ async def follow(
 
 def _stopped(fleet: Fleet, name: str) -> str:
     return f"Stopped {name!r}. Resume it with: {resume_command(fleet, name)}"
-
-
-def resume_command(fleet: Fleet, name: str) -> str:
-    return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
 
 
 async def begin(orchestrator: WatchedOrchestrator, plan: Constellation) -> Result:

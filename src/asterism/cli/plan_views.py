@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from asterism.base.durations import format_age
-from asterism.base.text import clean
+from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
@@ -24,6 +24,9 @@ from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.durable.plan_requests import EditAnswer, PauseAnswer
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.status_style import DIM, tone
+
+MOST_NAMES = 5
+"""How many tasks a line names."""
 
 _COLUMNS = (
     Column("NAME", least=8),
@@ -50,28 +53,50 @@ def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
     if isinstance(one, UnreadablePlan):
         return [one.name, Text("unreadable", tone("failed")), "", "", "", Text(clean(one.why), DIM)]
     owner = one.owner
+    heard = owner or one.gone
     return [
         one.record.head.name,
         Text(one.state, tone(_LOOKS.get(one.state, one.state))),
         f"{one.done}/{len(one.record.plan)}",
-        owner.device if owner is not None else "",
-        format_age(now - owner.beat_at) if owner is not None else "",
+        owner.device if owner is not None else _gone_owner(one),
+        format_age(now - heard.beat_at) if heard is not None else "",
         Text(clean(one.paused or ""), DIM),
     ]
 
 
-def status_lines(stored: StoredPlan, now: float) -> list[str]:
-    """The state of a plan, which its drawing does not show."""
+def _gone_owner(one: StoredPlan) -> Cell:
+    device = one.record.head.device
+    return Text(f"{clean(device)} (gone)", DIM) if one.state in ("at rest", "cancelling") and device else ""
+
+
+def status_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
+    """The state of a plan, which its drawing does not show. ``resume`` is the command that resumes it."""
     record, owner = stored.record, stored.owner
     tasks = f"{stored.done} of {len(record.plan)} tasks done"
     lines = [f"{record.head.name} is {stored.state}, version {record.plan.version}: {tasks}"]
     if owner is not None:
         lines.append(f"run by {owner.device}, last heartbeat {format_age(now - owner.beat_at)} ago")
+    elif not record.head.ended:
+        lines += _nobody_lines(stored, now, resume)
     if stored.cancel_request is not None and (stored.cancelling or stored.state == "cancelled"):
         lines.append(f"cancelled {stored.cancel_request}")
     if stored.paused is not None:
         lines.append(f"paused {stored.paused}")
     return lines
+
+
+def _nobody_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
+    """That no process runs a plan, since when, and how to resume it."""
+    head, gone, lines = stored.record.head, stored.gone, []
+    if head.device is None:
+        lines.append("no process runs it")
+    else:
+        heard = "" if gone is None else f", and was last heard {format_age(now - gone.beat_at)} ago"
+        lines.append(f"no process runs it: {head.device} is gone{heard}")
+    if stored.orphaned:
+        names = join_names(stored.orphaned, MOST_NAMES)
+        lines.append(f"no device executes {names} now, though drawn as running")
+    return [*lines, f"resume it with: {resume}"]
 
 
 def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
@@ -129,6 +154,8 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
         "counts": {str(status): count for status, count in record.plan.counts.items() if count},
         "owner": owner.device if owner is not None else None,
         "heard_at": owner.beat_at if owner is not None else None,
+        "last_owner": one.record.head.device if owner is None and not record.head.ended else None,
+        "last_heard_at": one.gone.beat_at if one.gone is not None else None,
         "epoch": record.head.epoch,
         "paused": one.paused,
         "cancelling": one.cancelling,
@@ -149,7 +176,7 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
 
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
-    return {**summary_json(stored), **plan_json(stored.record.plan)}
+    return {**summary_json(stored), **plan_json(stored.record.plan), "orphaned": list(stored.orphaned)}
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:

@@ -5,8 +5,9 @@ A plan that cannot be read is listed with the reason, and does not hide the othe
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -16,12 +17,13 @@ from asterism.base.durations import format_age
 from asterism.base.text import join_names
 from asterism.cli.screen import wrapped
 from asterism.core.errors import AsterismError, UnknownTask, error_text
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import TERMINAL
-from asterism.core.run.run import Run
+from asterism.core.plan.status import RUNNING, TERMINAL
+from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.durable.admin import cancel_reason, live_owner, pause_reason
+from asterism.durable.admin import cancel_reason, has_died_here, last_owner, live_owner, pause_reason
 from asterism.durable.journal_store import (
     ENDED,
     Head,
@@ -47,12 +49,16 @@ HEADS = head_key("")
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """``owner`` is the live session that runs the plan. ``paused`` and ``cancel_request`` say who asked and why."""
+    """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
+    ``cancel_request`` say who asked and why. ``orphaned`` are the tasks that count as running, but which no device
+    executes now."""
 
     record: StoredConstellation
     owner: Session | None
     paused: str | None = None
     cancel_request: str | None = None
+    gone: Session | None = None
+    orphaned: Sequence[str] = ()
 
     @property
     def state(self) -> str:
@@ -95,7 +101,24 @@ async def find_plan(fleet: Fleet, name: str) -> Head:
 async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
     """A plan as it is now. Raises ClickException like ``find_plan``."""
     await find_plan(fleet, name)
-    return await _read(fleet, name)
+    found = await _read(fleet, name)
+    if found.owner is None and found.record.plan.counts[RUNNING]:
+        return replace(found, orphaned=await _orphaned(fleet, found.record.plan))
+    return found
+
+
+async def _orphaned(fleet: Fleet, plan: Constellation) -> list[str]:
+    """The running tasks of a plan whose runs no device executes: they wait for one, or their device is gone."""
+    now, live = fleet.store.clock(), set()
+    for session in await fleet.store.sessions():
+        if session.reachable(now) and not await has_died_here(fleet.store, session):
+            live.add(session.id)
+    runs = await fleet.store.find(
+        Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset({RunStatus.PROCESSING}))
+    )
+    executed = {run.key for run in runs if run.session in live}
+    keys = {node.id: f"{retention.PREFIX}{plan.id}/{node.id}/{node.epoch}" for node in plan.nodes.values()}
+    return [node.id for node in plan.nodes.values() if node.status is RUNNING and keys[node.id] not in executed]
 
 
 async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
@@ -122,11 +145,16 @@ async def _read(fleet: Fleet, name: str) -> StoredPlan:
     if record.head.ended:
         return StoredPlan(record, None, cancel_request=cancel_request)
     owner = await live_owner(fleet.store, record.head)
-    return StoredPlan(record, owner, await pause_reason(fleet.store, name), cancel_request)
+    gone = await last_owner(fleet.store, record.head) if owner is None else None
+    return StoredPlan(record, owner, await pause_reason(fleet.store, name), cancel_request, gone)
 
 
 def _name(register: Register) -> str:
     return register.key.removeprefix(HEADS)
+
+
+def resume_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
 
 
 # -- why a task is not running -----------------------------------------------------------------------------------------

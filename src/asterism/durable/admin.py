@@ -37,11 +37,18 @@ async def live_owner(store: Store, head: Head) -> Session | None:
     now = store.clock()
     for session in await store.sessions():
         if session.id == head.owner and session.state == OPEN and session.beat_at + session.timeout >= now:
-            return None if await _is_dead_here(store, session) else session
+            return None if await has_died_here(store, session) else session
     return None
 
 
-async def _is_dead_here(store: Store, session: Session) -> bool:
+async def last_owner(store: Store, head: Head) -> Session | None:
+    """The session that ran a plan last, though it is gone; None if there was none, or it is forgotten."""
+    if head.owner is None:
+        return None
+    return next((one for one in await store.sessions(ended=True) if one.id == head.owner), None)
+
+
+async def has_died_here(store: Store, session: Session) -> bool:
     """Whether the process of a session is known to have died on this machine, before its heartbeat has timed out."""
     from asterism.fleet.device.membership import died_here  # slow to import
 
