@@ -26,11 +26,21 @@ class UndoStack:
             return
         undone = applied.batch.undoes
         if undone is not None and undone in self._inverses:
+            newest = next(reversed(self._inverses)) == undone
             del self._inverses[undone]
+            if newest:
+                self._rebase(applied.version)
             return
         self._inverses[applied.version] = applied.inverse
         if len(self._inverses) > UNDO_LIMIT:
             del self._inverses[next(iter(self._inverses))]
+
+    def _rebase(self, version: int) -> None:
+        """The newest batch was undone, so the plan is as it was after the one before: nothing has changed since for the
+        undo of that one, and it is not stale."""
+        before = next(reversed(self._inverses), None)
+        if before is not None and (inverse := self._inverses[before]) is not None:
+            self._inverses[before] = replace(inverse, base_version=version)
 
     def batch(self, author: str, reason: str = "") -> EditBatch:
         """The batch that undoes the newest one. Raises EditRejected if there is none, or if it cannot be undone."""
