@@ -116,6 +116,8 @@ clean: ## Remove the environments, caches and reports
 # A stamp in an environment says which requirements it has; it is older than the file when they have to be
 # installed again.
 
+# What commands import is compiled: where PYTHONDONTWRITEBYTECODE is set, each start would compile it anew.
+
 .venv/.run .venv/.test .venv/.dev: .venv/.%: requirements/%.txt pyproject.toml .venv/.made
 	$(install)
 
@@ -124,8 +126,10 @@ clean: ## Remove the environments, caches and reports
 
 define install
 @echo "Installing requirements/$*.txt into $(@D)"
+@$(@D)/bin/python -m pip install -qq --require-hashes -r requirements/run.txt
 @$(@D)/bin/python -m pip install -qq --no-compile --require-hashes -r requirements/$*.txt
 @$(@D)/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
+@$(@D)/bin/python -m compileall -q src/asterism
 @touch $(addprefix $(@D)/.,$(within_$*)) $@
 endef
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import cost, editing, latency, makespan, memory, page, plot
+from bench import cli_start, cost, editing, latency, makespan, memory, page, plot
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
 from bench.runs import latency as runs_latency
@@ -37,6 +37,7 @@ RUNS: dict[str, Callable[[], str]] = {
     "runs-sqlite": lambda: runs_page.one_process(sqlite.measure()),
     "runs-queues": lambda: runs_page.beside_queues(queues.compare()),
     "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
+    "cli-start": lambda: cli_start.page(cli_start.measure()),
     "runs-scale": lambda: runs_page.large_fleets(scale.measure()),
 }
 DURABLE: dict[str, Callable[[], str]] = {

@@ -1,4 +1,8 @@
-"""How long it takes from the call that creates a run until an idle device in another process begins it.
+"""How long it takes from the call that creates a run until an idle device in another process begins it, and from there
+until its creator knows the end.
+
+``python -m bench.runs.latency SAMPLES`` prints the p50 and p99 of the latter on both stores, in milliseconds, for the
+Asterism of the interpreter: to compare two commits, give each its own.
 
 The run is durable when the call returns. Between two runs there is a random pause, so that a poller is not
 always measured at the same point of its interval.
@@ -43,13 +47,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Latency:
-    """All from the beginning of the call: until it returned, until the work began, until its end was known."""
+    """From the beginning of the call: until it returned, until the work began, until its end was known; and from the
+    work, which takes no time, until its end was known: the commit of the end, and the way to the waiter."""
 
     store: str
     samples: int
     created: Spread
     begun: Spread
     known: Spread
+    told: Spread
 
 
 @contextmanager
@@ -78,7 +84,7 @@ def device(url: str, name: str = "other") -> Iterator[None]:
 async def measure(store: str, url: str, samples: int = SAMPLES) -> Latency:
     """One run at a time, each created when the one before has ended."""
     chance = random.Random(1)
-    found: list[tuple[float, float, float]] = []
+    found: list[tuple[float, float, float, float]] = []
     async with await Fleet.open(url) as fleet:
         flow = await fleet.workflows.add(Workflow("moment", call=MOMENT))
         for number in range(WARM_UP + samples):
@@ -91,7 +97,7 @@ async def measure(store: str, url: str, samples: int = SAMPLES) -> Latency:
             assert ended.error is None, ended.error
             assert ended.output >= began, "the clocks of two processes differ here"
             if number >= WARM_UP:
-                found.append((created - began, ended.output - began, known - began))
+                found.append((created - began, ended.output - began, known - began, known - ended.output))
             await asyncio.sleep(chance.uniform(0.0, LONGEST_PAUSE))
     return Latency(store, samples, *(Spread.of(column) for column in zip(*found, strict=True)))
 
@@ -113,3 +119,8 @@ def _with_device(store: str, url: str, samples: int) -> Latency:
 def both(samples: int = SAMPLES) -> list[Latency]:
     with server() as running, database(running) as url:
         return [sqlite(samples), on_postgres(url, samples)]
+
+
+if __name__ == "__main__":
+    for measured in both(int(sys.argv[1]) if len(sys.argv) > 1 else SAMPLES):
+        print(f"{measured.store}: p50 {measured.told.median * 1e3:.1f} ms, p99 {measured.told.worst * 1e3:.1f} ms")

@@ -59,7 +59,12 @@ begun in one, and completed in the other.
         ),
         ("", rate(found.in_flight), f"{found.records_share:.1%}, writes of raw records", ""),
     )
-    return text + table(("runs", "per second", "share", "bar"), rows)
+    text += table(("runs", "per second", "share", "bar"), rows)
+    many = f"≥ {sqlite.BAR_CREATED:,.0f}/s: {reached(found.created, sqlite.BAR_CREATED)}"
+    return text + (
+        f"\n`create_many`, {sqlite.IN_FLIGHT:,} runs in a commit, without a device: {rate(found.created)}, or "
+        f"{rate(found.created_cpu)} by the processor time of the process. Bar: {many}.\n"
+    )
 
 
 def beside_queues(found: queues.Comparison) -> str:
@@ -81,6 +86,12 @@ Asterism is, on one store.
         if ours is not None and others:
             ratio = min(ours.worked / other.worked for other in others)
             verdict = f"\nAhead of all of them: {reached(ratio, 1.0)}, {ratio:.1f} times as fast as the next.\n"
+            created = min(ours.created / other.created for other in others)
+            whole = min(ours.whole / other.whole for other in others)
+            verdict += (
+                f"Created at least as quickly: {reached(created, 1.0)}, {created:.1f} times as fast as the next. "
+            )
+            verdict += f"Ahead as a whole: {reached(whole, 1.0)}, {whole:.1f} times as fast.\n"
         head = ("queue", "version", "jobs", "worked", "created", "whole", "processor time per job")
         text += f"**Batches of {batch}**\n\n" + table(head, rows) + verdict + "\n"
     for name, settings in {result.name: result.settings for result in found.results}.items():
@@ -114,12 +125,13 @@ def latencies(found: Sequence[latency.Latency]) -> str:
 
 One run at a time, for an idle device in another process on the same machine: from the call that creates it until that
 call returns (the run is durable and assigned), until the device begins its work, and until its creator receives its
-end. The median (p50) and the 99th percentile (p99).
+end; and from the work, which takes no time, until its creator receives its end. The median (p50) and the 99th
+percentile (p99). The bar for the last p50 is 10 ms.
 
 """
     return text + table(
-        ("store", "samples", "created p50 / p99", "begun p50 / p99", "end known p50 / p99"),
-        ((one.store, str(one.samples), _spread(one.created), _spread(one.begun), _spread(one.known)) for one in found),
+        ("store", "samples", "created p50 / p99", "begun p50 / p99", "end known p50 / p99", "work to waiter p50 / p99"),
+        ((one.store, str(one.samples), *map(_spread, (one.created, one.begun, one.known, one.told))) for one in found),
     )
 
 

@@ -154,7 +154,7 @@ class Scene:
             begun = transitions.start(taken, taken.grant, now)
             for number in range(RUNS_PER_DEVICE):
                 run = (begun if number < UNDER_WAY else created).changed(id=f"{place:012x}{number:012x}")
-                yield row_codec.fixed(run) + row_codec.moving(run)
+                yield row_codec.row_of(run)
 
     async def beat(self) -> None:
         """A heartbeat of every device."""

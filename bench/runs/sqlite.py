@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from asterism.base.startup import tune_gc
 from asterism.core.run import transitions
@@ -31,6 +31,7 @@ from bench.peers.surroundings import scratch
 from bench.runs.counting import counted
 from bench.runs.work import NOTHING
 
+T = TypeVar("T")
 IN_FLIGHT = 1000
 BAR_RUNS = 4000.0
 """Runs per second with 1,000 in flight, at least …"""
@@ -40,6 +41,9 @@ BAR_ROWS = 0.10
 
 BAR_ALONE = 0.25
 """One after the other: this share of its commits per second."""
+
+BAR_CREATED = 30_000.0
+"""Runs created per second, a thousand in a commit."""
 
 ROWS = 1000
 PER_COMMIT = 100
@@ -53,6 +57,7 @@ class Sizes:
     groups: int = 400
     alone: int = 2000
     in_flight: int = 20_000
+    created: int = 20_000
     rounds: int = 3
 
 
@@ -61,7 +66,8 @@ FULL = Sizes()
 
 @dataclass(frozen=True)
 class Measured:
-    """All per second, the best of the rounds. ``writes`` is how many records are written for one run."""
+    """All per second, the best of the rounds. ``writes`` is how many records are written for one run. ``created_cpu``
+    is by processor time: what ``created`` would be if the process had a processor and the disk to itself."""
 
     raw_commits: float
     raw_rows: float
@@ -69,6 +75,8 @@ class Measured:
     alone: float
     in_flight: float
     writes: float
+    created: float
+    created_cpu: float
 
     @property
     def alone_share(self) -> float:
@@ -205,14 +213,24 @@ async def _in_file(path: Path, slots: int, measure: Callable[[Fleet, Workflow], 
     return await with_device(await SqliteStore.open(path), slots, measure)
 
 
-def _run(work: Coroutine[Any, Any, float]) -> float:
+async def creation(path: Path, number: int) -> tuple[float, float]:
+    """Runs that are created per second, and the same by processor time."""
+    async with Fleet(await SqliteStore.open(path)) as fleet:
+        flow = await fleet.workflows.add(Workflow("nothing", call=NOTHING))
+        inputs = [{"number": one} for one in range(number)]
+        began, cpu = time.perf_counter(), time.process_time()
+        await fleet.create_many(flow, inputs)
+        return number / (time.perf_counter() - began), number / (time.process_time() - cpu)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
     with loop.runner() as runner:
         return runner.run(work)
 
 
 def measure(sizes: Sizes = FULL) -> Measured:
     """Turn by turn, so that a slow moment of the machine hits all; the best of each counts."""
-    found: list[tuple[float, float, float, float, float]] = []
+    found: list[tuple[float, ...]] = []
     with scratch() as folder:
         for turn in range(sizes.rounds):
             commits, rows = raw(folder / f"raw-{turn}.db", sizes)
@@ -221,7 +239,8 @@ def measure(sizes: Sizes = FULL) -> Measured:
             many = _run(
                 _in_file(folder / f"many-{turn}.db", IN_FLIGHT, lambda f, w: together(f, w, sizes.in_flight, IN_FLIGHT))
             )
-            found.append((commits, rows, records, alone, many))
+            created = _run(creation(folder / f"created-{turn}.db", sizes.created))
+            found.append((commits, rows, records, alone, many, *created))
         writes = _run(writes_per_run(folder / "writes.db"))
-    commits, rows, records, alone, many = (max(column) for column in zip(*found, strict=True))
-    return Measured(commits, rows, records, alone, many, writes)
+    commits, rows, records, alone, many, *created = (max(column) for column in zip(*found, strict=True))
+    return Measured(commits, rows, records, alone, many, writes, *created)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from asterism.base.startup import lazy_names
 from asterism.fleet.extensions import register as _register_fleet_extension
+from asterism.fleet.extensions import register_plans as _register_plans
 
 if TYPE_CHECKING:
     from asterism.base.http_requests import NoAnswer, RequestFailed
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.task import Dependency, Priority, Task
     from asterism.core.run.run import Progress, Run, RunStatus
     from asterism.core.run.workflow import Workflow
+    from asterism.core.schedule.schedule import InvalidSchedule, Schedule
     from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.journal_store import ConstellationExists, OwnershipLost, UnknownConstellation
     from asterism.fleet.device.agent import DeviceAgent, DeviceReplaced
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from asterism.fleet.ledger import UnknownRun
     from asterism.fleet.policy.device_policy import DevicePolicy
     from asterism.fleet.policy.policy_file import InvalidDevicePolicy
+    from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
     from asterism.fleet.settings import InvalidSettings, Settings
     from asterism.fleet.workflows import UnknownWorkflow
     from asterism.orchestrator.devices import Device, LocalDevice, Work
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
     from asterism.store.store_errors import StoreError, StoreUnavailable
 
 _register_fleet_extension("asterism.peers.fleet_extension")
+_register_plans("asterism.durable.schedule_port")
 
 __version__ = "0.1.0"
 
@@ -116,6 +120,7 @@ __all__ = [
     "Fenced",
     "Fleet",
     "InvalidDevicePolicy",
+    "InvalidSchedule",
     "InvalidSettings",
     "InvalidTask",
     "InvalidWorkflow",
@@ -136,6 +141,8 @@ __all__ = [
     "RunRefused",
     "RunStatus",
     "RunStopped",
+    "Schedule",
+    "ScheduleExists",
     "Settings",
     "StoreError",
     "StoreUnavailable",
@@ -146,6 +153,7 @@ __all__ = [
     "UnknownConstellation",
     "UnknownDevice",
     "UnknownRun",
+    "UnknownSchedule",
     "UnknownTask",
     "UnknownWorkflow",
     "Violation",
@@ -190,6 +198,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.plan.task": ["Dependency", "Priority", "Task"],
         "asterism.core.run.run": ["Progress", "Run", "RunStatus"],
         "asterism.core.run.workflow": ["Workflow"],
+        "asterism.core.schedule.schedule": ["InvalidSchedule", "Schedule"],
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
         "asterism.durable.journal_store": ["ConstellationExists", "OwnershipLost", "UnknownConstellation"],
         "asterism.fleet.device.agent": ["DeviceAgent", "DeviceReplaced"],
@@ -199,6 +208,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.fleet.ledger": ["UnknownRun"],
         "asterism.fleet.policy.device_policy": ["DevicePolicy"],
         "asterism.fleet.policy.policy_file": ["InvalidDevicePolicy"],
+        "asterism.fleet.schedules": ["ScheduleExists", "UnknownSchedule"],
         "asterism.fleet.settings": ["InvalidSettings", "Settings"],
         "asterism.fleet.workflows": ["UnknownWorkflow"],
         "asterism.orchestrator.devices": ["Device", "LocalDevice", "Work"],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asterism.base.startup import install_hint
-from asterism.base.text import masked_url, masked_urls, request_url_problem
+from asterism.base.text import clean, masked_url, masked_urls, request_url_problem, shorten_middle
 
 
 @pytest.mark.parametrize(
@@ -78,3 +78,20 @@ def test_a_url_to_which_nothing_can_be_sent_is_told(url: str, problem: str | Non
 
 def test_advice_on_an_extra_names_no_package_of_an_index() -> None:
     assert install_hint("http") == "install the extra 'http' of this package (in its checkout: pip install '.[http]')"
+
+
+@given(st.text(), st.integers(0, 40))
+def test_a_name_that_is_shortened_keeps_both_ends_and_fits(name: str, cells: int) -> None:
+    from rich.cells import cell_len
+
+    short = shorten_middle(name, cells)
+    assert cell_len(short) <= cells
+    if cell_len(clean(name)) <= cells:
+        assert short == clean(name)
+
+
+def test_names_that_differ_at_their_ends_stay_different() -> None:
+    names = [f"a-rather-long-name-of-a-video-{number}.mp4" for number in range(10)]
+    assert len({shorten_middle(name, 16) for name in names}) == 10
+    assert shorten_middle("abcdefghijkl", 7) == "abc…jkl"
+    assert shorten_middle("abcdefghijkl", 2) == "a…"

@@ -12,13 +12,13 @@ from bench.runs import latency, page, queues, scale, sqlite
 from bench.runs.counting import counted
 from bench.runs.peers import Timing
 
-TINY = sqlite.Sizes(commits=30, groups=2, alone=5, in_flight=40, rounds=1)
+TINY = sqlite.Sizes(commits=30, groups=2, alone=5, in_flight=40, created=30, rounds=1)
 
 
 def test_a_run_in_one_process_costs_two_writes() -> None:
     found = sqlite.measure(TINY)
     assert 2.0 <= found.writes <= 2.02  # of 200 runs; a background write may fall into the measurement
-    assert min(found.raw_commits, found.raw_rows, found.raw_records, found.alone, found.in_flight) > 0
+    assert min(found.raw_commits, found.raw_rows, found.raw_records, found.alone, found.in_flight, found.created) > 0
 
 
 def test_the_raw_limits_notice_a_row_that_is_not_as_expected(tmp_path: Path) -> None:
@@ -27,12 +27,14 @@ def test_the_raw_limits_notice_a_row_that_is_not_as_expected(tmp_path: Path) -> 
 
 
 def test_both_readings_of_the_bars_are_told() -> None:
-    text = page.one_process(sqlite.Measured(10_000.0, 100_000.0, 50_000.0, 2_000.0, 6_000.0, 2.0))
+    text = page.one_process(sqlite.Measured(10_000.0, 100_000.0, 50_000.0, 2_000.0, 6_000.0, 2.0, 29_000.0, 40_000.0))
     assert "| one after the other | 2,000/s | 20.0% of the raw commits | ≥ 25%: **missed** |" in text
     assert "| 1,000 in flight | 6,000/s |  | ≥ 4,000/s: met |" in text
     assert "| 6.0%, runs of raw rows | ≥ 10%: **missed** |" in text
     assert "| 12.0%, writes of raw rows | ≥ 10%: met |" in text
     assert "24.0%, writes of raw records" in text
+    assert "without a device: 29,000/s, or 40,000/s by the processor time" in text
+    assert "Bar: ≥ 30,000/s: **missed**." in text
 
 
 async def test_every_write_is_counted_by_kind_and_every_end() -> None:

@@ -33,7 +33,7 @@ RUN_FIELDS = {
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
     *("losses", "rounds", "error", "cancelled", "status", "assigned_to", "last_heartbeat_at"),
     *("assignment_expires_at", "claim_expires_at", "completed_at", "failed_at", "cancelled_at", "avoid", "declined"),
-    *("previous_assignments", "scores", "progress", "input", "output", "story", "keep", "superseded"),
+    *("previous_assignments", "scores", "progress", "input", "output", "story", "keep", "superseded", "label"),
 }
 """The fields of a run as JSON, which programs count on."""
 

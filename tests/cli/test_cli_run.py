@@ -299,3 +299,47 @@ def test_a_missing_secret_is_a_warning_and_then_a_failure(tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "warning" in result.stderr
     assert "the environment has no secret 'NO_SUCH_SECRET'" in result.stdout
+
+
+CHOICE = """\
+tasks:
+  check: {{shell: "echo '{{\\"ok\\": {0}}}'"}}
+  fast: {{shell: echo fast, after: {{check: {{when: result.ok}}}}}}
+  slow: {{shell: echo slow, after: {{check: {{when: "!result.ok"}}}}}}
+  publish:
+    shell: echo "published $fast$slow"
+    inputs: {{fast: {{from: fast}}, slow: {{from: slow}}}}
+    after: [fast, slow]
+    join: any
+"""
+
+
+@pytest.mark.parametrize(("ok", "result"), [("true", "published fastnull"), ("false", "published nullslow")])
+def test_an_if_else_with_a_join_does_what_the_reader_expects(ok: str, result: str, tmp_path: Path) -> None:
+    done = asterism("run", write(tmp_path, CHOICE.format(ok)), "--json")
+    assert done.exit_code == 0
+    assert "warning" not in done.stderr
+    assert json.loads(done.stdout)["tasks"]["publish"]["value"] == result
+
+
+def test_run_warns_of_a_join_that_is_always_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path, CHOICE.format("true").replace("    join: any\n", ""))
+    done = asterism("run", path, "--plain")
+    assert done.exit_code == 0
+    assert f"{path}:9: warning: task 'publish': is always skipped" in done.stderr
+    assert "to start it after the branch that runs, add join: any" in done.stderr
+
+
+def test_a_repaired_plan_exits_with_0_and_says_so(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "tasks:\n  build: {shell: exit 3}\n  test: {shell: x, after: build}\n  fix: {shell: echo ok, handles: build}\n",
+    )
+    done = asterism("run", path, "--plain")
+    assert done.exit_code == 0
+    assert "State                repaired\n" in done.stdout
+    assert "build failed, handled by fix: the command exited with 3\n" in done.stdout
+    assert "plan ended: repaired, version 0\n" in done.stdout
+    told = json.loads(asterism("run", path, "--json").stdout)
+    assert (told["state"], told["repaired"], told["exit_code"]) == ("completed", True, 0)
+    assert told["tasks"]["build"]["handled_by"] == "fix"

@@ -39,6 +39,7 @@ def test_the_demonstration_reaches_its_end_and_writes_its_report(tmp_path: Path)
     assert any("add task 'patch'" in line for line in applied)
     assert any(line.startswith("test-numbers failed after ") for line in lines)
     assert any(line.startswith("retest completed after ") for line in lines)
+    assert "State                repaired\n" in done.stdout
     assert "Tasks                17 completed, 1 failed\n" in done.stdout
     report = folder / "asterism-report.html"
     assert f"Report: {report.resolve()}\n" in done.stdout

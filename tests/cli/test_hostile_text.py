@@ -363,6 +363,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("--keep", NAME),
         ],
         "fleet show": [case()],
+        "completion": [case(NAME), case("zsh", quiet="a script of ours")],
     }
 
 

@@ -43,6 +43,25 @@ def test_a_warning_is_printed_and_the_plan_is_valid(tmp_path: Path) -> None:
     assert "with 1 warning." in result.stdout
 
 
+def test_a_check_for_programs_is_one_document(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    result = asterism("check", "--json", path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    counts = {"file": path, "valid": True, "tasks": 2, "dependencies": 1}
+    assert json.loads(result.stdout) == {**counts, "mistakes": [], "warnings": []}
+
+    path = write(tmp_path, BAD.replace("make]", "make], device: moon"))
+    result = asterism("check", "--json", path)
+    assert (result.exit_code, result.stderr) == (64, "")
+    found = json.loads(result.stdout)
+    assert (found["valid"], found["tasks"], found["dependencies"]) == (False, None, None)
+    assert [(one["file"], one["line"], one["warning"]) for one in found["mistakes"]] == [(path, 4, False)] * 2
+    assert [one["text"].partition(":")[0] for one in found["warnings"]] == ["task 'build'"]
+
+    result = asterism("check", "--json", str(tmp_path / "none.yaml"))
+    assert (result.exit_code, result.stdout) == (64, "")
+
+
 def test_imports_are_found_beside_the_plan(tmp_path: Path) -> None:
     (tmp_path / "beside_the_plan.py").write_text("def work(size): ...\n")
     path = write(tmp_path, "tasks:\n  a: {call: 'beside_the_plan:work'}\n")

@@ -268,4 +268,4 @@ def test_a_plan_that_a_process_runs_is_edited_undone_paused_and_explained_from_e
     assert "edit by ann applied: add task 'four'" in output
     late = scene.run("plan", "edit", "nightly", "--remove", "four")
     assert late.exit_code == 1
-    assert "plan 'nightly' is completed [ended]" in late.stderr
+    assert "plan 'nightly' has ended (completed)" in late.stderr

@@ -60,3 +60,15 @@ def test_what_a_terminal_would_act_upon_is_made_harmless() -> None:
 
 def test_a_table_without_rows_has_its_titles() -> None:
     assert [line.plain for line in table(COLUMNS, [], 80)] == ["NAME  STATE  AGE"]
+
+
+@pytest.mark.parametrize("width", range(1, 60))
+def test_a_name_is_cut_in_the_middle_to_the_width_there_is(width: int) -> None:
+    columns = (Column("NAME", least=4, name=True), Column("STATE"))
+    rows = [["backup-of-the-kitchen-2026-11-16", Text("ready")], ["短い名前短い名前短い名前", Text("ready")]]
+    lines = table(columns, rows, width)
+    assert all(line.cell_len <= width for line in lines)
+    if 16 <= width < 38:
+        assert lines[1].plain.startswith("bac")
+        assert "-16  ready" in lines[1].plain
+        assert "…" in lines[1].plain

@@ -159,9 +159,23 @@ async def test_an_edit_of_a_plan_that_ended_a_moment_ago_is_rejected(
     await asyncio.sleep(1.0)
     durable_work.gate("a").set()
     await job
-    with pytest.raises(EditRejected, match="is completed"):
+    with pytest.raises(EditRejected, match=r"has ended \(completed\)"):
         await asking
     assert await requests(stage) == []
+
+
+async def test_tasks_that_are_added_to_a_plan_that_ended_a_moment_ago_reopen_it(stage: Stage) -> None:
+    """The owner does not touch a plan that has ended: the asking process reopens it when the owner has left it."""
+    job = await running(stage, "a")
+    durable_work.gate("a").set()
+    asking = stage.spawn(edit_plan(stage.fleet(), "nightly", adding("c")))
+    await job
+    answer = await asking
+    plan = (await stage.load()).plan
+    assert edits_by(plan, "bob") == 1
+    assert answer.by is None or str(plan["c"].status) == "completed"
+    if answer.by is None:
+        assert set((await stage.orchestrator().run_stored("nightly")).values) == {"a", "c"}
 
 
 async def test_an_owner_that_does_not_answer_leaves_nothing_behind(

@@ -123,7 +123,7 @@ async def test_a_run_that_waits_in_vain_for_a_slot_is_handed_back_without_loss(s
     await asyncio.sleep(1000.0)
     found = await stage.read(waits)
     assert (found.status, found.losses, len(found.previous)) == ("reassigning", 0, 1)
-    assert found.previous[0][4:] == ("released", "no slot became free in time")
+    assert found.previous[0][4:6] == ("released", "no slot became free in time")
     attic = await stage.device("attic")
     await stage.at_work(attic, waits)
     kitchen.hands.finish(first)
@@ -145,6 +145,7 @@ async def test_more_urgent_work_stops_an_execution_that_may_be_stopped(stage: St
         0,
         0,
     )
+    assert found.previous[0].detail == f"by run {urgent.id} (urgent, priority {urgent.priority})"
     kitchen.hands.finish(urgent)
     await stage.at_work(kitchen, gentle)
     assert kitchen.hands.works[gentle.id].run.progress == Progress(3, 10)
@@ -158,7 +159,8 @@ async def test_more_urgent_work_replaces_a_claimed_run(stage: Stage) -> None:
     await stage.reaches(claimed, "claimed")
     urgent = await stage.person.create(URGENT)
     assert (await stage.reaches(urgent, "claimed")).device == "kitchen"
-    assert (await stage.reaches(claimed, "reassigning")).previous[0].reason == "preempted"
+    [ended] = (await stage.reaches(claimed, "reassigning")).previous
+    assert (ended.reason, ended.detail) == ("preempted", f"by run {urgent.id} (urgent, priority {urgent.priority})")
     assert kitchen.hands.busy == {first.id}, "a run that may not be preempted continues"
     kitchen.hands.finish(first)
     await stage.at_work(kitchen, urgent)

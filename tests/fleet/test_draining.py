@@ -114,7 +114,7 @@ async def test_a_run_that_arrives_during_a_hurried_leave_is_handed_back_without_
     await kitchen.task
     found = await stage.read(run)
     assert (found.status, found.losses) == ("reassigning", 0)
-    assert found.previous[0][4:] == ("released", "the device is leaving")
+    assert found.previous[0][4:6] == ("released", "the device is leaving")
 
 
 async def test_a_device_drains_when_the_store_asks(stage: Stage) -> None:

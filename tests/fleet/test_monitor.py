@@ -62,7 +62,7 @@ async def test_an_unanswered_assignment_expires(stage: Stage) -> None:
     assert (await stage.read(run)).status == "assigned"
     await watch(monitor, 600.0)
     found = await stage.read(run)
-    assert found.previous[0][4:] == ("timeout", "kitchen did not answer in time")
+    assert found.previous[0][4:6] == ("timeout", "kitchen did not answer in time")
     assert found.losses >= 1
 
 

@@ -174,3 +174,23 @@ def test_a_plan_in_reverse_order_loads_as_well() -> None:
     body = "".join(f"  t{n}: {{shell: x, after: t{n - 1}}}\n" for n in range(9_999, 0, -1))
     found = plan(body + "  t0: {shell: x}\n")
     assert [task.id for task in found][:3] == ["t0", "t1", "t2"]
+
+
+def test_a_task_handles_a_failure_and_joins_any() -> None:
+    found = plan(
+        """\
+          build: {shell: x}
+          other: {shell: x}
+          fix: {shell: x, handles: build}
+          both: {shell: x, handles: [build, other], join: any}
+          same: {shell: x, after: {build: {on: failure, handled: true, when: "status != 'x'"}}}
+        """
+    )
+    handled = {(edge.source, edge.target): (edge.on, edge.when, edge.handled) for edge in found.dependencies}
+    assert handled == {
+        ("build", "fix"): ("failure", None, True),
+        ("build", "both"): ("failure", None, True),
+        ("other", "both"): ("failure", None, True),
+        ("build", "same"): ("failure", "status != 'x'", True),
+    }
+    assert (found["both"].task.join, found["fix"].task.join) == ("any", "all")

@@ -278,3 +278,26 @@ def test_load_raises_with_all_mistakes(tmp_path: Path) -> None:
         load(str(path))
     assert [mistake.line for mistake in caught.value.mistakes] == [3, 4]
     assert str(caught.value).startswith(f"{path}:3: task 'a': has no action")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("handles: nothing", "task 'it': comes after 'nothing', but there is no such task"),
+        ("handles: it", "task 'it': comes after itself"),
+        ("{handles: other, after: other}", "task 'it': names 'other' twice in after and handles"),
+        ("after: {other: {handled: true}}", "task 'it': after.other: handled needs on: failure"),
+        ("join: some", "task 'it': join must be 'all' or 'any'"),
+        ("handles: {other: 1}", "task 'it': handles must be the id of a task, or a list of ids"),
+    ],
+)
+def test_handlers_and_joins_that_make_no_sense(body: str, text: str) -> None:
+    body = body.removeprefix("{").removesuffix("}") if body.startswith("{") else body
+    _, told = examine(f"asterism: 1\ntasks:\n  other: {{shell: x}}\n  it: {{shell: x, {body}}}\n", "plan")
+    assert [mistake.text for mistake in told if text in mistake.text], told
+    assert told[0].line == 4
+
+
+def test_a_cycle_through_a_handler_is_reported_at_its_line() -> None:
+    _, told = examine("asterism: 1\ntasks:\n  a: {shell: x, after: b}\n  b:\n    shell: x\n    handles: a\n", "plan")
+    assert any("closes a cycle" in mistake.text for mistake in told)

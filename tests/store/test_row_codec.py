@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from asterism.core.history import Entry
 from asterism.core.run import transitions
-from asterism.core.run.run import Progress, Run
+from asterism.core.run.run import Owner, Progress, Run
 from asterism.store import row_codec
 from asterism.store.store_errors import StoreCorrupt
+from asterism.testing.store_conformance.sample_records import histories
 from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
 
 
@@ -87,6 +88,28 @@ def test_every_field_of_a_run_is_stored() -> None:
     assert type(through(lost).previous[0]) is type(lost.previous[0])
 
 
+@given(
+    st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_characters="|"), min_size=1),
+)
+def test_the_score_of_an_ended_assignment_is_stored_and_left_out_if_there_is_none(
+    score: float | None, device: str
+) -> None:
+    owner = Owner(device, "s")
+    scores = {} if score is None else {device: score}
+    taken = transitions.take(run(3), owner, FLOW, 5.0, scores=scores)
+    assert through(taken).scores == scores
+    lost = transitions.lose(taken, FLOW, 6.0, "it was silent")
+    assert (through(lost), lost.previous[0].score) == (lost, score)
+    assert len(state_of(lost)["previous"][0]) == (6 if score is None else 7)
+
+
+def test_an_assignment_of_an_earlier_version_has_no_score() -> None:
+    lost = transitions.lose(transitions.take(run(3), ME, FLOW, 5.0), FLOW, 6.0, "it was silent")
+    assert [one[4:] for one in state_of(lost)["previous"]] == [["timeout", "it was silent"]]
+    assert through(lost).previous[0].score is None
+
+
 def test_default_values_are_not_stored() -> None:
     assert set(state_of(run(1))) == {"created_by", "story"}
 
@@ -134,3 +157,29 @@ def test_an_invalid_row_is_corrupt() -> None:
             row_codec.run_of(row)
     with pytest.raises(StoreCorrupt, match="session kitchen-1 cannot be read"):
         row_codec.session_of((*row_codec.session_row(KITCHEN)[:-1], "{}"))
+
+
+@given(st.lists(histories().map(lambda history: history[-1]), max_size=12), st.integers(1, 8))
+def test_runs_are_encoded_together_as_they_are_one_by_one(runs: list[Run], copies: int) -> None:
+    several = [one.changed(id=f"{one.id}{number}") for one in runs for number in range(copies)]
+    assert row_codec.rows_of(several) == [row_codec.row_of(one) for one in several]
+    groups = row_codec.grouped(several)
+    assert sum(len(group.rows) for group in groups) == len(several)
+    assert len(groups) <= len(runs)
+
+
+def test_the_text_of_an_input_counts_only_for_that_input() -> None:
+    text = ({"n": 1}, '{"n":1}')
+    told = [run(number).changed(input=text[0], **{row_codec.INPUT_TEXT: text}) for number in range(9)]
+    assert {row[9] for row in row_codec.rows_of(told)} == {'{"n":1}'}
+    changed = [one.changed(input={"n": 2}) for one in told]
+    assert {row[9] for row in row_codec.rows_of(changed)} == {'{"n":2}'}
+
+
+def test_a_record_without_a_label_is_what_it_was_before_there_were_labels() -> None:
+    one = completed(run(1))
+    assert row_codec.record_of(one) == [*row_codec.fixed(one), *row_codec.moving(one)]
+    labelled = one.changed(label="mine")
+    assert row_codec.record_of(labelled) == [*row_codec.record_of(one), "mine"]
+    assert row_codec.run_of(row_codec.record_of(one)) == one
+    assert row_codec.run_of(row_codec.record_of(labelled)) == labelled

@@ -14,12 +14,14 @@ from asterism.fleet.fleet import Fleet
 from asterism.store.postgres import PostgresStore
 from bench.runs.counting import counted
 from bench.runs.peers import Timing
-from bench.runs.peers.asterism_queue import Ended, create, until
+from bench.runs.peers.asterism_queue import Ended, until
 from bench.runs.work import NOTHING
 
 NAME = "asterism, pushed"
 SETTINGS = "created and assigned by one more fleet while the devices claim and work; on uvloop"
 UVLOOP = True
+AT_ONCE = 1000
+"""So many runs are being created at any time."""
 
 
 def VERSION() -> str:
@@ -36,13 +38,13 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
         fleets = [Fleet(store) for _ in range(workers + 1)]
         for fleet in fleets:
             stack.push_async_callback(fleet.waiters.close)
-        await fleets[0].workflows.add(Workflow("nothing", call=NOTHING))
+        flow = await fleets[0].workflows.add(Workflow("nothing", call=NOTHING))
         agents = [DeviceAgent(fleet, f"device-{number}", slots=batch) for number, fleet in enumerate(fleets[1:])]
         living = [asyncio.create_task(agent.run()) for agent in agents]
         for agent in agents:
             await until(agent.joined, living)
         began, cpu = time.perf_counter(), time.process_time()
-        await create(fleets[0], jobs)
+        await create(fleets[0], flow, jobs)
         created = time.perf_counter()
         await until(ended.all, living)
         worked, cpu = time.perf_counter(), time.process_time() - cpu
@@ -50,3 +52,14 @@ async def work(url: str, jobs: int, batch: int, workers: int) -> Timing:
             agent.drain()
         await asyncio.gather(*living)
     return Timing(created - began, worked - began, cpu)
+
+
+async def create(fleet: Fleet, flow: Workflow, number: int) -> None:
+    """One by one, since `create_many` leaves the choice of a device to the devices."""
+    left = iter(range(number))
+
+    async def creator() -> None:
+        for one in left:
+            await fleet.create(flow, {"number": one})
+
+    await asyncio.gather(*(creator() for _ in range(min(AT_ONCE, number))))

@@ -41,3 +41,9 @@ class BootClock:
 def new_id(now: float, chance: random.Random) -> str:
     """The id of a run or a session: 24 hexadecimal digits, 12 for the millisecond and 12 random."""
     return f"{int(now * 1000) & 0xFFFFFFFFFFFF:012x}{chance.getrandbits(48):012x}"
+
+
+def new_ids(millisecond: int, chance: random.Random, number: int) -> list[str]:
+    """Ids of runs that are created together, in ascending order."""
+    first = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
+    return [f"{first}{one:012x}" for one in sorted([chance.getrandbits(48) for _ in range(number)])]

@@ -1,17 +1,21 @@
 """Conditions, rules and selections in CEL, the Common Expression Language, with a bounded cost.
 
 Expressions are evaluated inside steps that must not block, such as the one that records the end of a task and begins
-its hold. So each has a budget of steps, and an expression that needs more is refused. See ``asterism.base.cel``.
+its hold. So each has a budget of steps, and an expression that needs more is refused. See ``asterism.base.cel``, whose
+compiler is imported with the first expression: most commands evaluate none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from asterism.base.cel import ExpressionError, InvalidExpression, Program, TooCostly, compile_expression
-from asterism.core.plan.status import TaskStatus
+from asterism.base.cel.cel_values import ExpressionError, InvalidExpression, TooCostly
+
+if TYPE_CHECKING:
+    from asterism.base.cel import Program
+    from asterism.core.plan.status import TaskStatus
 
 STEPS = 100_000
 """The budget of all selections of one task or run, in steps: a few hundredths of a second, and a few megabytes."""
@@ -24,6 +28,13 @@ STEPS_TO_READ = 2
 
 RULE_STEPS = 2_000
 """The budget of a rule about devices and runs: it is evaluated for many pairs of them."""
+
+
+def compile_expression(text: str) -> Program:
+    """Compile an expression. Raises InvalidExpression."""
+    from asterism.base import cel
+
+    return cel.compile_expression(text)
 
 
 def _compiled(text: str) -> Program | str:

@@ -16,7 +16,6 @@ not masked, since that would spoil every text and reveal the value by the positi
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -25,14 +24,15 @@ import string
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from html.entities import codepoint2name
 from operator import is_
 from types import MappingProxyType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 from asterism.core.errors import RecordedError
-from asterism.core.plan.task import Task
+
+if TYPE_CHECKING:
+    from asterism.core.plan.task import Task
 
 HIDDEN = "[secret]"
 
@@ -338,6 +338,8 @@ def _character(sign: str, *, first: bool) -> str:
 
 
 def _entities(point: int) -> list[str]:
+    from html.entities import codepoint2name
+
     named = [codepoint2name[point]] if point in codepoint2name else ["apos"] if point == 39 else []
     return [*named, f"#0*{point}", f"#[xX]0*{_hex(point, 0)}"]
 
@@ -373,6 +375,8 @@ def _base64_word(text: str, first: int, last: int) -> tuple[int, int]:
 
 def _forms(value: str) -> frozenset[str]:
     """The usual forms of a whole value, for texts that were cut in the middle of one."""
+    import html
+
     octets = value.encode(errors="surrogatepass")
     quoted = {quote(octets), quote(octets, safe=""), quote_plus(octets)}
     escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}

@@ -15,13 +15,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask
 from asterism.core.errors import AsterismError
 from asterism.core.json_values import plain_json
+
+if TYPE_CHECKING:
+    from asterism.base.expressions import Selections
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|\}\}")
 
@@ -139,14 +142,20 @@ RESERVED_VARIABLES = (
 )
 """Names that no input gets as a bare variable. ``*`` stands for any letters, ``?`` for one."""
 
-_reserved = re.compile("|".join(name.replace("*", ".*").replace("?", ".") for name in RESERVED_VARIABLES))
+
+@cache
+def _reserved() -> re.Pattern[str]:
+    """Compiled on first use, since that takes milliseconds."""
+    return re.compile("|".join(name.replace("*", ".*").replace("?", ".") for name in RESERVED_VARIABLES))
+
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SUFFIX = re.compile(r"[A-Za-z0-9_]+")
 
 
 def is_reserved(name: str) -> bool:
     """Whether a name has a meaning to shells or programs, or is not valid as a shell variable."""
-    return _NAME.fullmatch(name) is None or _reserved.fullmatch(name) is not None
+    return _NAME.fullmatch(name) is None or _reserved().fullmatch(name) is not None
 
 
 def mentions_name(line: str, name: str) -> bool:

@@ -110,6 +110,19 @@ def shorten(text: str, cells: int) -> str:
     return set_cell_size(text, cells - 1).rstrip() + "…"
 
 
+def shorten_middle(text: str, cells: int) -> str:
+    """As ``shorten``, but cut in the middle: names often differ only at their ends."""
+    from rich.cells import cell_len, set_cell_size
+
+    text = clean(text)
+    if cell_len(text) <= cells:
+        return text
+    if cells < 3:
+        return shorten(text, cells)
+    tail = set_cell_size(text[::-1], (cells - 1) // 2).strip()[::-1]
+    return f"{set_cell_size(text, cells - 1 - cell_len(tail)).rstrip()}…{tail}"
+
+
 def markup(text: str) -> str:
     """The cleaned text, escaped for XML and HTML, in elements and in quoted attributes."""
     from html import escape  # a large table of entities, which commands without drawings do not need
@@ -121,6 +134,14 @@ def join_names(names: Sequence[str], limit: int) -> str:
     """``a, b, c and 4 more``."""
     listed = ", ".join(names[:limit])
     return listed if len(names) <= limit else f"{listed} and {len(names) - limit:,} more"
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """``; did you mean 'retries'?``, or an empty text."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def plural(count: int, noun: str) -> str:
@@ -204,8 +225,10 @@ class CleanStream(io.TextIOBase):
     def errors(self) -> str | None:  # type: ignore[override]
         return getattr(self._stream, "errors", None)
 
-    def write(self, text: str) -> int:
-        self._stream.write(clean_lines(text))
+    def write(self, text: str | bytes) -> int:
+        """click writes bytes, too, to a stream without a ``buffer``."""
+        shown = text if isinstance(text, str) else text.decode(errors="backslashreplace")
+        self._stream.write(clean_lines(shown))
         return len(text)
 
     def flush(self) -> None:

@@ -38,10 +38,18 @@ HOW_TO_CREATE_A_STORE = (
 
 
 class CommandGroup(click.Group):
-    """A group that lists its commands in the order of their definition."""
+    """A group that lists its commands in the order of their definition, and completes names in a shell."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and ctx.resilient_parsing:  # a shell asks what it can complete
+            from asterism.cli.name_completion import complete_names
+
+            complete_names(command, ctx)
+        return command
 
 
 class AmbiguousRun(click.ClickException):
@@ -160,7 +168,10 @@ async def find_run(fleet: Fleet, text: str) -> Run:
     if len(found) == 1:
         return found[0]
     more = f"\n  and more than {MOST_CANDIDATES} in all" if len(found) > MOST_CANDIDATES else ""
-    lines = "".join(f"\n  {run.id}  {run.workflow}  {run.reported_status}" for run in found[:MOST_CANDIDATES])
+    lines = "".join(
+        f"\n  {run.id}  {f'{run.label}  ' if run.label is not None else ''}{run.workflow}  {run.reported_status}"
+        for run in found[:MOST_CANDIDATES]
+    )
     raise AmbiguousRun(f"several runs have {text!r} in their ids; give more letters:{lines}{more}")
 
 

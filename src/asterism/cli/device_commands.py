@@ -233,17 +233,40 @@ async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:
     metavar="FILE",
     help="Device policy file: which commands and URLs may receive notices; default: ~/.config/asterism/policy.yaml.",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve the metrics of the fleet at http://127.0.0.1:PORT/metrics; 0 for any free port.",
+)
+@click.option(
+    "--metrics-host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to serve metrics on. They are not encrypted, and anybody who reaches it can read them.",
+)
 @fleet_options
-def monitor(name: str | None, every: float, store: str | None, as_json: bool, **terms: Any) -> int:
+def monitor(
+    name: str | None,
+    every: float,
+    metrics_port: int | None,
+    metrics_host: str,
+    store: str | None,
+    as_json: bool,
+    **terms: Any,
+) -> int:
     """Monitor the devices of a fleet without executing runs.
 
     The fleet elects a coordinator among its devices and monitors. The coordinator takes runs from lost devices, assigns
     waiting runs, and fails runs that no device can execute in time. Start a monitor if the devices of a fleet come and
-    go; a fleet can have several. The default NAME is monitor-HOSTNAME."""
+    go; a fleet can have several. A monitor also runs the plans that schedules create. The default NAME is
+    monitor-HOSTNAME."""
     import platform
 
     from asterism.cli.device_process import DeviceOptions, join_fleet
 
     given = name or f"monitor-{platform.node() or 'local'}"
-    wanted = DeviceOptions(given, slots=0, monitor_every=every, **terms)
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    wanted = DeviceOptions(given, slots=0, monitor_every=every, metrics=metrics, runs_plans=True, **terms)
     return join_fleet(store, wanted, drain_for=0.0, as_json=as_json, create=False)

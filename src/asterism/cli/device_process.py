@@ -37,7 +37,9 @@ INTERRUPTED = 130
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
     """The options of a device. ``policy`` is the path of a device policy file; ``monitor_every`` is None for a device
-    that never monitors the fleet; ``peers`` are names or URLs, ``listen`` is the address that answers them."""
+    that never monitors the fleet; ``peers`` are names or URLs, ``listen`` is the address that answers them.
+    ``metrics`` is the address and port that serve metrics. With ``runs_plans`` the process also runs the plans of
+    schedules."""
 
     name: str
     can: tuple[str, ...] = ()
@@ -53,6 +55,8 @@ class DeviceOptions:
     timeout: float = 90.0
     peers: tuple[str, ...] = ()
     listen: str | None = None
+    metrics: tuple[str, int] | None = None
+    runs_plans: bool = False
 
 
 def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool) -> int:
@@ -66,7 +70,7 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
 
     async def work(fleet: Fleet) -> int:
         tune_gc()
-        async with _peer_connection(fleet, options):
+        async with _peer_connection(fleet, options), _metrics_server(fleet, options), _plan_runner(fleet, options):
             agent = _agent(fleet, options, policy)
             executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
             agent.worker.executor = executor
@@ -111,6 +115,23 @@ def _peer_connection(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncConte
     from asterism.peers.peer_service import peer_connections  # the dependencies of peers are optional
 
     return peer_connections(fleet, options.peers, options.listen)
+
+
+def _metrics_server(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[object]:
+    if options.metrics is None:
+        return nullcontext()
+    from asterism.cli.fleet_metrics import serve_metrics
+
+    return serve_metrics(fleet, *options.metrics)
+
+
+def _plan_runner(fleet: Fleet, options: DeviceOptions) -> AbstractAsyncContextManager[object]:
+    """While a monitor works, it runs the plans of schedules."""
+    if not options.runs_plans:
+        return nullcontext()
+    from asterism.durable.plan_runner import runs_plans
+
+    return runs_plans(fleet)
 
 
 def _stop_reason(agent: DeviceAgent, run_id: str) -> str | None:

@@ -1,4 +1,4 @@
-"""``asterism fleet``: the settings of a fleet."""
+"""``asterism fleet``: the settings of a fleet, and its metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.cli.cli_context import CommandGroup, fleet_options, print_json, with_fleet
-from asterism.cli.option_types import duration, pair, size, words
+from asterism.cli.option_types import duration, pair, positive_duration, size, words
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def fleet() -> None:
-    """Show and change the settings of a fleet."""
+    """Show and change the settings of a fleet; print its metrics."""
 
 
 @fleet.command()
@@ -84,6 +84,44 @@ def set_(store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...],
         _print(await found.configure(**changes), as_json)
 
     with_fleet(store, change)
+
+
+@fleet.command()
+@click.option(
+    "--window",
+    type=positive_duration,
+    default="1h",
+    show_default=True,
+    metavar="DURATION",
+    help="Describe the runs that were created in this time until now.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="Read at most this many runs, the newest.",
+)
+@fleet_options
+def metrics(window: float, limit: int, store: str | None, as_json: bool) -> None:
+    """Print metrics of the fleet in the format of OpenMetrics, for Prometheus.
+
+    They are computed from the stored records: waiting time, work time, declines, losses and scores by workflow and
+    device, and the edits and holds of plans. `asterism monitor --metrics-port` serves the same text over HTTP."""
+
+    async def read(found: Fleet) -> None:
+        from asterism.base.openmetrics import render
+        from asterism.base.text import echo_data
+        from asterism.cli.fleet_metrics import metrics_families
+
+        families = await metrics_families(found, window, limit)
+        if as_json:
+            print_json([family.to_json() for family in families])
+        else:
+            echo_data(render(families).removesuffix("\n"))
+
+    with_fleet(store, read)
 
 
 def _number(name: str, text: str) -> float:

@@ -7,25 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.base.secret_mask import Mask, environment_mask, secret_names
 from asterism.core.errors import InvalidWorkflow, NotJson
 from asterism.core.json_values import plain_json
+from asterism.core.run.outcomes import waiting_time, work_time
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
 from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import RunExplanation
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import Notice, ProgressReport
+
+if TYPE_CHECKING:
+    from asterism.fleet.run_explanation import RunExplanation
 
 _PLAIN_FIELDS = (
     *("id", "workflow", "version", "created_at", "created_by", "key", "series", "priority", "pinned", "retry_of"),
     *("timeout", "revision", "epoch", "device", "session", "assigned_by", "assigned_at", "claimed_at", "started_at"),
     *("ended_at", "due_at", "waiting_since", "not_before", "held", "paused", "wish", "wished_by", "failures"),
-    *("losses", "rounds", "error", "cancelled", "keep"),
+    *("losses", "rounds", "error", "cancelled", "keep", "label"),
 )
 """The fields of a run whose JSON is their value."""
 
@@ -88,17 +91,13 @@ async def sessions_of(fleet: Fleet) -> dict[str, Session]:
 def took(run: Run) -> float | None:
     """How long the last execution of an ended run took, without its waiting time. None if it has not ended, or ended
     before it started."""
-    return None if run.ended_at is None or run.started_at is None else max(0.0, run.ended_at - run.started_at)
+    return work_time(run)
 
 
 def waited(run: Run) -> float | None:
     """How long an ended run waited for its last execution, without the time of earlier assignments. None if it has not
     ended."""
-    if run.ended_at is None:
-        return None
-    begun = run.started_at if run.started_at is not None else run.ended_at
-    tried = sum(one.ended_at - one.assigned_at for one in run.previous if one.ended_at < run.ended_at)
-    return max(0.0, begun - run.created_at - tried)
+    return None if run.ended_at is None else waiting_time(run)
 
 
 def progress_of(run: Run, reports: Mapping[str, ProgressReport]) -> Progress | None:

@@ -12,11 +12,12 @@ from rich.style import Style
 from rich.text import Text
 
 from asterism.base.durations import format_age, format_delay
+from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, short
 from asterism.cli.fleet_json import progress_of, state_of, took
 from asterism.cli.screen import Cell, Column, fact_lines, table
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import import_path
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, CREATED, FAILED, PROCESSING, REASSIGNING, Run
@@ -25,7 +26,6 @@ from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.settings import Settings
-from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import ProgressReport
 
 _LOOKS = {
@@ -93,9 +93,10 @@ def _error_note(error: str, cancelled: bool) -> str:
 RUN_COLUMNS = (
     Column(""),
     Column("RUN"),
-    Column("WORKFLOW", least=8),
+    Column("LABEL", least=8, needed=False, name=True),
+    Column("WORKFLOW", least=8, name=True),
     Column("STATUS"),
-    Column("DEVICE", least=8),
+    Column("DEVICE", least=8, name=True),
     Column("FOR", right=True),
     Column("BEAT", right=True, needed=False),
     Column("DONE", right=True, needed=False),
@@ -103,7 +104,9 @@ RUN_COLUMNS = (
 )
 
 
-def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport]) -> list[Cell]:
+def run_row(
+    run: Run, label: str, now: float, sessions: Mapping[str, Session], reports: Mapping[str, ProgressReport]
+) -> list[Cell]:
     style: Style = tone(look_of(run))
     owner = sessions.get(run.session) if run.session is not None else None
     progress = progress_of(run, reports)
@@ -111,6 +114,7 @@ def run_row(run: Run, now: float, sessions: Mapping[str, Session], reports: Mapp
     return [
         Text(mark(look_of(run)), style),
         Text(short(run.id)),
+        Text(clean(label), "" if run.label is not None else DIM),
         run.workflow,
         Text(run.reported_status, style),
         Text(clean(run.device or ""), DIM if run.ended else ""),
@@ -135,13 +139,16 @@ def runs_table(
     sessions: Mapping[str, Session],
     reports: Mapping[str, ProgressReport],
     width: int | None,
+    labels: Mapping[str, str] = NOTHING,
 ) -> list[Text]:
-    return table(RUN_COLUMNS, [run_row(run, now, sessions, reports) for run in runs], width)
+    """``labels`` are those to show, by run; see ``run_queries.labels_of``."""
+    rows = [run_row(run, labels.get(run.id, run.label or ""), now, sessions, reports) for run in runs]
+    return table(RUN_COLUMNS, rows, width)
 
 
 _DEVICE_COLUMNS = (
     Column(""),
-    Column("DEVICE", least=8),
+    Column("DEVICE", least=8, name=True),
     Column("STATE"),
     Column("PEER", least=6, needed=False),
     Column("SLOTS", right=True),
@@ -237,7 +244,7 @@ async def scores(fleet: Fleet, workflow: Workflow, run: Run | None = None) -> li
 
 _SCORE_COLUMNS = (
     Column(""),
-    Column("DEVICE", least=8),
+    Column("DEVICE", least=8, name=True),
     Column("SCORE", right=True),
     *(Column(part.upper(), right=True) for part in PARTS),
     Column("WHY NOT", least=16, needed=False),
@@ -270,7 +277,7 @@ def scores_lines(workflow: Workflow, run: Run | None, found: list[DeviceScore], 
 
 
 _WORKFLOW_COLUMNS = (
-    Column("WORKFLOW", least=12),
+    Column("WORKFLOW", least=12, name=True),
     Column("VERSION", right=True),
     Column("EXECUTES", least=20),
     Column("NEEDS", least=6, needed=False),

@@ -18,8 +18,10 @@ from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from asterism import __version__
+from asterism.base.startup import collect_rarely
 from asterism.base.text import clean, clean_error, clean_streams, clean_streams_for_good
 from asterism.cli.cli_context import CommandGroup
 from asterism.core.errors import AsterismError
@@ -40,7 +42,7 @@ class CommandEntry(NamedTuple):
     module: str
 
 
-PLAN_FILES, PLANS, FLEETS, SERIES = "Plan files", "Plans in a store", "Fleets", "Series"
+PLAN_FILES, PLANS, FLEETS, SERIES, SHELL = "Plan files", "Plans in a store", "Fleets", "Series", "Shell"
 
 COMMANDS = (
     CommandEntry("run", "Run the plan in a plan file.", PLAN_FILES, "plan_file_commands"),
@@ -51,13 +53,20 @@ COMMANDS = (
     CommandEntry("resume", "Resume a plan that was stopped or paused.", PLANS, "plan_commands"),
     CommandEntry("runs", "Create and manage runs: create, list, show, why, watch and more.", FLEETS, "runs_commands"),
     CommandEntry("workflow", "Define what runs execute: add, list, show.", FLEETS, "workflow_commands"),
+    CommandEntry(
+        "schedule", "Create runs or plans at given times: add, list, show and more.", FLEETS, "schedule_commands"
+    ),
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
-    CommandEntry("fleet", "Show and change the settings of a fleet.", FLEETS, "fleet_commands"),
+    CommandEntry("fleet", "Show and change the settings of a fleet; print its metrics.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device_commands"),
+    CommandEntry("notices", "List and follow the notices of a fleet.", FLEETS, "notices_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
     CommandEntry(
         "series", "Keep one issue of a series active: claim, status, release and more.", SERIES, "series_commands"
+    ),
+    CommandEntry(
+        "completion", "Print the script that completes commands and names in a shell.", SHELL, "completion_commands"
     ),
 )
 
@@ -126,6 +135,11 @@ class CommandLine(CommandGroup):
             forget_output(sys.stdout)
             return READER_GONE
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete the name of a command, without importing any of them."""
+        found = [CompletionItem(one.name, help=one.help) for one in COMMANDS if one.name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, without importing any of them."""
         for section in dict.fromkeys(entry.section for entry in COMMANDS):
@@ -144,6 +158,7 @@ def main() -> None:
 
     A letter that the terminal cannot show is escaped and ends no command. Nothing that is printed acts on the terminal,
     not even the traceback of a bug."""
+    collect_rarely()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

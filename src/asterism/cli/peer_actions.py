@@ -17,6 +17,7 @@ import click
 from rich.text import Text
 
 from asterism.base.durations import format_age
+from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import format_size, note, print_json
 from asterism.cli.screen import Cell, Column, print_lines, table, wrapped
@@ -25,7 +26,6 @@ from asterism.peers import peer_client
 from asterism.peers.exchange import Exchange, SyncResult
 from asterism.peers.invitations import DEFAULT_PORT, Invitation, expires_at, invite, peer_url
 from asterism.peers.registry import Peer, PeerRegistry
-from asterism.report.status_style import DIM, tone
 from asterism.store.protocol import Notice, Store, Usage, feed_of
 
 log = logging.getLogger("asterism.peers")
@@ -163,7 +163,7 @@ def _state(peer: Peer, expiry: float | None, now: float, peer_timeout: float) ->
 
 _STYLES = {"met": "completed", "invited": "waiting", "accepted": "waiting", "silent": "failed", "expired": "failed"}
 _COLUMNS = (
-    Column("PEER", least=8),
+    Column("PEER", least=8, name=True),
     Column("STATE"),
     Column("HEARD", right=True),
     Column("STORE"),

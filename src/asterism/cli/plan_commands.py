@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, note, options, print_json, with_fleet
+from asterism.cli.edit_batches import edit_batch, read_batch
 from asterism.cli.option_types import capabilities, duration, json_object
 from asterism.cli.plan_context import (
     LocalCommand,
@@ -33,7 +32,6 @@ from asterism.cli.user_files import allow_imports, load_editor
 
 if TYPE_CHECKING:
     from asterism.cli.plan_execution import WatchedOrchestrator
-    from asterism.core.plan.edits import EditBatch
     from asterism.durable.plan_requests import EditAnswer
     from asterism.fleet.fleet import Fleet
 
@@ -44,7 +42,7 @@ name_argument = click.argument("name")
 
 @click.group(cls=CommandGroup)
 def plan() -> None:
-    """Manage plans: list, show, story, why, edit, undo, pause, resume and more.
+    """Manage plans: list, show, story, why, edit, undo, pause, resume, retry and more.
 
     NAME is the name of a plan in the store; `asterism run PLAN.YAML --store URL` starts one."""
 
@@ -193,7 +191,7 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     type=json_object,
     multiple=True,
     metavar="JSON",
-    help="Add a task: an object with its id, its action, and the tasks that it comes after.",
+    help="Add a task: an object with its id, its action, and the tasks that it comes after or handles.",
 )
 @click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started.")
 @click.option(
@@ -214,7 +212,7 @@ def edit(
 
     The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
     rejected, and prints every reason."""
-    batch = _batch(**wanted)
+    batch = edit_batch(**wanted)
 
     async def change(fleet: Fleet) -> EditAnswer:
         from asterism.durable.plan_requests import edit_plan
@@ -268,66 +266,6 @@ def _change_plan(
         return 0
 
     return with_fleet(store, attempt)
-
-
-def _batch(
-    added: tuple[dict[str, Any], ...], removed: tuple[str, ...], dependents: str | None, file: str | None
-) -> EditBatch:
-    """The batch that the options of ``plan edit`` describe. Raises UsageError and BadParameter."""
-    if file is not None and (added or removed):
-        raise click.UsageError("--file excludes --add and --remove.")
-    if file is None and not added and not removed:
-        raise click.UsageError("No edit is given: use --add, --remove or --file.")
-    if dependents is not None and not removed:
-        raise click.UsageError("--dependents needs --remove.")
-    return _read_batch(file) if file is not None else _batch_of(added, removed, dependents)
-
-
-def _read_batch(path: str) -> EditBatch:
-    """The batch in a file, or on standard input for ``-``. Raises BadParameter."""
-    import json
-
-    from asterism.core.errors import PlanError
-    from asterism.core.plan.edits import EditBatch
-
-    try:
-        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise click.BadParameter(f"{path} cannot be read: {error.strerror}.", param_hint="--file") from None
-    source = "standard input" if path == "-" else path
-    try:
-        return EditBatch.from_json(json.loads(content.decode("utf-8-sig")))
-    except json.JSONDecodeError as error:
-        words = f"{source} is not JSON: {error.msg}, line {error.lineno}, column {error.colno}."
-        raise click.BadParameter(words, param_hint="--file") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise click.BadParameter(f"{source} is not JSON in UTF-8.", param_hint="--file") from None
-    except PlanError as error:
-        raise click.BadParameter(f"{source} is not a batch of edits: {error}.", param_hint="--file") from None
-
-
-def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], dependents: str | None) -> EditBatch:
-    """The batch for ``--add`` and ``--remove``. Raises BadParameter.
-
-    Removals come first, so that a new task can reuse a name. Dependencies come last, so that new tasks can depend on
-    each other in any order."""
-    from asterism.core.errors import InvalidTask
-    from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch, RemoveTask
-    from asterism.core.plan.task import Task, dependencies_of
-
-    edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
-    edges: list[Edit] = []
-    for one in added:
-        fields = dict(one)
-        after = fields.pop("after", None)
-        try:
-            task = Task.from_json(fields)
-            dependencies = dependencies_of(task.id, after)
-        except (InvalidTask, TypeError) as error:
-            raise click.BadParameter(f"{error}.", param_hint="--add") from None
-        edits.append(AddTask(task))
-        edges += [AddDependency(edge.source, edge.target, edge.on, edge.when) for edge in dependencies]
-    return EditBatch((*edits, *edges))
 
 
 @plan.command()
@@ -429,6 +367,54 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
         if owner is not None:
             note(f"Standing by: {owner.device} runs {name!r}.")
         return await follow(orchestrator, name, lambda: orchestrator.standby(name), standby=True)
+
+    return _run_in_store(store, as_json, terms, work)
+
+
+@plan.command(cls=LocalCommand)
+@name_argument
+@click.option(
+    "--from",
+    "from_tasks",
+    multiple=True,
+    metavar="TASK",
+    help="Run this task and everything below it again, instead of what failed.",
+)
+@click.option(
+    "--with-edits", "edits_file", metavar="BATCH.JSON", help="First apply the batch of edits in a file; - for stdin."
+)
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for the story.")
+@_run_options
+def retry(
+    name: str,
+    from_tasks: tuple[str, ...],
+    edits_file: str | None,
+    reason: str,
+    store: str | None,
+    as_json: bool,
+    **terms: Any,
+) -> int:
+    """Run what failed in a plan again, and what was cancelled because of it.
+
+    \b
+    asterism plan retry nightly
+    asterism plan retry nightly --from load
+    asterism plan retry nightly --with-edits mend.json
+
+    The plan must have ended. Completed tasks keep their results and are not repeated. The command runs the plan until
+    it ends again, and exits with its exit code; Ctrl-C stops it, and `asterism resume` continues it. A plan that was
+    cancelled stays cancelled."""
+    batch = None if edits_file is None else read_batch(edits_file, "--with-edits")
+
+    async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
+        from asterism.cli.plan_execution import follow, reopened_line
+        from asterism.cli.stored_plans import find_plan
+        from asterism.durable.plan_retry import reopen_plan
+
+        await find_plan(fleet, name)
+        signed = None if batch is None else replace(batch, author=batch.author or fleet.by)
+        note(reopened_line(await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)))
+        return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
 
     return _run_in_store(store, as_json, terms, work)
 

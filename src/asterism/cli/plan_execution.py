@@ -43,6 +43,7 @@ from asterism.durable.journal_store import (
     read_heads,
 )
 from asterism.durable.ownership import FleetMembership
+from asterism.durable.plan_retry import Reopened
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.options import Options
@@ -145,7 +146,10 @@ async def follow(
     tune_gc()
     result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
     if result is not None:
-        return print_result(result, orchestrator.recording, output, orchestrator.screen)
+        code = print_result(result, orchestrator.recording, output, orchestrator.screen)
+        if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
+            note(f"Run what failed again with: {retry_command(fleet, name)}")
+        return code
     try:
         found, _ = await read_head(fleet.store, name)
     except UnknownConstellation:
@@ -162,6 +166,19 @@ async def follow(
 
 def _stopped(fleet: Fleet, name: str) -> str:
     return f"Stopped {name!r}. Resume it with: {resume_command(fleet, name)}"
+
+
+def reopened_line(reopened: Reopened) -> str:
+    """What a retry runs again, in words."""
+    count = len(reopened.tasks)
+    if not count:
+        return f"Plan {reopened.name!r} is reopened; no task that has ended runs again."
+    run = "runs" if count == 1 else "run"
+    return f"Plan {reopened.name!r} is reopened: {join_names(reopened.tasks, MOST_NAMES)} {run} again."
+
+
+def retry_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "plan", "retry", name, "--store", fleet.store.url])
 
 
 async def begin(orchestrator: WatchedOrchestrator, plan: Constellation) -> Result:
@@ -182,11 +199,13 @@ async def _name_is_taken(fleet: Fleet, plan: Constellation) -> str:
     else:
         compared = "The plan file has not changed since its start"
     action = "Show its result with" if kept.plan.state in ENDED else "Resume it as stored with"
+    failed = kept.plan.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED)
+    again = f"  Run what failed again with: {retry_command(fleet, plan.id)}\n" if failed else ""
     version = f", version {kept.plan.version}" if kept.plan.version else ""
     return (
         f"plan {plan.id!r} exists in {fleet.store.url} ({kept.plan.state}{version}). {compared}.\n"
         f"  {action}: {resume_command(fleet, plan.id)}\n"
-        f"  Start a new plan with another name: --id NAME"
+        f"{again}  Start a new plan with another name: --id NAME"
     )
 
 

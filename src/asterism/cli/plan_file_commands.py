@@ -32,11 +32,16 @@ from asterism.cli.plan_context import (
 )
 from asterism.cli.user_files import allow_imports, load_editor
 from asterism.core.plan.assignment_lock import POLICIES
-from asterism.core.run.placement import STRATEGIES
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
     from asterism.planfile import Mistake, PlanFile
+
+STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
+"""Those of ``core.run.placement``, which a check does not need."""
+
+UNUSABLE = 64
+"""The exit code if a plan file cannot be used."""
 
 STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
 """The options of ``run`` that need ``--store``."""
@@ -58,7 +63,7 @@ class UnusablePlanFile(click.ClickException):
 @click.option("--policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides.")
 @editor_option
 @concurrency_option
-@click.option("--strategy", type=click.Choice(list(STRATEGIES)), default="score", help="How to choose a device.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), default="score", help="How to choose a device.")
 @click.option(
     "--no-device-timeout",
     type=duration,
@@ -167,7 +172,8 @@ def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: Ou
 @click.command()
 @plan_argument
 @click.option("--imports", is_flag=True, help="Also import the functions of call tasks. This runs their modules.")
-def check(plan: str, imports: bool) -> None:
+@json_option
+def check(plan: str, imports: bool, as_json: bool) -> int:
     """Report every mistake in a plan file, with line numbers.
 
     Exits with 0 if the plan can run, with 64 if not."""
@@ -180,6 +186,9 @@ def check(plan: str, imports: bool) -> None:
         found, mistakes = check_file(plan, imports=imports)
     except OSError as error:
         raise UnusablePlanFile(f"{clean(plan)} cannot be read: {error.strerror}.") from None
+    if as_json:
+        print_json(_findings_json(plan, found, mistakes))
+        return 0 if found is not None else UNUSABLE
     for mistake in mistakes:
         click.echo(mistake.format(plan), err=True)
     if found is None:
@@ -187,6 +196,22 @@ def check(plan: str, imports: bool) -> None:
     tasks, edges = len(found.constellation), sum(1 for _ in found.constellation.dependencies)
     warnings = f", with {_count(mistakes)}" if mistakes else ""
     click.echo(f"{clean(plan)} is valid: {plural(tasks, 'task')}, {plural(edges, 'dependency')}{warnings}.")
+    return 0
+
+
+def _findings_json(plan: str, found: PlanFile | None, mistakes: Iterable[Mistake]) -> dict[str, Any]:
+    """What ``check`` found, for programs."""
+    from dataclasses import asdict
+
+    findings = [{"file": plan, **{name: one for name, one in asdict(each).items() if one != ""}} for each in mistakes]
+    return {
+        "file": plan,
+        "valid": found is not None,
+        "tasks": None if found is None else len(found.constellation),
+        "dependencies": None if found is None else sum(1 for _ in found.constellation.dependencies),
+        "mistakes": [one for one in findings if not one["warning"]],
+        "warnings": [one for one in findings if one["warning"]],
+    }
 
 
 @click.command()

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asterism.base.durations import format_duration
-from asterism.base.text import clean, plural, shorten
+from asterism.base.text import clean, plural, shorten, shorten_middle
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder
@@ -379,7 +379,7 @@ def frame(progress: Progress, now: float, width: int, height: int) -> Renderable
 def _heading(progress: Progress, now: float) -> Text:
     plan = progress.plan
     line = Text(no_wrap=True, overflow="ellipsis").append(shorten(plan.id, WIDEST_NAME), BOLD)
-    line.append(f"  {progress.doing or plan.state.replace('_', ' ')}", state_tone(plan.state))
+    line.append(f"  {progress.doing or plan.state_text}", state_tone(plan.state))
     took = 0.0 if plan.started_at is None else (plan.ended_at or now) - plan.started_at
     return line.append(f"  version {plan.version}  {_seconds(took)}", DIM)
 
@@ -454,7 +454,7 @@ def _row(grid: Table, node: Node, look: str, word: str, time: str, why: str) -> 
     style: Style = tone(look)
     grid.add_row(
         Text(mark(look), style),
-        Text(clean(node.id)),
+        Text(shorten_middle(node.id, WIDEST_NAME)),
         Text(word, style),
         Text(clean(node.device or ""), DIM),
         Text(time, justify="right"),

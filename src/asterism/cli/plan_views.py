@@ -11,6 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from asterism.base.durations import format_age
+from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
@@ -23,16 +24,15 @@ from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.durable.plan_requests import EditAnswer, PauseAnswer
 from asterism.orchestrator.plan_mask import PlanMask
-from asterism.report.status_style import DIM, tone
 
 MOST_NAMES = 5
 """How many tasks a line names."""
 
 _COLUMNS = (
-    Column("NAME", least=8),
+    Column("NAME", least=8, name=True),
     Column("STATE"),
     Column("TASKS", right=True),
-    Column("OWNER", least=8),
+    Column("OWNER", least=8, name=True),
     Column("HEARD", right=True, needed=False),
     Column("PAUSED", least=10, needed=False),
 )
@@ -42,6 +42,7 @@ _LOOKS = {
     "partially failed": "waiting",
     "created": "pending",
     "cancelling": "cancelled",
+    "repaired": "completed",
 }
 
 
@@ -145,6 +146,7 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     return {
         "name": record.head.name,
         "state": str(record.plan.state),
+        "repaired": record.plan.repaired,
         "version": record.plan.version,
         "created_at": record.head.created_at,
         "started_at": record.plan.started_at,

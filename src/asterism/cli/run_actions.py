@@ -5,26 +5,26 @@ The input of a run is checked before anything is written, with ``--file`` even b
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from asterism.base import task_inputs
 from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
 from asterism.cli.cli_context import find_workflow, note, print_json, short
 from asterism.cli.fleet_json import run_in, took
-from asterism.cli.screen import wrapped
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
+from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.membership import devices_here
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.run_explanation import RunExplanation, explain_run
-from asterism.peers.registry import PeerRegistry
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from asterism.fleet.run_explanation import RunExplanation
 
 FAILED = 1
 """The exit code if a run failed."""
@@ -65,14 +65,21 @@ async def _own_devices(fleet: Fleet) -> frozenset[str]:
     found = await fleet.store.register("store/id")
     if found is None:  # no device has ever joined
         return frozenset()
+    from asterism.fleet.device.membership import devices_here
+
     return devices_here(str(found.value["id"]), await fleet.store.sessions())
 
 
 def read_workflow(path: str, name: str | None, given: Mapping[str, Any]) -> Workflow:
     """The workflow in a file, by its name if the file has several. Raises ClickException if the input lacks a value."""
-    flow = _find_workflow_in(path, name)
+    flow = find_workflow_in(path, name)
     _check_input(flow, given)
     return flow
+
+
+def label_from(template: str | None, given: Mapping[str, Any]) -> str | None:
+    """The label that a template makes of an input. Raises AsterismError for one that names an unknown field."""
+    return None if template is None else tidy_label(TextTemplate(template).fill(given))
 
 
 def _check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
@@ -89,7 +96,7 @@ def _check_input(flow: Workflow, given: Mapping[str, Any]) -> None:
         raise click.ClickException(f"workflow {flow.name!r} needs {_listed(missing)}: give --input '{{{example}}}'")
 
 
-def _find_workflow_in(path: str, name: str | None) -> Workflow:
+def find_workflow_in(path: str, name: str | None) -> Workflow:
     from asterism.planfile.workflow_file import load_workflows  # pydantic takes long to import
 
     flows = load_workflows(path)
@@ -135,6 +142,8 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
         here = ", on this machine" if run.device in near else ""
         note(f"It is {how} {run.device}{f', score {score:.1f}' if score is not None else ''}{here}.")
     else:
+        from asterism.fleet.run_explanation import explain_run
+
         answer = await explain_run(fleet, run.id)
         note(f"It waits: {'; '.join(reason.text for reason in answer.reasons)}.")
         for hint in await hints(fleet, run, answer):
@@ -144,6 +153,8 @@ async def _print_status(fleet: Fleet, run: Run, near: frozenset[str]) -> None:
 async def wait_for_ends(fleet: Fleet, runs: Sequence[Run], *, quiet: bool) -> list[Run]:
     """Wait until all runs have ended, and return them in their order. Unless ``quiet``, prints a sentence about each
     end when it happens."""
+    import asyncio
+
     waiting = [asyncio.create_task(fleet.wait(run.id)) for run in runs]
     try:
         for one in asyncio.as_completed(waiting):
@@ -166,12 +177,13 @@ def describe_end(run: Run) -> str:
     lasted = took(run)
     after = f" after {format_age(lasted)}" if lasted is not None else ""
     on = f" on {run.device}" if run.device is not None else ""
+    name = short(run.id) if run.label is None else f"{short(run.id)} ({run.label})"
     if run.status is COMPLETED:
-        return clean(f"{short(run.id)} completed{on}{after}")
+        return clean(f"{name} completed{on}{after}")
     if run.cancelled:
         error = (run.error or "").removesuffix(" (cancel)")  # a remark of the device that stopped it
-        return clean(f"{short(run.id)} {error}")
-    return clean(f"{short(run.id)} failed{on}{after}: {run.error}")
+        return clean(f"{name} {error}")
+    return clean(f"{name} failed{on}{after}: {run.error}")
 
 
 def describe_outcome(before: Run, after: Run) -> str:
@@ -183,6 +195,8 @@ def describe_outcome(before: Run, after: Run) -> str:
         return f"{name} is unchanged: {after.reported_status}"
     if after.ended:
         return clean(f"{name} {after.error or after.status}")
+    if after.status is ASSIGNED and after.epoch != before.epoch:
+        return clean(f"{name} is assigned to {after.device}")
     if after.paused is not None:
         return clean(f"{name} is paused {after.paused}")
     if after.stop_request is not None:
@@ -223,6 +237,8 @@ async def hints(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
         can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
         lines.append(f"On any machine that reaches the store, start a capable device: asterism device join {name}{can}")
+        from asterism.peers.registry import PeerRegistry
+
         called = [peer.name for peer in await PeerRegistry(fleet.store).all() if peer.url is not None]
         if called:
             peer = shlex.quote(called[0]) if len(called) == 1 else "NAME"
@@ -234,6 +250,10 @@ async def hints(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
 
 def explanation_lines(why: RunExplanation, hints: Sequence[str], width: int | None) -> Iterator[Text]:
     """Why a run does not run, and the hints."""
+    from rich.text import Text
+
+    from asterism.cli.screen import wrapped
+
     yield Text(f"Run {why.run_id} is {why.status}:")
     for reason in why.reasons:
         yield from wrapped(reason.text, width, "  ")

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.secret_mask import Mask
+from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time
 from asterism.cli.fleet_json import (
@@ -31,7 +32,6 @@ from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.run_explanation import RunExplanation, explain_run
-from asterism.report.status_style import BOLD, DIM, mark, tone
 from asterism.store.protocol import Notice, ProgressReport
 
 LONGEST = 300
@@ -101,6 +101,7 @@ def _heading(title: str) -> Iterator[Text]:
 
 def _facts(found: Details) -> Iterator[tuple[str, str]]:
     run, now = found.run, found.now
+    yield "label", run.label or ""
     yield "created", f"{format_time(run.created_at)} by {run.created_by}"
     yield "device", _device(found)
     if run.ended:
@@ -171,11 +172,18 @@ def _previous(run: Run, width: int | None) -> Iterator[Text]:
     if not run.previous:
         return
     yield from _heading("Previous assignments")
-    columns = (Column("  EPOCH", right=True), Column("DEVICE", least=8), Column("AFTER", right=True), Column("REASON"))
+    columns = (
+        Column("  EPOCH", right=True),
+        Column("DEVICE", least=8),
+        Column("SCORE", right=True),
+        Column("AFTER", right=True),
+        Column("REASON"),
+    )
     rows: list[list[Cell]] = [
         [
             str(one.epoch),
             one.device,
+            "" if one.score is None else f"{one.score:.2f}",
             format_age(one.ended_at - one.assigned_at),
             one.reason,
             shorten(one.detail, LONGEST),

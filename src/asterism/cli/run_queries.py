@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from asterism.cli.fleet_json import sessions_of
+from asterism.cli.fleet_json import masks_of, sessions_of
+from asterism.core.json_values import plain_json
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
+from asterism.core.run.run_label import shown_label
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
 from asterism.peers.takeover import held_runs
@@ -27,7 +29,7 @@ MOST_FAILED_RUNS = 1000
 @dataclass(frozen=True, slots=True)
 class RunList:
     """``more`` is whether the store has more runs, ``filtered`` whether a filter was given. ``held`` maps runs that
-    wait for a removed peer to its name."""
+    wait for a removed peer to its name, ``labels`` runs to what lists call them."""
 
     runs: Sequence[Run]
     sessions: Mapping[str, Session]
@@ -35,6 +37,7 @@ class RunList:
     more: bool
     filtered: bool
     held: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 async def list_runs(
@@ -44,6 +47,7 @@ async def list_runs(
     workflow: str | None,
     device: str | None,
     series: str | None,
+    search: str | None,
     limit: int,
     newest: bool,
 ) -> RunList:
@@ -54,6 +58,7 @@ async def list_runs(
         workflow=workflow,
         device=device,
         series=series,
+        search=search,
         newest=True,
         limit=max(limit + 1, PAGE if words is not None else 0) if limit else None,
     )
@@ -63,9 +68,18 @@ async def list_runs(
     if not newest:
         shown.reverse()
     reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
-    filtered = any((statuses, workflow, device, series))
+    filtered = any((statuses, workflow, device, series, search))
     held = await held_runs(fleet.store, [run.id for run in shown if not run.ended])
-    return RunList(shown, await sessions_of(fleet), reports, more, filtered, held)
+    return RunList(shown, await sessions_of(fleet), reports, more, filtered, held, await labels_of(fleet, shown))
+
+
+async def labels_of(fleet: Fleet, runs: Sequence[Run]) -> dict[str, str]:
+    """What lists call these runs, by id: their labels, else what they do, with secrets masked."""
+    masks = await masks_of(fleet, [run for run in runs if run.label is None])
+    return {
+        run.id: run.label if run.label is not None else shown_label(run, masks[run.id].data(plain_json(run.input)))
+        for run in runs
+    }
 
 
 async def _reported(fleet: Fleet, query: Query, words: frozenset[str] | None, limit: int) -> list[Run]:
@@ -111,6 +125,7 @@ class FleetSnapshot:
     waiting: Sequence[Run]
     ended: Sequence[Run]
     reports: Mapping[str, ProgressReport]
+    labels: Mapping[str, str]
 
     @property
     def open(self) -> int:
@@ -142,8 +157,9 @@ async def take_snapshot(
     reports = await store.reports([run.id for run in owned])
     coordinator = await fleet.coordinator()
     cancelled = await counter.count(fleet, counts.get(FAILED, 0), latest) if counter is not None else None
+    labels = await labels_of(fleet, [*owned, *waiting, *latest])
     return FleetSnapshot(
-        store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports
+        store.clock(), store.url, counts, cancelled, sessions, coordinator, owned, waiting, latest, reports, labels
     )
 
 

@@ -68,12 +68,24 @@ def runs() -> None:
     help="Prefer your device on this machine, if it can execute the run now.",
 )
 @click.option("--wait", is_flag=True, help="Wait for the end of the run; exit with 1 if it failed.")
+@click.option("--label", metavar="TEXT", help="What to call the run; {name} stands for an input.")
+@click.option(
+    "--each",
+    metavar="FILE|-",
+    help="Create a run for each line: a JSON object, the input. --key and --label may contain {name}.",
+)
+@click.option("--as", "plain", metavar="NAME", help="With --each: lines are plain text, the value of this input.")
+@click.option("--restart", is_flag=True, help="With --each: do not continue an interrupted command, begin anew.")
 @fleet_options
 def create(
     workflow: str | None,
     given: dict[str, Any] | None,
     file: str | None,
     wait: bool,
+    label: str | None,
+    each: str | None,
+    plain: str | None,
+    restart: bool,
     store: str | None,
     as_json: bool,
     **terms: Any,
@@ -82,14 +94,50 @@ def create(
 
     \b
     asterism runs create transcode --input '{"file": "a.mp4", "out": "a.webm"}'
-    asterism runs create report --input @numbers.json --wait"""
-    from asterism.cli.run_actions import create_run, read_workflow
+    asterism runs create report --input @numbers.json --wait
+    asterism runs create transcode --each files.jsonl --label '{file}' --key '{file}'
+    ls *.mp4 | asterism runs create transcode --each - --as file
 
+    With --each it creates up to 1,000 runs in one commit, and prints their ids unless standard output is a terminal.
+    After an interruption, repeat the command: it continues, and creates no run twice."""
     if workflow is None and file is None:
         raise click.UsageError("Give the name of a WORKFLOW, or --file.")
+    if each is not None:
+        return _create_each(workflow, file, given or {}, wait, label, each, plain, restart, store, as_json, terms)
+    if plain is not None or restart:
+        raise click.UsageError(f"{'--as' if plain is not None else '--restart'} belongs to --each.")
+    from asterism.cli.run_actions import create_run, label_from, read_workflow
+
+    terms["label"] = label_from(label, given or {})
     wanted = read_workflow(file, workflow, given or {}) if file is not None else workflow or ""
     make = partial(create_run, wanted=wanted, given=given or {}, terms=terms, wait=wait, as_json=as_json)
     return with_fleet(store, make, create=file is not None)
+
+
+def _create_each(
+    workflow: str | None,
+    file: str | None,
+    given: dict[str, Any],
+    wait: bool,
+    label: str | None,
+    each: str,
+    plain: str | None,
+    restart: bool,
+    store: str | None,
+    as_json: bool,
+    terms: dict[str, Any],
+) -> int:
+    from asterism.cli.bulk_runs import Each, create_each
+    from asterism.cli.run_actions import find_workflow_in
+
+    if wait:
+        raise click.UsageError("--wait waits for one run. Wait for all with: asterism runs watch --until-done")
+    terms.pop("prefer_local")
+    key = terms.pop("key")
+    options = {name: value for name, value in terms.items() if value is not None}
+    wanted = find_workflow_in(file, workflow) if file is not None else workflow or ""
+    asked = Each(each, plain, given, label, key, options, restart)
+    return with_fleet(store, partial(create_each, wanted=wanted, each=asked, as_json=as_json), create=file is not None)
 
 
 @runs.command("list")
@@ -103,6 +151,7 @@ def create(
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--device", metavar="NAME", help="Only runs on this device.")
 @click.option("--series", metavar="NAME", help="Only runs of this series.")
+@click.option("--search", metavar="TEXT", help="Only runs with this text in their label, key or input.")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -116,6 +165,7 @@ def create(
 def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
     """List the latest runs.
 
+    LABEL is the label of the run; without one, the task of its plan or the values of its input.
     FOR is how long a run has had its status; for a run that has ended it is how long the work took. BEAT is the age of
     the last heartbeat of its device."""
 
@@ -134,7 +184,8 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
                     document["held_for"] = found.held[document["id"]]
             print_json(documents)
         elif found.runs:
-            print_lines(lambda width: runs_table(found.runs, fleet.store.clock(), found.sessions, found.reports, width))
+            now = fleet.store.clock()
+            print_lines(lambda width: runs_table(found.runs, now, found.sessions, found.reports, width, found.labels))
             for peer in sorted(set(found.held.values())):
                 held = ", ".join(short(run_id) for run_id, name in found.held.items() if name == peer)
                 command = f"asterism peer remove {peer} --adopt"
@@ -327,6 +378,19 @@ def resume(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
 )
 def retry(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     return _request_each(names, store, as_json, lambda fleet, run: fleet.retry(run.id))
+
+
+@runs.command(short_help="Assign runs to another device.")
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--to", "device", required=True, metavar="DEVICE", help="The device that gets the runs.")
+@click.option("--stop", is_flag=True, help="If a device works on a run, stop it there first; its progress is kept.")
+@fleet_options
+def move(names: tuple[str, ...], device: str, stop: bool, store: str | None, as_json: bool) -> int:
+    """Assign runs to another device: runs that wait, or that no device has started.
+
+    A run on which a device works is refused; with --stop, that device is asked to hand it back first. If the new device
+    declines the run, any device may take it again; use `runs create --device` to allow only one device."""
+    return _request_each(names, store, as_json, lambda fleet, run: fleet.move(run.id, device, stop=stop))
 
 
 @runs.command()

@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.text import Text
 
 from asterism.base.durations import format_age
-from asterism.base.text import clean, json_text, plural, shorten
+from asterism.base.status_colours import DIM, tone
+from asterism.base.text import clean, json_text, plural, shorten, shorten_middle
 from asterism.cli.cli_context import format_clock, note, short
 from asterism.cli.fleet_json import state_of
 from asterism.cli.fleet_tables import runs_table
@@ -25,7 +26,6 @@ from asterism.core.history import Entry
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
 from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.fleet.fleet import Fleet
-from asterism.report.status_style import DIM, tone
 from asterism.store.protocol import ENDED, OFFERED
 from asterism.store.store_errors import StoreUnavailable
 
@@ -157,11 +157,13 @@ def _new_entries(printed: tuple[Entry, ...], story: tuple[Entry, ...]) -> tuple[
 
 
 def _line(run: Run, entry: Entry) -> str:
-    return clean(f"{format_clock(entry.at)}  {short(run.id)}  {run.workflow}  {entry.what}  {entry.why}".rstrip())
+    name = run.workflow if run.label is None else f"{run.label}  {run.workflow}"
+    return clean(f"{format_clock(entry.at)}  {short(run.id)}  {name}  {entry.what}  {entry.why}".rstrip())
 
 
 def _object(run: Run, entry: Entry) -> str:
     event = {"at": entry.at, "run": run.id, "workflow": run.workflow, "what": entry.what, "why": entry.why}
+    event |= {} if run.label is None else {"label": run.label}
     return json_text(event | {"status": run.reported_status, "epoch": run.epoch, "device": run.device})
 
 
@@ -180,7 +182,11 @@ def fleet_frame(snapshot: FleetSnapshot, width: int, height: int) -> RenderableT
     middle: list[Text] = []
     if room > 0:
         shown = _chosen(snapshot, room)
-        middle = [Text(), *runs_table(shown, snapshot.now, snapshot.sessions, snapshot.reports, width), Text()]
+        middle = [
+            Text(),
+            *runs_table(shown, snapshot.now, snapshot.sessions, snapshot.reports, width, snapshot.labels),
+            Text(),
+        ]
         if not shown:
             middle = [Text(), Text("No runs yet.", DIM), Text()]
     return Group(*[*above, *middle, *below][:height])
@@ -221,7 +227,7 @@ def _devices(snapshot: FleetSnapshot, width: int) -> list[Text]:
     there = sorted((one for one in snapshot.sessions.values() if one.state in REACHABLE_STATES), key=_order)
     if not there:
         return [Text("No device is joined. Start one with: asterism device join NAME", tone("waiting"), no_wrap=True)]
-    wide = max(len(shorten(one.device, WIDEST_DEVICE)) for one in there[:MOST_DEVICES])
+    wide = max(len(shorten_middle(one.device, WIDEST_DEVICE)) for one in there[:MOST_DEVICES])
     most = min(MOST_BOXES, max(one.slots for one in there[:MOST_DEVICES]))
     lines = [_device(snapshot, one, wide, most) for one in there[:MOST_DEVICES]]
     more = len(there) - MOST_DEVICES
@@ -234,7 +240,7 @@ def _order(session: Session) -> tuple[bool, str]:
 
 def _device(snapshot: FleetSnapshot, session: Session, wide: int, most: int) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(f"{shorten(session.device, WIDEST_DEVICE):<{wide}}  ")
+    line.append(f"{shorten_middle(session.device, WIDEST_DEVICE):<{wide}}  ")
     taken = min(session.used, session.slots)
     if session.slots <= MOST_BOXES:
         line.append("■" * taken, tone("running")).append("□" * (session.slots - taken), DIM)

@@ -12,15 +12,17 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from asterism.base.text import clean, clean_lines, clean_streams
+from asterism.base.text import clean, clean_lines, clean_streams, shorten_middle
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -39,6 +41,8 @@ class Screen(Console):
     def live(self) -> Iterator[Live]:
         """A live view. Meanwhile rich replaces the streams, to show printed text above the view, and would act on
         escape sequences in it; so the streams are cleaned, too."""
+        from rich.live import Live
+
         with Live(console=self, auto_refresh=False, vertical_overflow="crop") as picture, clean_streams():
             yield picture
 
@@ -97,12 +101,13 @@ Cell = str | Text
 @dataclass(frozen=True, slots=True)
 class Column:
     """``least`` is the narrowest width that the column may be cut to; 0 for never. A column that is not ``needed`` is
-    left out if it is empty or there is no room; the last such column goes first."""
+    left out if it is empty or there is no room; the last such column goes first. A ``name`` is cut in the middle."""
 
     title: str
     right: bool = False
     least: int = 0
     needed: bool = True
+    name: bool = False
 
 
 def _one_line(cell: Cell) -> Text:
@@ -152,6 +157,8 @@ def _line(
     line = Text(no_wrap=True, overflow="ellipsis")
     for place in shown:
         cell = row[place].copy()
+        if columns[place].name and cell.cell_len > widths[place]:
+            cell = Text(shorten_middle(cell.plain, widths[place]), cell.style)
         cell.truncate(widths[place], overflow="ellipsis")
         blank = " " * (widths[place] - cell.cell_len)
         line.append(blank if columns[place].right else "").append_text(cell)

@@ -217,7 +217,6 @@ def open_github_register(
 
 async def _open_store_register(given: SeriesOptions, create: bool) -> SeriesRegister:
     from asterism.series.store_register import StoreRegister
-    from asterism.store.memory import MemoryStore
     from asterism.store.store_errors import StoreMissing, StoreNotFound
     from asterism.store.url import open_store
 
@@ -230,6 +229,8 @@ async def _open_store_register(given: SeriesOptions, create: bool) -> SeriesRegi
         return StoreRegister(await open_store(given.store, create=create and not given.dry_run))
     except StoreMissing as error:
         if create and given.dry_run:
+            from asterism.store.memory import MemoryStore
+
             return StoreRegister(MemoryStore())
         if create or not isinstance(error, StoreNotFound):
             raise

@@ -77,10 +77,10 @@ def status_lines(view: SeriesView, now: float) -> list[Text]:
     from rich.text import Text
 
     from asterism.base.durations import format_age
+    from asterism.base.status_colours import BOLD, DIM, tone
     from asterism.base.text import clean
     from asterism.cli.cli_context import format_time
     from asterism.cli.series_context import UNREADABLE_HINT
-    from asterism.report.status_style import BOLD, DIM, tone
 
     series = view.series
     if series is None:
@@ -107,12 +107,12 @@ def status_table(views: Sequence[SeriesView], now: float, width: int | None) -> 
     from rich.text import Text
 
     from asterism.base.durations import format_age
+    from asterism.base.status_colours import DIM, tone
     from asterism.base.text import clean
     from asterism.cli.screen import Cell, Column, table
-    from asterism.report.status_style import DIM, tone
 
     columns = (
-        Column("SERIES", least=8),
+        Column("SERIES", least=8, name=True),
         Column("ACTIVE"),
         Column("FOR", right=True),
         Column("BY", least=6, needed=False),
@@ -162,9 +162,9 @@ def history_json(name: str, changes: Sequence[Change]) -> dict[str, Any]:
 def history_table(name: str, changes: Sequence[Change], width: int | None) -> list[Text]:
     from rich.text import Text
 
+    from asterism.base.status_colours import DIM
     from asterism.cli.cli_context import format_time
     from asterism.cli.screen import Cell, Column, table
-    from asterism.report.status_style import DIM
 
     columns = (
         Column("WHEN"),

@@ -66,7 +66,7 @@ class StoredPlan:
         if self.cancelling:
             return "cancelling"
         at_rest = self.owner is None and str(self.record.plan.state) == "executing"
-        return "at rest" if at_rest else str(self.record.plan.state).replace("_", " ")
+        return "at rest" if at_rest else self.record.plan.state_text
 
     @property
     def cancelling(self) -> bool:

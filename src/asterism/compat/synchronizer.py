@@ -48,7 +48,6 @@ from asterism.core.plan.edits import (
     UpdateDependency,
     UpdateTask,
 )
-from asterism.core.plan.task import Dependency
 
 
 class PlanSynchronizer(PromptObserver):
@@ -345,7 +344,7 @@ def _in_effect(live: Constellation, edit: Edit) -> bool:
         there = None if target is None else target.parents.get(edit.source)
         if isinstance(edit, RemoveDependency):
             return there is None
-        return there == Dependency(edit.source, edit.target, edit.on, edit.when)
+        return there == edit.dependency
     return False  # a task cannot be cancelled through a copy
 
 

@@ -14,6 +14,9 @@
 ``journal_store``         where a plan is in the store: head, journal, snapshot; insert and load
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs
+``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
+``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
+``plan_retry``            reopens a plan that has ended, to run again what failed
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner
 ``plan_requests``         requests to the process that runs a plan, and its answers, through the store
 ========================  ==============================================================================================
@@ -36,6 +39,7 @@ Invariants:
   continues a plan, whatever the clocks say; the other one gets ``OwnershipLost``, and nothing of its commit happened.
 - A started task has exactly one run, whose key names the plan, the task and the epoch.
 - If another process changed a run that was about to end, ``ReloadRequired``: the owner loads the plan again.
+- A plan that has ended is reopened by one commit, which writes the record and the head.
 - Replaying the journal gives the plan that its owner had, to the byte.
 - A request to cancel is final; a request to pause can be withdrawn. The owner acts on it within ``REQUEST_INTERVAL``.
 - A request to edit is applied once: the edit and its answer are one commit, which expects the request.

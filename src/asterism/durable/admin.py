@@ -72,8 +72,10 @@ async def initial_plan(store: Store, name: str) -> Constellation | None:
 
 
 async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False) -> Applied:
-    """Edit a plan that no process runs. Durable on return. Raises EditRejected with every violation, AlreadyRunning,
-    and PlanError if the plan is being cancelled. With ``dry_run`` the edit is only checked."""
+    """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended.
+
+    Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled. With
+    ``dry_run`` the edit is only checked."""
     return await retry_on_conflict(lambda: edit_once(fleet, name, batch, dry_run))
 
 
@@ -82,10 +84,12 @@ async def edit_once(
 ) -> Applied:
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
     stored = await load(fleet.store, name)
-    if stored.plan.state in ENDED:
-        raise EditRejected([Violation(None, "ended", f"plan {name!r} is {stored.plan.state}")])
+    ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
     owner = await live_owner(fleet.store, stored.head)
+    if owner is not None and ended:
+        problem = f"plan {name!r} has just ended ({stored.plan.state}); edit it again when {owner.device!r} has left it"
+        raise EditRejected([Violation(None, "ended", problem)])
     if owner is not None and not dry_run:
         raise AlreadyRunning(f"plan {name!r} is run by {owner.device!r}, and only that process may change it")
     steps: list[Step] = []
@@ -95,7 +99,10 @@ async def edit_once(
         return applied
     mark = new_id(fleet.store.clock(), fleet.chance)
     record = step_record(name, stored.number + 1, stored.head.epoch, steps, mark)
-    await fleet.store.commit([PutRegister(head_key(name), stored.head.to_json(), stored.revision), record, *also])
+    head = stored.head
+    if ended:  # the edit has added tasks, which reopens the plan
+        head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
+    await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record, *also])
     for task, epoch in applied.stopped:  # no owner is there to cancel their runs
         for run in await fleet.store.find(Query(key=f"{PREFIX}{name}/{task}/{epoch}")):
             with contextlib.suppress(RunRefused):  # it has ended
@@ -178,7 +185,9 @@ async def cancel(fleet: Fleet, name: str, reason: str = "") -> None:
 
 
 async def check_not_cancelled(store: Store, head: Head, what: str) -> None:
-    """Raises PlanError if the plan is being cancelled."""
+    """Raise PlanError if a request to cancel the plan is stored. ``what`` is what it cannot be, such as ``edited``."""
+    if head.state == ConstellationState.CANCELLED:
+        return  # the caller says that it has ended
     reason = await cancel_reason(store, head.name)
     if reason is not None or head.cancelling:
         by = f" {reason}" if reason is not None else ""

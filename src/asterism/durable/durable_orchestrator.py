@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from asterism.core.errors import AlreadyRunning
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.admin import live_owner
@@ -38,6 +38,7 @@ from asterism.durable.journal_store import (
     record_end,
 )
 from asterism.durable.ownership import FleetMembership, Ownership, cancel_runs
+from asterism.durable.plan_retry import reopen_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -152,6 +153,24 @@ class DurableOrchestrator(PlanCommands):
         async with FleetMembership(agent) as member:
             stored = await load(self.fleet.store, name, self.options.conditions)
             return await (self._result(stored) if stored.plan.state in ENDED else self.own(stored, member))
+
+    async def retry(
+        self,
+        name: str,
+        *,
+        from_tasks: Iterable[str] = (),
+        edits: EditBatch | Iterable[Edit] | None = None,
+        reason: str = "",
+    ) -> Result:
+        """Run a stored plan that has ended again: the tasks that failed, and those that were cancelled because of them.
+        Completed tasks keep their results.
+
+        ``from_tasks`` are run again instead, with everything below them. ``edits`` are applied first, all or none.
+        Raises PlanError, EditRejected, and what ``run_stored`` raises."""
+        batch = None if edits is None else edits if isinstance(edits, EditBatch) else EditBatch(tuple(edits))
+        first, conditions = tuple(from_tasks), self.options.conditions
+        await reopen_plan(self.fleet, name, from_tasks=first, batch=batch, reason=reason, conditions=conditions)
+        return await self.run_stored(name)
 
     async def standby(self, name: str) -> Result:
         """Wait until no process runs a plan, and then run it; or until it has ended."""

@@ -221,26 +221,40 @@ async def insert(
     store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]
 ) -> StoredConstellation:
     """Store a new plan, in one commit. Raises ConstellationExists."""
-    check_name(plan.id)
-    now = store.clock()
-    number = int(now * NUMBERS_PER_SECOND)
-    new = Head(plan.id, str(ConstellationState.CREATED), now, terms, first=number, began=number)
-    parts = snapshot_records(plan, lock, new.first)
+    new, writes = insertion(store, plan, lock, terms)
     try:
-        await store.commit([PutRegister(head_key(plan.id), new.to_json(), None), *parts])
+        await store.commit(writes)
     except Conflict:
         raise ConstellationExists(
             f"{store.url} has a plan {plan.id!r} already; resume it, or give this one another name"
         ) from None
-    return StoredConstellation(new, 1, plan, lock, new.first + len(parts) - 1, 0)
+    return StoredConstellation(new, 1, plan, lock, new.first + len(writes) - 2, 0)
+
+
+def insertion(
+    store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]
+) -> tuple[Head, list[PutRegister]]:
+    """The head of a new plan, and the writes that store the plan; the first is that of the head."""
+    check_name(plan.id)
+    now = store.clock()
+    number = int(now * NUMBERS_PER_SECOND)
+    new = Head(plan.id, str(ConstellationState.CREATED), now, terms, first=number, began=number)
+    return new, [PutRegister(head_key(plan.id), new.to_json(), None), *snapshot_records(plan, lock, new.first)]
 
 
 async def insert_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> StoredConstellation:
     """Store a plan without running it. ``terms`` are the options of its lock."""
+    return await insert(store, *unstarted(plan, terms or {}))
+
+
+def unstarted(
+    plan: Constellation, terms: Mapping[str, Any]
+) -> tuple[RecordedConstellation, RecordedLock, dict[str, Any]]:
+    """A plan that no process has run, as it is stored: with its lock and the options of that."""
     recorded = RecordedConstellation.of(plan)
     recorded.state = ConstellationState.READY
-    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **(terms or {})}
-    return await insert(store, recorded, RecordedLock(recorded, **terms), terms)
+    terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **terms}
+    return recorded, RecordedLock(recorded, **terms), terms
 
 
 async def record_end(store: Store, stored: StoredConstellation) -> None:

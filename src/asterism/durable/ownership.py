@@ -272,6 +272,7 @@ class Ownership:
             name,
             device,
             journal.commit,
+            lambda: not execution.done.done() and not execution.cancelling,
             lambda batch: execution.plan.apply(batch, self._scheduler.now()),
             lambda task: _masked(owner.why(task, name), mask),
         )

@@ -294,8 +294,8 @@ def requests_prefix(name: str) -> str:
 class RequestHandler:
     """Answers the requests to a plan, in the process that runs it.
 
-    ``device`` is the name of this process, ``commit`` commits writes together with the steps of the plan, ``apply``
-    applies a batch, ``why`` explains a task."""
+    ``device`` is the name of this process, ``commit`` commits writes together with the steps of the plan, ``active``
+    says whether the plan has not ended yet, ``apply`` applies a batch, ``why`` explains a task."""
 
     def __init__(
         self,
@@ -303,15 +303,19 @@ class RequestHandler:
         name: str,
         device: str,
         commit: Callable[..., Any],
+        active: Callable[[], bool],
         apply: Callable[[EditBatch], Applied],
         why: Callable[[str], Why],
     ) -> None:
         self._store, self._name, self._device = store, name, device
-        self._commit, self._apply, self._why = commit, apply, why
+        self._commit, self._active, self._apply, self._why = commit, active, apply, why
 
     async def answer_all(self) -> None:
-        """Answer the requests in the order in which they were made. Raises OwnershipLost and StoreUnavailable."""
+        """Answer the requests in the order in which they were made. Those to a plan that has ended are left to the
+        processes that made them: an edit may reopen it. Raises OwnershipLost and StoreUnavailable."""
         for register in await self._store.registers(requests_prefix(self._name)):
+            if not self._active():
+                return
             if "answer" not in register.value:
                 # no await in between: the step and the answer are one commit
                 answer = {"by": self._device, **self._answer(register.value)}

@@ -12,6 +12,9 @@ writing and waiting around it.
 ``settings``              settings of the whole fleet
 ``waiters``               waiting for the ends of runs
 ``run_explanation``       why a run is not running
+``schedules``             ``Schedules``: add, pause, resume and remove schedules; their next times and histories
+``schedule_pass``         the coordinator's pass over schedules: decides about due ticks
+``scheduled_work``        creates the run of a tick in the commit that moves the schedule on
 ``retention``             removal of old runs and plans
 ``coordinator``           the elected device that monitors the others, its deputy, and their election
 ``monitor``               takes runs from lost devices, assigns waiting runs, gives up what no device can execute
@@ -53,12 +56,16 @@ if TYPE_CHECKING:
     from asterism.core.run.run import Grant, Owner, Progress, Run, RunStatus
     from asterism.core.run.session import Session
     from asterism.core.run.workflow import Workflow
+    from asterism.core.schedule.schedule import Schedule
+    from asterism.core.schedule.ticks import TickEntry
+    from asterism.fleet.bulk_creation import InvalidInput
     from asterism.fleet.device.agent import DeviceAgent
     from asterism.fleet.device.functions import CurrentRun
     from asterism.fleet.fleet import Fleet
     from asterism.fleet.ledger import TooLarge
     from asterism.fleet.policy.device_policy import DevicePolicy
     from asterism.fleet.run_explanation import Reason, RunExplanation, explain_run
+    from asterism.fleet.schedules import Schedules
     from asterism.fleet.settings import Settings
 
 __all__ = [
@@ -67,14 +74,18 @@ __all__ = [
     "DevicePolicy",
     "Fleet",
     "Grant",
+    "InvalidInput",
     "Owner",
     "Progress",
     "Reason",
     "Run",
     "RunExplanation",
     "RunStatus",
+    "Schedule",
+    "Schedules",
     "Session",
     "Settings",
+    "TickEntry",
     "TooLarge",
     "Workflow",
     "explain_run",
@@ -88,12 +99,16 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.run.run": ["Grant", "Owner", "Progress", "Run", "RunStatus"],
         "asterism.core.run.session": ["Session"],
         "asterism.core.run.workflow": ["Workflow"],
+        "asterism.fleet.bulk_creation": ["InvalidInput"],
+        "asterism.core.schedule.schedule": ["Schedule"],
+        "asterism.core.schedule.ticks": ["TickEntry"],
         "asterism.fleet.device.agent": ["DeviceAgent"],
         "asterism.fleet.device.functions": ["CurrentRun"],
         "asterism.fleet.fleet": ["Fleet"],
         "asterism.fleet.policy.device_policy": ["DevicePolicy"],
         "asterism.fleet.ledger": ["TooLarge"],
         "asterism.fleet.run_explanation": ["Reason", "RunExplanation", "explain_run"],
+        "asterism.fleet.schedules": ["Schedules"],
         "asterism.fleet.settings": ["Settings"],
     },
 )

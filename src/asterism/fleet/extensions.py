@@ -1,4 +1,4 @@
-"""Extension points of a fleet: passes of the monitor and explanations from other packages.
+"""Extension points of a fleet: passes of the monitor, explanations, and plans of schedules from other packages.
 
 A package that builds on fleets, such as the one for peers, offers a module with the functions of ``Extension``. The
 package door (``asterism/__init__.py``) registers it by name, so this package imports none of them, and every fleet has
@@ -7,15 +7,17 @@ them, however it was opened. An extension is imported when it is first used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    from asterism.core.plan.constellation import Constellation
     from asterism.core.run.run import Run
     from asterism.core.run.session import Session
     from asterism.fleet.fleet import Fleet
     from asterism.fleet.run_explanation import Reason
+    from asterism.store.protocol import PutRegister, Store
 
 
 class MonitorPass(Protocol):
@@ -35,6 +37,22 @@ class Extension(Protocol):
         """The reason why this store does not decide about a run that has not ended; None if it does."""
 
 
+class PlanPort(Protocol):
+    """The functions of the module that stores the plans of schedules."""
+
+    def plan_document(self, plan: Constellation, policy: str, /) -> dict[str, Any]:
+        """A plan as a schedule keeps it. Raises NotJson if another process could not execute a task of it."""
+
+    def plan_writes(self, store: Store, name: str, document: Mapping[str, Any], /) -> Sequence[PutRegister]:
+        """The writes that store the plan of a document under a name; the first is the head of the plan."""
+
+    async def plan_ended(self, store: Store, name: str, /) -> bool:
+        """Whether a stored plan has ended, or was removed."""
+
+    async def cancel_plan(self, fleet: Fleet, name: str, reason: str, /) -> None:
+        """Ask the owner of a plan to cancel it. Does nothing if it has ended."""
+
+
 _MODULES: dict[str, None] = {}
 """The names of the registered modules, in order."""
 
@@ -42,6 +60,20 @@ _MODULES: dict[str, None] = {}
 def register(module: str) -> None:
     """Add an extension to all fleets of this process, by the name of its module."""
     _MODULES[module] = None
+
+
+_PLAN_MODULES: dict[str, None] = {}
+"""The name of the module with the functions of ``PlanPort``."""
+
+
+def register_plans(module: str) -> None:
+    """Let the schedules of this process create plans, by the name of the module that stores them."""
+    _PLAN_MODULES[module] = None
+
+
+def plan_port() -> PlanPort:
+    """The registered functions for plans."""
+    return cast("PlanPort", import_module(next(iter(_PLAN_MODULES))))
 
 
 def extensions() -> list[Extension]:

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
@@ -35,11 +35,17 @@ from asterism.store.optimistic_update import retry_on_conflict
 from asterism.store.protocol import PutSession, Query, Store
 from asterism.store.url import open_store
 
+if TYPE_CHECKING:
+    from asterism.fleet.schedules import Schedules
+
 PLACER_AGE = 1.0
 """How long a placer is used, in seconds. Assignments of this process are counted meanwhile."""
 
 SETTINGS_AGE = 5.0
 """How long settings that were read are used, in seconds."""
+
+SCHEDULE_PREFIX = "schedule:"
+"""Prefix of the keys and series of runs that belong to a schedule."""
 
 BLOB_AGE = 3600.0
 """How long a blob that no run refers to is kept, in seconds: its run may be about to be written."""
@@ -114,6 +120,13 @@ class Fleet:
         await self.waiters.close()
         await self.store.close()
 
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the fleet."""
+        from asterism.fleet.schedules import Schedules  # which few programs use
+
+        return Schedules(self)
+
     # -- runs --------------------------------------------------------------------------------------------------------
 
     async def create(
@@ -127,6 +140,7 @@ class Fleet:
         device: str | None = None,
         keep: str = "epoch",
         near: Collection[str] = (),
+        label: str | None = None,
     ) -> Run:
         """Create a run and assign it, in one write. It is durable when this returns.
 
@@ -137,14 +151,10 @@ class Fleet:
         :param keep: which record counts if peers that were cut off from each other both assigned it: ``epoch``,
             ``original`` or ``furthest`` (core/run/merge.py).
         :param near: devices that are preferred because they are where the run is created, if they can take it.
+        :param label: what people call the run: lists show it, and ``Query.search`` finds it.
         """
-        if isinstance(workflow, str):
-            flow = await self.workflows.latest(workflow)
-        elif self.workflows.remembered(workflow.name, workflow.version) is workflow:
-            flow = workflow
-        else:
-            flow = await self.workflows.add(workflow)
-        _check_terms(key, series, device, priority, keep)
+        flow = await self._flow(workflow)
+        check_terms(key, series, device, priority, keep, label)
         what, value = f"the input of {flow.name!r}", {}
         if given is not None and not isinstance(given, Mapping):
             raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
@@ -162,8 +172,46 @@ class Fleet:
             priority=priority,
             device=device,
             keep=keep,
+            label=label,
         )
         return await self.place(run, flow, near=near)
+
+    async def create_many(
+        self,
+        workflow: str | Workflow,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        label: str | None = None,
+        key: str | None = None,
+        series: str | None = None,
+        priority: int | None = None,
+        device: str | None = None,
+        keep: str = "epoch",
+        batch: int | None = None,
+    ) -> list[Run]:
+        """Create a run for each input, and return them in the order of the inputs. They are offered to all devices.
+
+        Each ``batch`` of them (1,000 by default) is one commit: all of it is written, or nothing. Raises InvalidInput
+        with the place of an input that cannot be used; the batches before it are written.
+
+        :param label: a template for the labels: ``{file}`` stands for the field ``file`` of the input.
+        :param key: a template for the keys. In place of a run whose key is taken, the existing one is returned, so that
+            a second call with the same inputs creates only what is missing.
+        :param series: one series for all of them. The others are as for ``create``.
+        """
+        from asterism.fleet import bulk_creation  # it needs this module
+
+        flow = await self._flow(workflow)
+        terms = {"series": series, "priority": priority, "device": device, "keep": keep}
+        size = bulk_creation.BATCH if batch is None else batch
+        return await bulk_creation.create_many(self, flow, inputs, batch=size, label=label, key=key, **terms)
+
+    async def _flow(self, workflow: str | Workflow) -> Workflow:
+        if isinstance(workflow, str):
+            return await self.workflows.latest(workflow)
+        if self.workflows.remembered(workflow.name, workflow.version) is workflow:
+            return workflow
+        return await self.workflows.add(workflow)
 
     async def place(self, run: Run, flow: Workflow, add: AddRun | None = None, *, near: Collection[str] = ()) -> Run:
         """Write a new run, assigned in the same write to the device of this process, else to the best device of the
@@ -234,9 +282,26 @@ class Fleet:
     async def resume(self, run_id: str) -> Run:
         return await self.ledger.request(run_id, lambda run, _: transitions.resume(run, self.store.clock(), self.by))
 
+    async def move(self, run_id: str, device: str, *, stop: bool = False) -> Run:
+        """Assign a run to another device. If it declines the run or is lost, any device may take it as before.
+
+        :param stop: if a device works on the run, ask it to stop and hand the run back first, with its progress, and
+            wait for that. Without it such a run is refused.
+
+        Raises UnknownDevice, RunRefused, and AsterismError if the device cannot take the run now."""
+        from asterism.fleet.run_move import move_run
+
+        return await move_run(self, run_id, device, stop=stop)
+
     async def retry(self, run_id: str) -> Run:
         """Create a new run of the same work that names the old one, which stays as it is."""
         old = await self.run(run_id)
+        if old.workflow.startswith(PREFIX):
+            name = old.workflow.removeprefix(PREFIX)
+            raise AsterismError(
+                f"run {run_id} belongs to plan {name!r}, which would not notice a new run. "
+                f"When the plan has ended, run what failed again with: asterism plan retry {name}"
+            )
         if not old.ended:
             raise AsterismError(f"run {run_id} is {old.status}: only a run that has ended can be retried")
         # work that was completed begins anew
@@ -270,6 +335,7 @@ class Fleet:
             device=device,
             retry_of=old.id,
             keep=old.keep,
+            label=old.label,
         )
         return await self.place(new.changed(progress=progress), flow)
 
@@ -353,12 +419,24 @@ def time_to_answer(placer: Placer, owner: Owner, settings: Settings) -> float | 
     return settings.peer_timeout if placer.sessions[owner.device].state == ABROAD else None
 
 
-def _check_terms(key: str | None, series: str | None, device: str | None, priority: int | None, keep: str) -> None:
-    for name, text in (("key", key), ("series", series), ("device", device)):
+def check_terms(
+    key: str | None,
+    series: str | None,
+    device: str | None,
+    priority: int | None,
+    keep: str,
+    label: str | None = None,
+) -> None:
+    """Raise AsterismError for a term that no run can have."""
+    for name, text in (("key", key), ("series", series), ("device", device), ("label", label)):
         if text is not None and (not isinstance(text, str) or not text or not text.isprintable() or len(text) > 500):
             raise AsterismError(f"{name} must be a text of 1 to 500 printable characters, not {safe_repr(text)}")
     if key is not None and key.startswith(PREFIX):
         raise AsterismError(f"keys that begin with {PREFIX!r} are reserved for plans: choose another key than {key!r}")
+    if key is not None and key.startswith(SCHEDULE_PREFIX):
+        raise AsterismError(
+            f"keys that begin with {SCHEDULE_PREFIX!r} are reserved for schedules: choose another key than {key!r}"
+        )
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
         raise AsterismError(
             f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(priority)}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
@@ -48,11 +48,22 @@ _SMALL_TYPES = frozenset({bool, float, type(None)})
 _compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps makes one for every text
 
 
+class Overtaken(AsterismError):
+    """Another process changed a register that was to be written beside a new run. Nothing happened."""
+
+
 class UnknownRun(RunRefused):
     """No run has this id, or none any more."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id, "there is no such run")
+
+
+class _NotRetried(Exception):
+    """A conflict that another try would not resolve."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        self.conflict = conflict
 
 
 class Ledger:
@@ -131,9 +142,15 @@ class Ledger:
         judge = (await feed_of(self.store).left_to([after.id])).get(after.id) if has_feed(self.store) else None
         return PutRun(after, before.revision) if judge is None else PutCopy(after, before.revision, judge, same=False)
 
-    async def add(self, run: Run, assign: Callable[[Run], Run]) -> Run:
+    async def put_own(self, after: Run, before: Run) -> Write:
+        """The write of a step that only the store that decides about a run may take. Raises RunRefused for others."""
+        if has_feed(self.store) and await feed_of(self.store).left_to([after.id]):
+            raise RunRefused(before.id, "a peer decides about it: do this in the store of the peer", before.story)
+        return PutRun(after, before.revision)
+
+    async def add(self, run: Run, assign: Callable[[Run], Run], *, beside: Sequence[PutRegister] = ()) -> Run:
         """Write a new run; ``assign`` assigns it in the same write, if its series lets it start. Returns the existing
-        run if the key is taken."""
+        run if the key is taken. ``beside`` is written in the same commit; raises Overtaken if that is not possible."""
         attempted = False
 
         async def attempt() -> Run:
@@ -145,9 +162,9 @@ class Ledger:
                 added = assign(admitted) if admitted.offered else admitted
                 attempted = True
                 try:
-                    await self.store.commit([PutRun(added, None), *writes])
+                    await self.store.commit([PutRun(added, None), *writes, *beside])
                 except Conflict as conflict:
-                    existing = await self._existing(run, conflict)
+                    existing = await self._existing(run, conflict, beside)
                     if existing is None:
                         raise
                     return existing
@@ -155,9 +172,63 @@ class Ledger:
 
         return await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
 
-    async def _existing(self, run: Run, conflict: Conflict) -> Run | None:
+    async def add_batch(self, runs: Sequence[Run], writes: Sequence[Write] = ()) -> list[Run]:
+        """Write new runs and ``writes`` in one commit: all or nothing. All runs are of one series, or of none. Returns
+        the runs; in place of one whose key is taken, the run that has it. Raises Conflict if one of ``writes`` does."""
+        existing: dict[str | None, Run] = {}
+        for run in reversed(runs):
+            existing[run.key] = run  # of two runs with one key, the first is written
+        new = [run for run in runs if run.key is None or existing[run.key] is run]
+        existing = {}
+        attempted = False
+
+        async def attempt() -> list[Run]:
+            nonlocal attempted
+            left = [run for run in new if run.key not in existing]
+            if attempted and left and await self.store.run(left[0].id) is not None:
+                return [await self.read(run.id) for run in left]  # all are there: the answer was lost
+            series = left[0].series if left else None
+            async with _NO_TURN if series is None else self._series_turn(series):
+                added, more = (left, []) if series is None else await self._admit_all(left, series)
+                attempted = True
+                try:
+                    await self.store.commit([*(PutRun(run, None) for run in added), *more, *writes])
+                except Conflict as conflict:
+                    if conflict.kind == "key":
+                        keys = frozenset(run.key for run in left if run.key is not None)
+                        existing.update({run.key: run for run in await self.store.find(Query(keys=keys))})
+                    elif any(conflict.concerns("register", one.key) for one in writes if isinstance(one, PutRegister)):
+                        if not left and await self._are_written(writes):
+                            return []
+                        raise _NotRetried(conflict) from None
+                    raise
+            return added
+
+        try:
+            written = await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
+        except _NotRetried as refused:
+            raise refused.conflict from None
+        existing.update({run.key: run for run in written})
+        by_id = {run.id: run for run in written}
+        return [by_id.get(run.id) or existing[run.key] for run in runs]
+
+    async def _are_written(self, writes: Sequence[Write]) -> bool:
+        """Whether registers have the values of these writes, by a commit whose answer was lost."""
+        for write in writes:
+            if isinstance(write, PutRegister):
+                found = await self.store.register(write.key)
+                if (None if found is None else found.value) != write.value:
+                    return False
+        return True
+
+    async def _existing(self, run: Run, conflict: Conflict, beside: Sequence[PutRegister]) -> Run | None:
         """The run that conflicts with a new one: the one with its key, or the new one itself, written by a commit whose
         answer was lost. None if there is no such run (any more)."""
+        if any(conflict.concerns("register", one.key) for one in beside):
+            written = await self.store.run(run.id)
+            if written is None:
+                raise Overtaken(f"another process has changed the {conflict.what}")
+            return written
         if run.key is not None and conflict.concerns("key", run.key):
             runs = await self.store.find(Query(key=run.key))
             return runs[0] if runs else None
@@ -174,6 +245,15 @@ class Ledger:
         claimed = before.claim(run.id, run.created_at)
         admitted = transitions.release_hold(run, run.created_at) if claimed.active == run.id else run
         return admitted, [PutRegister(_series_key(series), claimed.to_json(), revision)]
+
+    async def _admit_all(self, runs: Sequence[Run], series: str) -> tuple[list[Run], list[Write]]:
+        """New runs with their places in their series, in their order."""
+        revision, state = await self._read_series(series)
+        admitted = []
+        for run in runs:
+            state = state.claim(run.id, run.created_at)
+            admitted.append(transitions.release_hold(run, run.created_at) if state.active == run.id else run)
+        return admitted, [PutRegister(_series_key(series), state.to_json(), revision)]
 
     async def consequences(self, run: Run) -> list[Write]:
         """The writes that belong to the end of a run."""
@@ -235,7 +315,8 @@ def failure_notice(run: Run, at: float) -> list[Write]:
     """The notice that a run failed; none if it did not, or if a person cancelled it."""
     if run.error is None or run.cancelled:
         return []
-    message = f"run {run.id} ({run.workflow}) failed: {_without_control(run.error)}"
+    what = run.workflow if run.label is None else f"{run.workflow}: {run.label}"
+    message = f"run {run.id} ({what}) failed: {_without_control(run.error)}"
     return [Notice(at, "failed", message, run.id, run.device)]
 
 

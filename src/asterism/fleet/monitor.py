@@ -37,6 +37,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet import retention
 from asterism.fleet.extensions import extensions
 from asterism.fleet.fleet import Fleet, time_to_answer
+from asterism.fleet.schedule_pass import SchedulePass
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import ExpectSession, Notice, PutRun, PutSession, Query, WaitingRuns
@@ -93,6 +94,7 @@ class Monitor:
         self._extra_passes = [extension.monitor_pass(fleet) for extension in extensions()]
         self._abroad: dict[str, Session] = {}  # the devices of peers, by session
         self._missing: set[tuple[str, int]] = set()  # unreadable workflows that were logged
+        self._schedules = SchedulePass(fleet)
 
     async def run_pass(self) -> None:
         """One pass of the coordinator."""
@@ -113,6 +115,7 @@ class Monitor:
         await self.assign_waiting(placer)
         await self._start_next_rounds(placer)
         await self._give_up_unplaceable(placer)
+        await self._decide_ticks()
         if not held:
             for extra_pass in self._extra_passes:
                 await extra_pass(sessions)
@@ -420,6 +423,11 @@ class Monitor:
         with contextlib.suppress(RunRefused):
             consequences = await self.fleet.ledger.consequences(after)
             await try_commit(self.store, [PutRun(after, before.revision), *consequences])
+
+    async def _decide_ticks(self) -> None:
+        """Create the runs and plans of schedules whose time has come."""
+        due_in = await self._schedules.run_pass()
+        self.due_in = min(self.due_in, max(due_in, self._every / 10))
 
     async def _prune(self, now: float) -> None:
         own = self.fleet.clock.time()

@@ -43,7 +43,19 @@ TRIES = 5
 """How often the delivery of a notice is tried before the next one has its turn."""
 
 DELIVERED_KINDS = frozenset(
-    {"failed", "brake", "clock", "replaced", "series", "conflict", "impostor", "restored", "suspended", "resumed"}
+    {
+        "failed",
+        "brake",
+        "clock",
+        "replaced",
+        "schedule",
+        "series",
+        "conflict",
+        "impostor",
+        "restored",
+        "suspended",
+        "resumed",
+    }
 )
 """The kinds of notices that are for people. A late result is normal."""
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from asterism.core.run.run_label import PLAN_PREFIX
 from asterism.fleet.workflows import OF_PEERS, UNUSED_AGE, VERSIONS
 from asterism.store.optimistic_update import try_commit
-from asterism.store.protocol import PutRegister, Query, Register, Store, feed_of, has_feed
+from asterism.store.protocol import ExpectRegister, PutRegister, Query, Register, Store, Write, feed_of, has_feed
 
-PREFIX = "plan:"
+PREFIX = PLAN_PREFIX
 """Prefix of the keys of runs, and of the names of workflows, that belong to a plan."""
 
 LOST = "lost/"
@@ -88,13 +89,15 @@ async def _remove_plan(store: Store, head: Register) -> None:
     requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel")]
     registers += [request for request in requests if request is not None]
     for first in range(0, len(registers), PAGE):
-        await _remove(store, registers[first : first + PAGE])
+        # if the plan was reopened meanwhile, nothing more of it is removed
+        if not await _remove(store, registers[first : first + PAGE], ExpectRegister(head.key, head.revision)):
+            return
     await _remove(store, [head])
 
 
-async def _remove(store: Store, registers: list[Register]) -> None:
-    """Remove registers, unless another process removes or changes one of them just now."""
-    await try_commit(store, [PutRegister(one.key, None, one.revision) for one in registers])
+async def _remove(store: Store, registers: list[Register], *fences: Write) -> bool:
+    """Remove registers, unless another process removes or changes one of them just now. Returns whether it did."""
+    return await try_commit(store, [*fences, *(PutRegister(one.key, None, one.revision) for one in registers)])
 
 
 def _name(head: Register) -> str:

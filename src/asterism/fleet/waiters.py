@@ -23,7 +23,14 @@ LOCAL_LOOK_INTERVAL = 10.0
 """The same for runs that this process executes: if the store takes one away, it ends elsewhere."""
 
 PAUSE = 0.05
-"""How long to pause between two looks, so that a busy store is not asked all the time, in seconds."""
+"""The longest pause between two looks, so that a busy store is not asked all the time, in seconds."""
+
+FIRST_PAUSE = 0.002
+"""The pause after a look that found nothing, in seconds. It doubles while looks find nothing: most ends in a busy store
+are those of other runs."""
+
+REST = 10.0
+"""A pause is at least as long as so many looks, since a look reads every run that is waited for."""
 
 Consumer = Callable[[PutRun], Awaitable[bool]]
 """Writes the end of a run together with what follows from it. Returns False if nothing of that was written."""
@@ -89,16 +96,23 @@ class RunWaiters:
         watch = self._store.watch(frozenset({ENDED}))
         try:
             looked = self._clock.time()
+            in_vain, timeout = FIRST_PAUSE, PAUSE  # soon at first: a run may have ended before the watch was open
             while self._waiting:
-                await self._clock.sleep(PAUSE)
-                await watch.wait(LOOK_INTERVAL)
-                everything = self._clock.time() - looked >= LOCAL_LOOK_INTERVAL
-                looked = self._clock.time() if everything else looked
+                await watch.wait(timeout)
+                timeout = LOOK_INTERVAL
+                began = self._clock.time()
+                everything = began - looked >= LOCAL_LOOK_INTERVAL
+                looked = began if everything else looked
+                found = False
                 with contextlib.suppress(StoreUnavailable):
                     for run_id in list(self._waiting if everything else self._elsewhere):
                         run = await self._store.run(run_id) if run_id in self._waiting else None
                         if run is None or run.ended:
+                            found = True
                             self._resolve(run_id, run)
+                in_vain = FIRST_PAUSE if found else min(2 * in_vain, PAUSE)
+                if self._waiting:
+                    await self._clock.sleep(min(max(in_vain, REST * (self._clock.time() - began)), PAUSE))
         except Exception as error:  # the waiters get it: they would wait forever otherwise
             for run_id in list(self._waiting):
                 for future in self._forget(run_id):

@@ -229,7 +229,7 @@ class Execution:
 
     def _failed(self, node: Node, error: BaseException | None) -> None:
         """An attempt failed: retry, or fail the task if no retry is left."""
-        failures = node.attempts - node.losses
+        failures = node.attempts - node.losses - node.spent
         if failures > node.task.retries or getattr(error, "final", False):
             self.fail(node, error)
         else:
@@ -282,7 +282,7 @@ class Execution:
         """The attempt has failed. The next one waits until this one has really stopped."""
         if epoch not in self.active or self.cancelling:  # it has been asked to stop already
             return
-        active, failures = self.active[epoch], node.attempts - node.losses
+        active, failures = self.active[epoch], node.attempts - node.losses - node.spent
         error = TimeoutError(f"task {node.id!r} took longer than its timeout of {node.task.timeout} s")
         if failures <= node.task.retries:
             active.delay = self._retry(node, error, failures)

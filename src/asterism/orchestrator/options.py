@@ -71,7 +71,7 @@ class Options:
     def prepare(self, plan: Constellation, assignments: Mapping[str, str] | None = None) -> None:
         """Make a plan ready to run. ``assignments`` maps tasks to devices. Raises PlanError if a condition is not
         valid."""
-        plan.evaluate, plan.check_condition = PlanMask(plan).over(self.conditions.evaluate), self.conditions.check
+        self.evaluate_conditions(plan)
         problems = [
             f"{d.source!r} -> {d.target!r}: the condition {d.when!r} is not valid: {problem}"
             for d in plan.dependencies
@@ -88,6 +88,10 @@ class Options:
         plan.ranks = None  # those of an earlier run may be outdated
         self.add_ranks(plan)
         plan.state = ConstellationState.READY
+
+    def evaluate_conditions(self, plan: Constellation) -> None:
+        """Give a plan what evaluates and checks its conditions."""
+        plan.evaluate, plan.check_condition = PlanMask(plan).over(self.conditions.evaluate), self.conditions.check
 
     def add_ranks(self, plan: Constellation) -> None:
         if self.rank and plan.ranks is None:

@@ -12,7 +12,7 @@ from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.explain import why as explain
 from asterism.core.plan.node import Node
@@ -142,7 +142,9 @@ class Orchestrator(PlanCommands):
         """Run a plan to its end. ``assignments`` maps tasks to devices. Raises PlanError, and AlreadyRunning.
 
         Cancelling the caller cancels the plan, waits for its end, and is passed on."""
-        execution = self._begin(plan, assignments)
+        return await self._ended(self._begin(plan, assignments))
+
+    async def _ended(self, execution: Execution) -> Result:
         try:
             try:
                 await asyncio.shield(execution.done)
@@ -154,6 +156,32 @@ class Orchestrator(PlanCommands):
             await self.scheduler.remove(execution)
         return execution.result()
 
+    async def retry(
+        self,
+        ended: Result | Constellation,
+        *,
+        from_tasks: Iterable[str] = (),
+        edits: EditBatch | Iterable[Edit] | None = None,
+    ) -> Result:
+        """Run a plan that has ended again: the tasks that failed, and those that were cancelled because of them.
+        Completed tasks keep their results.
+
+        ``from_tasks`` are run again instead, with everything below them. ``edits`` are applied first, all or none; with
+        a task that they add, a plan in which nothing failed is run too. A plan that an edit has reopened is continued.
+        Raises PlanError, EditRejected, and AlreadyRunning."""
+        plan = ended.plan if isinstance(ended, Result) else ended
+        self._check_idle(plan)
+        batch = None if edits is None else edits if isinstance(edits, EditBatch) else EditBatch(tuple(edits))
+        self.options.evaluate_conditions(plan)
+        first = tuple(from_tasks)
+        if plan.state is not ConstellationState.EXECUTING or first or batch is not None:
+            plan.run_again(self.scheduler.now(), first, batch)
+        plan.ranks = None
+        self.options.add_ranks(plan)
+        execution = self._execution(plan)
+        execution.take_over()
+        return await self._ended(execution)
+
     def run_sync(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
         """``run``, for callers without an event loop."""
         if asyncio._get_running_loop() is not None:
@@ -161,21 +189,29 @@ class Orchestrator(PlanCommands):
         return asyncio.run(self.run(plan, assignments=assignments))
 
     def _begin(self, plan: Constellation, assignments: Mapping[str, str] | None) -> Execution:
+        self._check_idle(plan)
+        if plan.state is not ConstellationState.CREATED and plan.state is not ConstellationState.READY:
+            raise PlanError(f"plan {plan.id!r} is {plan.state}: it cannot run again; use retry")
+        self.options.prepare(plan, assignments)
+        execution = self._execution(plan)
+        execution.begin()
+        return execution
+
+    def _check_idle(self, plan: Constellation) -> None:
+        """Raise AlreadyRunning or PlanError if a plan cannot run here now."""
         if not isinstance(plan, Constellation):
             raise TypeError(f"run takes a Constellation, not {plan!r}")
         if plan.owner is not None:
             raise AlreadyRunning(f"plan {plan.id!r} is running already; one orchestrator runs it at a time")
-        if plan.state is not ConstellationState.CREATED and plan.state is not ConstellationState.READY:
-            raise PlanError(f"plan {plan.id!r} is {plan.state}: it cannot run again")
         if plan.counts[TaskStatus.RUNNING]:
             raise PlanError(f"plan {plan.id!r} is a copy of a plan with running tasks: it cannot run")
         self.scheduler.check_unused(plan.id)
         self.scheduler.attach_loop()
-        self.options.prepare(plan, assignments)
+
+    def _execution(self, plan: Constellation) -> Execution:
         lock = self.options.lock(plan, AssignmentLock)
         execution = Execution(self.scheduler, plan, lock, self.options, self.events, self._random)
         self.scheduler.add(execution, self)
-        execution.begin()
         return execution
 
     # -- devices -------------------------------------------------------------------------------------------------------

@@ -42,6 +42,11 @@ class Result:
     def exit_code(self) -> int:
         return EXIT_CODES[self.plan.state]
 
+    @property
+    def repaired(self) -> bool:
+        """Whether the plan completed although tasks failed, because others handled each failure."""
+        return self.plan.repaired
+
     def __getitem__(self, task_id: str) -> TaskView:
         return self.plan[task_id]
 
@@ -71,8 +76,13 @@ class Result:
         )
         holds = []
         for node in self.plan.nodes.values():
-            ends = [self.plan.nodes[source].ended_at or 0.0 for source in node.parents]
-            if not ends or node.started_at is None:
+            if node.started_at is None:
+                continue
+            # a branch that was not taken ends with the plan: it held nothing
+            ends = [
+                end for source in node.parents if (end := self.plan.nodes[source].ended_at or 0.0) <= node.started_at
+            ]
+            if not ends:
                 continue
             ready = max(ends)
             free = max((reviewed.get(source) or 0.0 for source in node.parents), default=0.0)

@@ -63,6 +63,8 @@ MAX_DIGITS = 400
 
 _RUN_FIELDS = frozenset(field.name for field in fields(Run))
 _MAX_NUMBER = 1 << 53
+_LABELLED = len(row_codec.COLUMNS)
+_PLAIN = _LABELLED - 1  # without a label
 _INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
 
 
@@ -142,7 +144,7 @@ class Message:
 def encode_record(number: int, by: str, run: Run) -> dict[str, Any]:
     """A run as it is sent: without its key, which belongs to this store."""
     sent = run.changed(key=None)
-    return {"number": number, "by": by, "run": [*row_codec.fixed(sent), *row_codec.moving(sent)]}
+    return {"number": number, "by": by, "run": row_codec.record_of(sent)}
 
 
 def encoded_size(sent: Any) -> int:
@@ -312,7 +314,7 @@ def record_length(row: Sequence[Any]) -> int:
 
 def _parse_run(row: Any) -> Run:
     """Decode a run, and encode it again, so that it contains nothing that a store could not keep."""
-    if not isinstance(row, list) or len(row) != len(row_codec.COLUMNS):
+    if not isinstance(row, list) or len(row) not in (_PLAIN, _LABELLED):
         raise ValueError("it does not have the columns of a run")
     if record_length(row) > MAX_RECORD_CHARS:
         raise ValueError(f"it has more than {MAX_RECORD_CHARS:,} characters")
@@ -322,7 +324,7 @@ def _parse_run(row: Any) -> Run:
     clean = Run(**{name: value for name, value in read.__dict__.items() if name in _RUN_FIELDS})
     if set(read.__dict__) - _RUN_FIELDS - {"_told"}:
         raise ValueError("it has unknown fields")
-    for one in (*row_codec.fixed(clean), *row_codec.moving(clean)):
+    for one in row_codec.record_of(clean):
         if isinstance(one, str):
             one.encode()  # a lone surrogate is text in Python, and nowhere else
     return clean.changed()

@@ -22,10 +22,15 @@ To add a key to tasks, add it to ``models.Task`` and to ``loader._core_task``; t
 files follow from the models, and tests compare them.
 """
 
-from asterism.base.yaml_lines import Mistake
-from asterism.planfile.loader import BadPlan, DeviceLine, PlanFile, check, examine, load
-from asterism.planfile.models import json_schema
-from asterism.planfile.workflow_file import BadWorkflowFile, load_workflows
+from typing import TYPE_CHECKING
+
+from asterism.base.startup import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.base.yaml_lines import Mistake
+    from asterism.planfile.loader import BadPlan, DeviceLine, PlanFile, check, examine, load
+    from asterism.planfile.models import json_schema
+    from asterism.planfile.workflow_file import BadWorkflowFile, load_workflows
 
 __all__ = [
     "BadPlan",
@@ -39,3 +44,14 @@ __all__ = [
     "load",
     "load_workflows",
 ]
+
+# pydantic takes long to import, and workflow files do not need it
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.base.yaml_lines": ["Mistake"],
+        "asterism.planfile.loader": ["BadPlan", "DeviceLine", "PlanFile", "check", "examine", "load"],
+        "asterism.planfile.models": ["json_schema"],
+        "asterism.planfile.workflow_file": ["BadWorkflowFile", "load_workflows"],
+    },
+)

@@ -11,14 +11,14 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
 
-from asterism.base import expressions, function_calls, task_inputs
+from asterism.base import expressions, task_inputs
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import MissingInput, fill_template, is_reference
-from asterism.base.text import describe_value, request_url_problem
+from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.planfile import models
 from asterism.planfile.models import Part
-from asterism.planfile.validation_messages import format_path, suggestion
+from asterism.planfile.validation_messages import format_path
 
 ACTIONS = ("argv", "shell", "call", "http")
 
@@ -77,9 +77,11 @@ class TaskChecks:
             elif source not in self.context.tasks:
                 yield path, f"comes after {source!r}, but there is no such task{self._suggestion(source)}", False
             elif source in self.sources:
-                yield path, f"names {source!r} twice in after", False
+                yield path, f"names {source!r} twice in {'after' if path[0] == 'after' else 'after and handles'}", False
             else:
                 self.sources[source] = (on, when)
+            if on != "failure" and self.task.handles_failure_of(source):
+                yield path, f"after.{source}: handled needs on: failure", False
             problem = None if when is None else expressions.check(when)
             if problem is not None:
                 yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
@@ -151,6 +153,8 @@ class TaskChecks:
             if not _exists(module, self.context.places):
                 yield ("call",), f"call is {path!r}, but no module {module!r} can be found", True
             return
+        from asterism.base import function_calls
+
         try:
             signature = function_calls.signature(function_calls.load_function(path))
         except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything

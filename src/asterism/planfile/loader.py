@@ -24,6 +24,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
+from asterism.planfile.branches import always_skipped
 from asterism.planfile.checks import PlanContext, TaskChecks
 from asterism.planfile.models import Part
 from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
@@ -129,6 +130,9 @@ class _PlanReader:
         order = self._order(parents)
         if order is None or not all(mistake.warning for mistake in self.mistakes):
             return None
+        joins = frozenset(task_id for task_id, task in tasks.items() if task.join == "any")
+        for task_id, text in always_skipped(order, parents, joins):
+            self.blame(("tasks", task_id, "after"), f"task {task_id!r}: {text}", True)
         plan = Constellation(head.id or name)
         for task_id in order:
             self._add(plan, task_id, tasks[task_id], raw[task_id], parents[task_id])
@@ -180,16 +184,21 @@ class _PlanReader:
         order = task_order(parents)
         if order is None:
             for source, target, path in cycles(parents):
-                after = self.data["tasks"][target]["after"]
+                task = self.data["tasks"][target]
+                after = task.get("after")
                 entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
                 self.blame(
-                    ("tasks", target, *entry),
+                    ("tasks", target, *(entry if source in (after or ()) else ("handles",))),
                     f"task {target!r}: comes after {source!r}, which closes a cycle: {' -> '.join(path)}",
                 )
         return order
 
     def _add(self, plan: Constellation, task_id: str, task: models.Task, raw: Any, sources: Sources) -> None:
-        after = {source: dict(zip(("on", "when"), terms, strict=True)) for source, terms in sources.items()}
+        after: dict[str, dict[str, Any]] = {}
+        for source, terms in sources.items():
+            after[source] = dict(zip(("on", "when"), terms, strict=True))
+            if task.handles_failure_of(source):
+                after[source]["handled"] = True
         try:
             plan.add(_core_task(task_id, task, raw), after or None)
         except PlanError as error:  # a rule of the core that the checks do not know
@@ -214,6 +223,7 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         needs=frozenset(wanted.needs or ()),
         estimate=task.estimate,
         revocable=task.revocable,
+        join=task.join,
         **given,
     )
 

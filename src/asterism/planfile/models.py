@@ -17,9 +17,10 @@ UNTAGGED = "\0"
 
 
 class Shape(BaseModel):
-    """Base of the models. A missing key is None, or the default of the core."""
+    """Base of the models. A missing key is None, or the default of the core. The validator of a model is built when it
+    is first used: a check needs two of them."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 def _duration_schema(minimum: str) -> WithJsonSchema:
@@ -69,6 +70,9 @@ class Terms(Shape):
         "success"
     )
     when: Annotated[Name | None, Field(description="a condition in CEL over `result` and `status`")] = None
+    handled: Annotated[bool, Field(description="with `on: failure`: this task handles the failure of the other")] = (
+        False
+    )
 
 
 class Wanted(Shape):
@@ -78,7 +82,7 @@ class Wanted(Shape):
     needs: Annotated[list[Name] | None, Field(description="capabilities that the device must have")] = None
 
 
-ANY_DEVICE = Wanted()
+ANY_DEVICE = Wanted.model_construct()
 
 
 class Secret(Shape):
@@ -165,6 +169,18 @@ class Task(Shape):
     env: dict[Name, Value] | None = None
     cwd: Annotated[Name | None, Field(description="the working directory of a command")] = None
     after: After | None = None
+    handles: (
+        Annotated[
+            Annotated[Name, _text] | Annotated[list[Name], _list],
+            _one_of("must be the id of a task, or a list of ids"),
+            Field(description="run if this task fails; when that completes, the failure is repaired"),
+        ]
+        | None
+    ) = None
+    join: Annotated[
+        Literal["all", "any"],
+        Field(description="start when all dependencies hold, or when one holds and the others are decided"),
+    ] = "all"
     retries: Annotated[int, Field(ge=0)] = 0
     backoff: Annotated[Pause, Field(description="delay before the first retry; it doubles each time")] = 0.5
     timeout: Annotated[Duration | None, Field(description="time limit of each attempt")] = None
@@ -188,7 +204,7 @@ class Task(Shape):
         return self.device or ANY_DEVICE
 
     def dependencies(self) -> Iterator[tuple[str, str, str | None, tuple[Part, ...]]]:
-        """The dependencies in ``after``: (source, on, when, path)."""
+        """The dependencies in ``after`` and ``handles``: (source, on, when, path)."""
         if isinstance(self.after, str):
             yield self.after, "success", None, ("after",)
         elif isinstance(self.after, list):
@@ -198,6 +214,17 @@ class Task(Shape):
             for source, terms in self.after.items():
                 on, when = (terms, None) if isinstance(terms, str) else (terms.on, terms.when)
                 yield source, on, when, ("after", source)
+        for source in self.handled_tasks():
+            yield source, "failure", None, ("handles",)
+
+    def handled_tasks(self) -> list[str]:
+        """The tasks in ``handles``."""
+        return [self.handles] if isinstance(self.handles, str) else list(self.handles or ())
+
+    def handles_failure_of(self, source: str) -> bool:
+        """Whether ``handles`` or ``handled`` says so."""
+        terms = self.after.get(source) if isinstance(self.after, dict) else None
+        return source in self.handled_tasks() or (isinstance(terms, Terms) and terms.handled)
 
 
 class Head(Shape):

@@ -6,13 +6,12 @@ The valid part is checked further, so that all mistakes of a file are reported a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from asterism.base.durations import InvalidDuration
-from asterism.base.text import describe_value
+from asterism.base.text import describe_value, suggestion
 from asterism.planfile import models
 from asterism.planfile.models import UNTAGGED, Part, Shape
 
@@ -40,12 +39,6 @@ def error_text(error: Any, model: type[BaseModel]) -> str:
 def format_path(path: Sequence[Part]) -> str:
     """A path as people write it: ``after.fetch.on``, ``argv[1]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """``; did you mean 'retries'?``, or an empty text."""
-    near = get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _unknown_key(path: tuple[Part, ...], model: type[BaseModel]) -> str:

@@ -22,11 +22,10 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.durations import InvalidDuration, parse_duration
-from asterism.base.text import request_url_problem
+from asterism.base.text import request_url_problem, suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import DEFAULTS, Workflow
-from asterism.planfile.validation_messages import suggestion
 
 KEYS = tuple(name for name in DEFAULTS if name != "version")
 _DURATIONS = (

@@ -59,7 +59,8 @@ def _plan_started(event: ConstellationEvent, plan: Constellation) -> str:
 
 
 def _plan_ended(event: ConstellationEvent, plan: Constellation) -> str:
-    return f"{plan.id} ended: {event.state.replace('_', ' ')}, version {event.version}"
+    state = plan.state_text if plan.repaired else event.state.replace("_", " ")
+    return f"{plan.id} ended: {state}, version {event.version}"
 
 
 def _applied(event: EditEvent, plan: Constellation) -> str:

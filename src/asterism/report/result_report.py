@@ -64,7 +64,7 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
     started, ended = plan.started_at or 0.0, plan.ended_at or 0.0
     return Report(
         title=plan.id,
-        state=str(result.state),
+        state="repaired" if plan.repaired else str(result.state),
         started_at=started,
         ended_at=ended,
         figures=figures(result)[1:],  # the page begins with the state

@@ -14,7 +14,7 @@ from asterism.base.text import clean, json_text, plural, shorten
 from asterism.core.errors import error_text
 from asterism.core.json_values import plain_json
 from asterism.core.plan.constellation import Constellation
-from asterism.core.plan.node import Node
+from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import COMPLETED, ConstellationState, TaskStatus
 from asterism.core.plan.topological_order import parents_first
 from asterism.orchestrator.plan_mask import PlanMask
@@ -36,7 +36,7 @@ def figures(result: Result) -> tuple[tuple[str, str], ...]:
     shape = summary.parallelism
     over = f"{summary.makespan / summary.lower_bound:.2f} ×" if summary.lower_bound else ""
     return (
-        ("State", result.state.replace("_", " ")),
+        ("State", result.plan.state_text),
         ("Tasks", counts(result)),
         ("Makespan", format_duration(summary.makespan)),
         ("Lower bound", format_duration(summary.lower_bound)),
@@ -120,10 +120,15 @@ def failure_reasons(result: Result) -> list[str]:
     cancelled = {entry.task: entry.why for entry in result.story() if entry.what == "cancelled"}
     ends = [node for node in result.plan.nodes.values() if node.status in (TaskStatus.FAILED, TaskStatus.CANCELLED)]
     shown = [
-        clean(secrets.shown(f"{node.id} {node.status}: {reason(node.error) or cancelled.get(node.id, '')}"))
+        clean(secrets.shown(f"{node.id} {_end(node)}: {reason(node.error) or cancelled.get(node.id, '')}"))
         for node in ends[:MOST_REASONS]
     ]
     return [*shown, *([f"and {len(ends) - MOST_REASONS:,} more"] if len(ends) > MOST_REASONS else [])]
+
+
+def _end(node: Node) -> str:
+    handler = handler_of(node) if node.status is TaskStatus.FAILED else None
+    return str(node.status) if handler is None else f"{node.status}, handled by {handler.id}"
 
 
 def state_tone(state: ConstellationState) -> Style:
@@ -147,6 +152,7 @@ def result_json(result: Result) -> dict[str, Any]:
     return {
         "id": plan.id,
         "state": str(result.state),
+        "repaired": plan.repaired,
         "exit_code": result.exit_code,
         "version": plan.version,
         "started_at": plan.started_at,
@@ -175,6 +181,8 @@ def _task(node: Node, reason: str, values: Mapping[str, Any], secrets: PlanMask)
         "started_at": node.started_at,
         "ended_at": node.ended_at,
     }
+    if node.status is TaskStatus.FAILED and (handler := handler_of(node)) is not None:
+        out["handled_by"] = handler.id
     if node.status is COMPLETED:
         out["value"] = plain_json(values[node.id], f"the result of task {node.id!r}")
     elif node.error is not None or reason:

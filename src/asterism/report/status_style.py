@@ -1,4 +1,4 @@
-"""Marks and colours of task statuses in a terminal. The marks differ in shape; colour only helps."""
+"""Styles of drawn plans in a terminal, and the count of tasks by status."""
 
 from __future__ import annotations
 
@@ -8,44 +8,14 @@ from collections.abc import Sequence
 from rich.style import Style
 from rich.text import Text
 
+from asterism.base.status_colours import BOLD, COLOURS, DIM, mark, tone
 from asterism.base.text import clean
 from asterism.report.picture import DrawnTask
 
-_MARKS = {
-    "pending": "○",
-    "waiting": "◌",
-    "running": "◐",
-    "completed": "●",
-    "failed": "✗",
-    "cancelled": "⊘",
-    "removed": "⊖",
-}
-
-_COLOURS = {
-    "running": "blue",
-    "completed": "green",
-    "failed": "red",
-    "waiting": "yellow",
-    "cancelled": "magenta",
-}
+__all__ = ["BOLD", "DIM", "count_by_status", "lane_tone", "line_tone", "mark", "shares", "tone"]
 
 # What a reader looks for first comes first, for the end of a long line may be cut.
 _URGENCY = ("failed", "running", "completed", "waiting", "pending", "cancelled", "removed")
-
-DIM = Style(dim=True)
-BOLD = Style(bold=True)
-
-
-def mark(status: str) -> str:
-    """The glyph of a status, one cell wide."""
-    return _MARKS.get(status, "?")
-
-
-def tone(status: str) -> Style:
-    """The style of a status word or mark."""
-    if status == "removed":
-        return Style(dim=True, strike=True)
-    return Style(color=_COLOURS.get(status), bold=status in ("running", "failed"))
 
 
 def line_tone(kind: str) -> Style:
@@ -55,7 +25,7 @@ def line_tone(kind: str) -> Style:
 
 def lane_tone(status: str) -> Style:
     """The style of the lane below a task: coloured once the task has run, so that open edges stand back."""
-    return Style(color=_COLOURS[status]) if status in ("completed", "failed", "running") else DIM
+    return Style(color=COLOURS[status]) if status in ("completed", "failed", "running") else DIM
 
 
 def count_by_status(drawn_tasks: Sequence[DrawnTask]) -> list[tuple[str, int]]:

@@ -55,7 +55,7 @@ def line(
     """Return a record as a line. ``left_to`` is the store to which a copy is left, ``number`` that of a notice."""
     match record:
         case Run():
-            row = {"run": [*row_codec.fixed(record), *row_codec.moving(record)]}
+            row = {"run": row_codec.record_of(record)}
             return row if left_to is None or record.ended else {**row, "left_to": left_to}
         case Session():
             return {"session": row_codec.session_row(record)}

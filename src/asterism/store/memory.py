@@ -43,7 +43,7 @@ from asterism.store.protocol import (
 from asterism.store.store_errors import Conflict
 from asterism.store.watches import Watches, check_distinct_records, topics_of
 
-_WRITTEN_ONCE = tuple(name for name in row_codec.FIXED if name not in ("id", "input"))
+_WRITTEN_ONCE = (*(name for name in row_codec.FIXED if name not in ("id", "input")), "label")
 _Place = tuple[int, float, str]
 """The place of a run in the queue: the most urgent first, then the oldest. It never changes."""
 
@@ -222,6 +222,8 @@ class MemoryStore(MemoryChangeFeed):
             pool = self._held(query.session)
         elif query.key is not None:
             pool = [self._runs[self._keys[query.key]]] if query.key in self._keys else []
+        elif query.keys is not None:
+            pool = [self._runs[self._keys[key]] for key in query.keys if key in self._keys]
         found = sorted((run for run in pool if self._matches(run, query)), key=lambda run: run.id, reverse=query.newest)
         return found[: query.limit]
 
@@ -413,6 +415,14 @@ def _suits(run: Run, request: TakeRequest) -> bool:
     )
 
 
+def _mentions(run: Run, text: str) -> bool:
+    """Whether a run satisfies the condition ``search`` of a query."""
+    plain, quoted = row_codec.searched(text)
+    if any(plain in row_codec.lower(name) for name in (run.label, run.key) if name is not None):
+        return True
+    return run.label is None and quoted in row_codec.lower(row_codec.to_text(dict(run.input)))
+
+
 def _satisfies(run: Run, query: Query) -> bool:
     """Whether a run satisfies a query, apart from ``offered`` and ``judged``."""
     return (
@@ -429,5 +439,7 @@ def _satisfies(run: Run, query: Query) -> bool:
             query.waiting_before is None or (run.waiting_since is not None and run.waiting_since < query.waiting_before)
         )
         and (query.id_like is None or query.id_like in run.id)
+        and (query.keys is None or run.key in query.keys)
+        and (query.search is None or _mentions(run, query.search))
         and (query.after is None or (run.id < query.after if query.newest else run.id > query.after))
     )

@@ -134,7 +134,10 @@ class Query:
     :param offered: whether a device may take it now. A copy that is left to a peer is not offered.
     :param judged: whether this store decides about it, that is, whether it is not a copy left to a peer.
     :param avoiding: whether some device is to be avoided.
+    :param keys: the key is one of these.
     :param id_like: a part of the id.
+    :param search: a part of the label, the key, or, if there is no label, of the input as JSON. Capital and small
+        letters of ASCII count as the same.
     :param after: only runs that come after this id in the order of the result.
     """
 
@@ -151,6 +154,8 @@ class Query:
     ended_before: float | None = None
     waiting_before: float | None = None
     id_like: str | None = None
+    keys: frozenset[str] | None = None
+    search: str | None = None
     after: str | None = None
     newest: bool = False
     limit: int | None = None

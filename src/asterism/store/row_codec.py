@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
@@ -54,7 +54,9 @@ MOVING = (
 )
 """The columns that change."""
 
-COLUMNS = FIXED + MOVING
+COLUMNS = (*FIXED, *MOVING, "label")
+"""All columns. ``label`` is written once like those of FIXED; it comes last, so that a record without a label is the
+same list as before there were labels, for older peers and in older backups."""
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
 _TEXTS = ("retry_of", "paused", "stop_requested_by", "error")
@@ -66,8 +68,8 @@ _KEYS = {"stop_requested_by": "wished_by"}
 _EMPTY: dict[str, Any] = {"held": False, "failures": 0, "losses": 0, "rounds": 0, "cancelled": False, "previous": ()}
 """… those with another empty default …"""
 
-_MAPPINGS = ("declined", "scores")
-"""… and those that are mappings, of any type."""
+_MAPPINGS = ("declined",)
+"""… and those that are mappings, of any type. ``scores`` is one, too, and most runs have some."""
 
 _RARE: dict[str, Any] = {
     **dict.fromkeys((*_TEXTS, "progress")),
@@ -84,6 +86,22 @@ _COMMON = tuple(_RARE.values())
 _blank = BLANK.__dict__.copy
 """Makes the fields of a run with default values, to be filled from a row."""
 
+VARYING = ("id", "key", "input", "label")
+SHARED = tuple(name for name in COLUMNS if name not in VARYING)
+"""The columns in which runs that are created together differ, and those that they share."""
+
+_shared_once = itemgetter(*(name for name in FIXED if name not in VARYING))
+_common = itemgetter(*(name for name in BLANK.__dict__ if name not in VARYING))
+"""The fields behind SHARED: those that are written once, and all of them."""
+
+FEWEST_GROUPED = 5
+"""From how many runs on looking for what they share is worth it."""
+
+INPUT_TEXT = "_input_text"
+"""An attribute that a new run may have: its input, and the same as ``to_text`` encodes it, so that it need not be
+encoded again. It counts as long as the input is this very object."""
+
+_NO_TEXT = (None, "")
 _STATUSES = {str(status): status for status in RunStatus}
 _STORY = '"story":['
 _NO_STORY_TEXT: tuple[tuple[Entry, ...], str] = ((), "")
@@ -113,6 +131,8 @@ def _encoder() -> Callable[[Any], str]:
 to_text = _encoder()
 """Encodes a JSON value. Raises TypeError or ValueError for a value that is not JSON."""
 
+_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
@@ -125,6 +145,17 @@ def from_text(text: str) -> Any:
     if end != len(text):
         raise ValueError(f"more than one JSON value: {text[:40]!r}")
     return value
+
+
+def searched(text: str) -> tuple[str, str]:
+    """Return a text to search for, in small letters: as it is, and as it is written inside JSON."""
+    text = text.encode("utf-8", "replace").decode()  # a lone surrogate is in no stored text
+    return lower(text), lower(to_text(text)[1:-1])
+
+
+def lower(text: str) -> str:
+    """Return a text with small letters for the capital ones of ASCII, as both engines do it."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -154,6 +185,8 @@ def _state(fields: dict[str, Any]) -> str:
     text = _head(*_grant(fields))
     if (value := fields["output"]) is not None:
         text = f'{text},"output":{to_text(value)}'
+    if scores := fields["scores"]:
+        text = f"{text},{_scores_text(scores)}"
     if _rare(fields) != _COMMON and (more := _uncommon(fields)):
         text = f"{text},{more}"
     return f"{text},{_STORY}{_story_text(fields)}]}}"
@@ -176,13 +209,31 @@ def _uncommon(fields: dict[str, Any]) -> str:
         parts.append(f'"progress":{to_text(value)}')
     for name in _EMPTY:
         if value := fields[name]:
-            parts.append(f'"{name}":{to_text(value)}')
+            parts.append(f'"{name}":{to_text(_assignments(value) if name == "previous" else value)}')
     for name in _MAPPINGS:
         if value := fields[name]:
             parts.append(f'"{name}":{to_text(dict(value))}')
     if fields["superseded"] or fields["keep"] != "epoch":
         parts.append(f'"keep":{_quoted(fields["keep"])},"superseded":{to_text(fields["superseded"])}')
     return ",".join(parts)
+
+
+def _assignments(several: Sequence[Assignment]) -> list[tuple[Any, ...]]:
+    """Ended assignments as JSON: a score that is not known is left out, as in records of earlier versions."""
+    return [one if one.score is not None else one[:-1] for one in several]
+
+
+def _scores_text(scores: Mapping[str, float]) -> str:
+    if len(scores) == 1:
+        [(device, score)] = scores.items()
+        return _own_score_text(device, score)
+    return f'"scores":{to_text(dict(scores))}'
+
+
+@lru_cache(1024)
+def _own_score_text(device: str, score: float) -> str:
+    """The score of a device that took a run itself. Many of its runs have the same one."""
+    return f'"scores":{{{_quoted(device)}:{_number(score)}}}'
 
 
 def _story_text(fields: dict[str, Any]) -> str:
@@ -244,8 +295,62 @@ def fixed(run: Run) -> tuple[Any, ...]:
     )
 
 
+def row_of(run: Run) -> tuple[Any, ...]:
+    """Return the values of all columns, in the order of COLUMNS."""
+    return (*fixed(run), *moving(run), run.label)
+
+
+class RunGroup(NamedTuple):
+    """New runs that were created together: the values of the columns SHARED, and of VARYING for each run."""
+
+    shared: tuple[Any, ...]
+    rows: list[tuple[Any, ...]]
+
+
+def grouped(runs: Sequence[Run]) -> list[RunGroup]:
+    """Return new runs in groups, in their order. What the runs of a group share is encoded once."""
+    groups: list[RunGroup] = []
+    known: tuple[Any, ...] | None = None
+    for run in runs:
+        fields = run.__dict__
+        common = _common(fields)
+        if common != known:
+            known = common
+            groups.append(RunGroup((*_shared_once(fields), *moving(run)), []))
+            add = groups[-1].rows.append
+        given, text = fields.get(INPUT_TEXT, _NO_TEXT)
+        if given is not fields["input"]:
+            text = to_text(run.input if type(run.input) is dict else dict(run.input))
+        add((fields["id"], fields["key"], text, fields["label"]))
+    return groups
+
+
+def rows_of(runs: Sequence[Run]) -> list[tuple[Any, ...]]:
+    """Return the rows of new runs, as ``row_of`` does for one."""
+    return [row_of(run) for run in runs] if len(runs) < FEWEST_GROUPED else rows_in(grouped(runs))
+
+
+def rows_in(groups: Sequence[RunGroup]) -> list[tuple[Any, ...]]:
+    """Return the rows of all runs in these groups."""
+    rows: list[tuple[Any, ...]] = []
+    for (workflow, version, created_at, series, priority, pinned, timeout, *others), group in groups:
+        first, second = (workflow, version, created_at, series), (priority, pinned, timeout)
+        rows += [(run_id, *first, key, *second, text, *others, label) for run_id, key, text, label in group]
+    return rows
+
+
+def record_of(run: Run) -> list[Any]:
+    """Return a run as it is in messages and backups: its row, without the label if it has none."""
+    return without_empty_label(row_of(run))
+
+
+def without_empty_label(row: Sequence[Any]) -> list[Any]:
+    """Return a row as a record. A run without a label has the record that it had before there were labels."""
+    return list(row if row[-1] is not None else row[:-1])
+
+
 def run_of(row: Sequence[Any]) -> Run:
-    """Return the run in a row with the columns COLUMNS. Raises CorruptRecord."""
+    """Return the run in a row with the columns COLUMNS, or in a record without a label. Raises CorruptRecord."""
     try:
         fields = _blank()
         (
@@ -272,8 +377,10 @@ def run_of(row: Sequence[Any]) -> Run:
             fields["waiting_since"],
             fields["ended_at"],
             text,
-            *_,
+            *label,
         ) = row
+        if label:
+            fields["label"] = label[0]
         state = from_text(text)
         if "stop_requested_by" in state or "stop_request" in state:
             raise ValueError("a stored run has 'wish' and 'wished_by', not the names of the class")

@@ -22,7 +22,6 @@ from importlib import import_module
 from pathlib import Path
 
 from asterism.base.text import masked_url
-from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Store
 from asterism.store.sqlite import SqliteStore
 from asterism.store.store_errors import StoreError, StoreMissing, StoreNotFound
@@ -50,6 +49,8 @@ async def open_store(url: str | None = None, *, create: bool = True) -> Store:
         case "memory":
             if rest.strip("/"):
                 raise StoreError(f"a store in memory has no name: write memory: instead of {masked_url(named)!r}")
+            from asterism.store.memory import MemoryStore
+
             return MemoryStore()
         case "sqlite":
             return await SqliteStore.open(_file_of(named, rest), create=create)

@@ -120,9 +120,11 @@ def check_distinct_records(writes: Sequence[Write]) -> None:
     if len(writes) < 2:
         return
     if type(writes[0]) is PutRun:
-        changed = {write.run.id for write in writes if type(write) is PutRun and write.expected is not None}
-        if len(changed) == len(writes):
-            return  # the common case of runs that end together
+        runs = [write.run for write in writes if type(write) is PutRun]
+        keys = [write.run.key for write in writes if type(write) is PutRun and write.expected is None]
+        named = [key for key in keys if key is not None]
+        if len({run.id for run in runs}) == len(runs) == len(writes) and len(set(named)) == len(named):
+            return  # the common cases of runs that end, or are created, together
     seen = set()
     for write in writes:
         for name in _names(write):

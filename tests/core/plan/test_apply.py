@@ -338,13 +338,13 @@ def test_an_edit_that_is_refused_half_way_does_not_mislead_the_ones_after_it() -
     assert reasons(found) == [(0, "immutable")]
 
 
-def test_a_plan_that_has_ended_takes_no_edit() -> None:
+def test_a_plan_that_has_ended_takes_no_edit_that_adds_nothing() -> None:
     plan = begin(chain("a"))
     end(plan, "a")
     plan.close(3.0)
-    [violation] = violations(plan, AddTask(Task("b")))
+    [violation] = violations(plan, UpdateTask("a", timeout=5))
     assert (violation.edit, violation.rule) == (None, "ended")
-    assert violation.message == "plan 'tiny' has ended (completed)"
+    assert violation.message == "plan 'tiny' has ended (completed); only an edit that adds a task reopens it"
 
 
 # -- all or nothing ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asterism.core.errors import EditRejected
+from asterism.core.errors import EditRejected, PlanError
 from asterism.core.plan import edits
 from asterism.core.plan.assignment_lock import POLICIES, AssignmentLock
 from asterism.core.plan.constellation import Constellation
@@ -18,7 +18,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
-from asterism.core.plan.status import COMPLETED, FAILED, RUNNING, TERMINAL, TaskStatus
+from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TERMINAL, TaskStatus
 from asterism.core.plan.task import OUTCOMES, Task
 
 IDS = [f"t{number}" for number in range(8)]
@@ -35,18 +35,28 @@ def check(condition: str) -> str | None:
     return "it does not parse" if condition == "broken" else None
 
 
-tasks = st.builds(Task, ids, revocable=st.booleans(), priority=st.sampled_from(["low", "high"]), estimate=st.just(2.0))
+joins = st.sampled_from(["all", "all", "any"])
+tasks = st.builds(
+    Task,
+    ids,
+    revocable=st.booleans(),
+    priority=st.sampled_from(["low", "high"]),
+    estimate=st.just(2.0),
+    join=joins,
+)
 
 one_edit = st.one_of(
     st.builds(edits.AddTask, tasks),
     st.builds(edits.RemoveTask, ids, st.sampled_from([None, None, "remove", "bridge", "nonsense"])),
     st.builds(lambda task_id, minutes: edits.UpdateTask(task_id, timeout=minutes), ids, st.integers(-1, 3)),
+    st.builds(lambda task_id, join: edits.UpdateTask(task_id, join=join), ids, joins),
     st.builds(
-        lambda kind, ends, on, when: kind(*ends, on, when),
+        lambda kind, ends, on, when, handled: kind(*ends, on, when, handled),
         st.sampled_from([edits.AddDependency, edits.AddDependency, edits.UpdateDependency]),
         st.tuples(ids, ids),
         outcomes,
         st.one_of(conditions, st.just("broken")),
+        st.booleans(),
     ),
     st.builds(edits.RemoveDependency, ids, ids),
     st.builds(edits.CancelTask, ids),
@@ -67,7 +77,8 @@ class LivingPlan(RuleBasedStateMachine):
             before = [task.id for task in plan]
             after = data.draw(st.lists(st.sampled_from(before), unique=True, max_size=2)) if before else []
             terms = {source: {"on": data.draw(outcomes), "when": data.draw(conditions)} for source in after}
-            plan.add(Task(task_id, revocable=data.draw(st.booleans()), estimate=1.0 + number), terms)
+            join = data.draw(joins)
+            plan.add(Task(task_id, revocable=data.draw(st.booleans()), estimate=1.0 + number, join=join), terms)
         if ranked:
             plan.ranks = CriticalPathRanks()
             plan.ranks.all(plan.nodes)
@@ -150,6 +161,29 @@ class LivingPlan(RuleBasedStateMachine):
         self.plan.apply(undone.inverse, self.tick())  # redo
         check_invariants(self.plan)
 
+    @rule(how=st.sampled_from(["retry", "from", "edit"]), data=st.data())
+    @precondition(lambda self: hasattr(self, "plan"))
+    def end_and_run_again(self, how: str, data: st.DataObject) -> None:
+        self._bring_to_its_end()
+        before = {task.id: (task.status, task.value) for task in self.plan}
+        free = [task_id for task_id in IDS if task_id not in self.plan]
+        try:
+            if how == "edit" and free:
+                self.plan.edit([edits.AddTask(Task(free[0]))])
+                again = []
+            else:
+                first = [data.draw(st.sampled_from(sorted(before)))] if how == "from" and before else []
+                again = self.plan.run_again(self.tick(), first)
+        except PlanError:  # nothing failed, or the task could not start
+            again = []
+            self.plan.reopen(again, self.tick(), "to go on")
+        self.lock.reopened()
+        for task_id, end in before.items():
+            node = self.plan.nodes[task_id]
+            given_up = end[0] is CANCELLED and node.status is PENDING
+            assert given_up or task_id in again or (node.status, node.value) == end, "what was not chosen stays"
+        self.ended.clear()
+
     def try_to_apply(self, batch: EditBatch) -> Any:
         before, version = self.picture(), self.plan.version
         story, epochs = len(self.plan.story()), {node.id: node.epoch for node in self.plan.nodes.values()}
@@ -206,13 +240,17 @@ class LivingPlan(RuleBasedStateMachine):
         """From wherever it is, the plan can be brought to its end."""
         if not hasattr(self, "plan"):
             return
+        self._bring_to_its_end()
+        assert Constellation.from_json(self.plan.to_json()).to_json() == self.plan.to_json()
+
+    def _bring_to_its_end(self) -> None:
         steps: list[Callable[[], bool]] = [self._close_any, self._finish_any, self._start_any]
         while any(step() for step in steps):
             check_invariants(self.plan)
         assert not any(node.status is RUNNING for node in self.plan.nodes.values())
         self.plan.close(self.tick())
         assert all(node.status in TERMINAL for node in self.plan.nodes.values())
-        assert Constellation.from_json(self.plan.to_json()).to_json() == self.plan.to_json()
+        check_invariants(self.plan)
 
     def _close_any(self) -> bool:
         cycle = next(iter(self.lock.cycles.values()), None) or self.lock.open(self.tick())

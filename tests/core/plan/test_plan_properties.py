@@ -30,6 +30,7 @@ tasks = st.builds(
     retries=st.integers(0, 2),
     timeout=st.none() | st.integers(1, 9),
     needs=st.sets(st.sampled_from(["gpu", "linux"])),
+    join=st.sampled_from(["all", "any"]),
     data=st.dictionaries(st.sampled_from("xy"), st.integers(), max_size=2),
 )
 

@@ -285,7 +285,7 @@ def test_after_is_an_id_or_several_or_a_mapping_to_terms(after: Any, meant: list
 
 @pytest.mark.parametrize("terms", [None, 5, {"on": "success", "if": "x"}])
 def test_after_refuses_terms_it_does_not_know(terms: Any) -> None:
-    with pytest.raises(InvalidTask, match=r"after=\{'a': …\} takes an outcome or \{'on': …, 'when': …\}"):
+    with pytest.raises(InvalidTask, match=r"after=\{'a': …\} takes an outcome or \{'on': …, 'when': …, 'handled': …\}"):
         dependencies_of("z", {"a": terms})
 
 

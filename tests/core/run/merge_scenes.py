@@ -34,9 +34,11 @@ def resolve(a: Run, b: Run) -> Run:
 Event = Callable[[Run, float, int], Run]
 
 EVENTS: dict[str, Event] = {
-    "take": lambda run, now, who: transitions.take(run, OWNERS[who], TOUGH, now),
+    "take": lambda run, now, who: transitions.take(run, OWNERS[who], TOUGH, now, scores={OWNERS[who].device: now}),
     "take, start": lambda run, now, who: transitions.take(run, OWNERS[who], TOUGH, now, starts=True),
-    "assign": lambda run, now, who: transitions.assign(run, OWNERS[who], TOUGH, by="hub", now=now),
+    "assign": lambda run, now, who: transitions.assign(
+        run, OWNERS[who], TOUGH, by="hub", now=now, scores={"kitchen": 50.0, "laptop": 40.0}
+    ),
     "claim": lambda run, now, who: transitions.claim(run, grant_of(run), TOUGH, now),
     "start": lambda run, now, who: transitions.start(run, grant_of(run), now),
     "complete": lambda run, now, who: transitions.complete(run, grant_of(run), {"by": who}, now),

@@ -331,6 +331,30 @@ def test_the_same_words_at_the_same_moment_in_two_stores_are_told_once() -> None
     assert [entry.what for entry in resolve(a, b).story].count("reassigning") == 1
 
 
+def scored_apart() -> tuple[Run, Run, Run]:
+    """Two records of an assignment to one device at one moment with different scores, and one that wins over both."""
+    run = new()
+    low, high = (
+        retried(transitions.take(run, KITCHEN, FLOW, 1.0, starts=True, scores={"kitchen": score}), 5.0)
+        for score in (40.0, 60.0)
+    )
+    return low, high, ended(retried(taken(run, ATTIC, 1.0), 2.0), 9.0)
+
+
+def test_assignments_that_differ_only_in_their_score_are_both_kept() -> None:
+    low, high, winner = scored_apart()
+    found = resolve(resolve(low, high), winner)
+    assert found == resolve(resolve(winner, high), low)
+    assert [one.score for one in found.previous if one.device == "kitchen"] == [40.0, 60.0]
+
+
+def test_without_the_score_in_the_key_the_order_of_merges_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = merge._assignment_key
+    monkeypatch.setattr(merge, "_assignment_key", lambda one: key(one)[:-1])
+    low, high, winner = scored_apart()
+    assert resolve(resolve(winner, low), high) != resolve(resolve(winner, high), low)
+
+
 def test_a_run_that_nobody_owned_has_no_loser() -> None:
     for run in (new(), lost(), SITUATIONS["failed"]()):
         assert loss_reason(run, resolve(run, completed())) is None

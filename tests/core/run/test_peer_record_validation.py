@@ -64,6 +64,8 @@ def test_whatever_was_ever_in_a_store_is_well_formed(peers: Peers) -> None:
         ({"keep": "mine"}, "keep cannot be 'mine'"),
         ({"progress": Progress(-1)}, "progress cannot be Progress(step=-1, total=None)"),
         ({"previous": (Assignment("a", 1, 1.0, 2.0, "boredom"),)}, "previous cannot be"),
+        ({"previous": (Assignment("a", 1, 1.0, 2.0, "timeout", "", float("inf")),)}, "previous cannot be"),
+        ({"previous": (Assignment("a", 1, 1.0, 2.0, "timeout", "", "high"),)}, "previous cannot be"),  # type: ignore[arg-type]
         ({"id": "two words"}, "id cannot be 'two words'"),
         ({"created_by": "\ud800"}, "created_by cannot be"),
         ({"version": True}, "version cannot be True"),

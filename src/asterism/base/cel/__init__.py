@@ -12,7 +12,20 @@ regular expressions in linear time. To add a function, add it to ``FUNCTIONS`` o
 
 from __future__ import annotations
 
-from asterism.base.cel.cel_program import Program, compile_expression
-from asterism.base.cel.cel_values import ExpressionError, InvalidExpression, TooCostly, Unevaluable
+from typing import TYPE_CHECKING
+
+from asterism.base.startup import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.base.cel.cel_program import Program, compile_expression
+    from asterism.base.cel.cel_values import ExpressionError, InvalidExpression, TooCostly, Unevaluable
 
 __all__ = ["ExpressionError", "InvalidExpression", "Program", "TooCostly", "Unevaluable", "compile_expression"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.base.cel.cel_program": ["Program", "compile_expression"],
+        "asterism.base.cel.cel_values": ["ExpressionError", "InvalidExpression", "TooCostly", "Unevaluable"],
+    },
+)

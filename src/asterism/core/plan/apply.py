@@ -4,6 +4,8 @@ The edits are carried out in order on the live plan; each is checked against the
 breaks a rule is recorded as a violation and skipped, so that one answer names *every* violation. If there is any, all
 changes are undone, newest first. This is one synchronous call: no other code sees an intermediate state.
 
+A batch that adds a task to a plan that has ended reopens it (plan_end.py), as part of the same step.
+
 A batch is stale if an accepted batch after its ``base_version`` changed a task or dependency that it names. Progress
 of tasks does not make it stale; I3 decides whether a task may still be changed.
 """
@@ -11,7 +13,7 @@ of tasks does not make it stale; I3 decides whether a task may still be changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asterism.core.errors import (
@@ -24,6 +26,7 @@ from asterism.core.errors import (
     error_text,
     safe_repr,
 )
+from asterism.core.plan import joins, plan_end
 from asterism.core.plan.edits import (
     AddDependency,
     AddTask,
@@ -35,10 +38,11 @@ from asterism.core.plan.edits import (
     RemoveTask,
     UpdateDependency,
     UpdateTask,
+    addition_of,
 )
 from asterism.core.plan.graph import Graph, is_modifiable
 from asterism.core.plan.node import Node, provisional_below
-from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS
+from asterism.core.plan.status import ENDED_STATES, PENDING, TRANSITIONS, ConstellationState
 from asterism.core.plan.task import Dependency, Task, differences, lane_of
 from asterism.core.plan.topological_order import parents_first
 
@@ -70,8 +74,9 @@ def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> 
 
 def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
     """See the module. Raises EditRejected. An empty batch changes nothing, not even the version."""
-    if graph.state in ENDED_STATES:
-        raise EditRejected([Violation(None, "ended", f"plan {graph.id!r} has ended ({graph.state})")])
+    ended = graph.state in ENDED_STATES
+    if ended and (problem := _not_reopened(graph, batch)) is not None:
+        raise EditRejected([Violation(None, "ended", problem)])
     if batch.base_version is not None and type(batch.base_version) is not int:
         raise EditRejected([Violation(None, "malformed", f"base_version is a number, not {batch.base_version!r}")])
     if batch.base_version is not None and batch.base_version > graph.version:
@@ -81,6 +86,8 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         return Applied(graph.version, batch, batch)
     attempt = _Attempt(graph, batch.base_version)
     try:
+        if ended:
+            attempt.undo.append(plan_end.reopen(graph, (), now, f"by an edit of {batch.author or NO_AUTHOR}"))
         for index, edit in enumerate(batch.edits):
             attempt.carry_out(index, edit)
         attempt.check_severed()
@@ -90,6 +97,17 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         attempt.roll_back()
         raise
     return attempt.conclude(batch, now)
+
+
+def _not_reopened(graph: Graph, batch: EditBatch) -> str | None:
+    """Why a batch does not reopen a plan that has ended; None if it does, by adding a task."""
+    if graph.state is ConstellationState.CANCELLED:
+        return f"plan {graph.id!r} was cancelled, for good"
+    if graph.owner is not None:
+        return f"plan {graph.id!r} has just ended ({graph.state}); edit it again when its orchestrator has left it"
+    if any(isinstance(edit, AddTask) for edit in batch.edits):
+        return None
+    return f"plan {graph.id!r} has ended ({graph.state}); only an edit that adds a task reopens it"
 
 
 class _Attempt:
@@ -146,6 +164,7 @@ class _Attempt:
         def undo() -> None:
             del graph.nodes[node.id]
             graph.counts[PENDING] -= 1
+            joins.discount_task(graph, task)
 
         self.undo.append(undo)
         self.added.add(task.id)
@@ -155,7 +174,13 @@ class _Attempt:
     def _delete(self, node: Node) -> None:
         del self.graph.nodes[node.id]
         self.removed.append(node)  # it leaves the counts when the batch is accepted: it may still have to be revoked
-        self.undo.append(lambda: self.graph.nodes.__setitem__(node.id, node))
+        joins.discount_task(self.graph, node.task)
+
+        def undo() -> None:
+            self.graph.nodes[node.id] = node
+            joins.count_task(self.graph, node.task)
+
+        self.undo.append(undo)
         self.changed.pop(node.id, None)
         self.touched.add(node.id)
         self.inverse.append(AddTask(node.task))
@@ -165,10 +190,12 @@ class _Attempt:
         if (before.priority, lane_of(before)) != (task.priority, lane_of(task)):
             self.moved.add(node)
         self.graph.rerank(node)
+        joins.replaced(self.graph, node, before)
 
         def undo() -> None:
             node.task = before
             self.graph.rerank(node)
+            joins.replaced(self.graph, node, task)
 
         self.undo.append(undo)
         self._touch(node, node.id)
@@ -193,7 +220,7 @@ class _Attempt:
 
         self.undo.append(undo)
         self._touch(graph.nodes[dependency.target], (dependency.source, dependency.target))
-        self.inverse.append(AddDependency(dependency.source, dependency.target, dependency.on, dependency.when))
+        self.inverse.append(addition_of(dependency))
 
     def _touch(self, node: Node, key: Key) -> None:
         self.changed[node.id] = node
@@ -259,7 +286,7 @@ class _Attempt:
         for child in node.children.values():
             for dependency in node.parents.values():
                 if dependency.source not in child.parents:
-                    self._link(Dependency(dependency.source, child.id, dependency.on, dependency.when))
+                    self._link(replace(dependency, target=child.id))
 
     def update_task(self, index: int, edit: UpdateTask) -> None:
         node = self._modifiable(edit.task_id)
@@ -295,7 +322,7 @@ class _Attempt:
         self.touched.add(node.id)
 
     def _checked(self, edit: AddDependency | UpdateDependency) -> Dependency:
-        dependency = Dependency(edit.source, edit.target, edit.on, edit.when)
+        dependency = edit.dependency
         problem = None if edit.when is None else self.graph.check_condition(edit.when)
         if problem is not None:
             raise _Refused("condition", f"the condition {edit.when!r} is not valid: {problem}")
@@ -328,6 +355,7 @@ class _Attempt:
     def roll_back(self) -> None:
         for undo in reversed(self.undo):
             undo()
+        self.graph.rejoined.clear()  # everything is as before
 
     def conclude(self, batch: EditBatch, now: float) -> Applied:
         graph = self.graph
@@ -354,6 +382,8 @@ class _Attempt:
                 node.entry = None
             graph.requeue(node)
             graph.add_entry(now, "added" if node.id in self.added else "edited", node.id, why)
+        if graph.rejoined:
+            joins.requeue(graph)
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse

@@ -136,6 +136,10 @@ class AssignmentLock:
         self.progress_at_stuck = progress
         return self.add_cycle(EditCycle(self.opened + 1, self.graph.version, now, (), stuck=True))
 
+    def reopened(self) -> None:
+        """The plan was reopened: if it gets stuck again, its editor is asked again."""
+        self.progress_at_stuck = -1
+
     def add_cycle(self, cycle: EditCycle) -> EditCycle:
         """Add an open cycle, new or from a record, unclaimed. Its deadlines count from when it was opened."""
         self.opened = max(self.opened, cycle.id)

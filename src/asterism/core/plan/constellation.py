@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from asterism.core.errors import DuplicateTask, InvalidTask, PlanError, error_text
 from asterism.core.history import Entry
-from asterism.core.plan import plan_codec
+from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.diff import Outline
-from asterism.core.plan.edits import AddDependency, AddTask, Edit, EditBatch
+from asterism.core.plan.edits import AddTask, Edit, EditBatch, addition_of
 from asterism.core.plan.graph import Graph, is_modifiable
-from asterism.core.plan.node import Node
-from asterism.core.plan.status import PENDING, TERMINAL, ConstellationState, TaskStatus
-from asterism.core.plan.task import After, Dependency, Task, dependencies_of
+from asterism.core.plan.node import Node, handler_of
+from asterism.core.plan.status import FAILED, PENDING, TERMINAL, ConstellationState, TaskStatus
+from asterism.core.plan.task import After, Dependency, Task, dependencies_of, handler_dependencies
 
 
 class TaskView:
@@ -56,6 +56,12 @@ class TaskView:
     def reason(self) -> str:
         """Why it failed or was cancelled."""
         return error_text(self.error) or self._node.reason
+
+    @property
+    def handled_by(self) -> str | None:
+        """The task that handled its failure; None if it did not fail, or if no handler has completed."""
+        handler = handler_of(self._node) if self._node.status is FAILED else None
+        return None if handler is None else handler.id
 
     @property
     def provisional(self) -> bool:
@@ -145,21 +151,23 @@ class Constellation(Graph):
     def __init__(self, id: str = "constellation") -> None:
         super().__init__(id)
         self.origin: Outline | None = None  # of a copy: the plan it was copied from, for diff
-        self.owner: object | None = None  # the orchestrator that runs the plan
         self.clock: Callable[[], float] = lambda: 0.0  # set by the owner, for edits on the plan itself
         self.on_applied: Callable[[Applied], None] | None = None  # called with each applied edit
 
-    def add(self, task: Task, after: After = None) -> Task:
+    def add(self, task: Task, after: After = None, *, handles: str | Iterable[str] | None = None) -> Task:
         """Add a task. ``after`` is an id, several ids, or a mapping of ids to ``"success"``, ``"failure"``,
-        ``"completion"`` or ``{"on": …, "when": "result.ok"}``."""
+        ``"completion"`` or ``{"on": …, "when": "result.ok"}``. ``handles`` is an id, or several: the task runs if one
+        of them fails, and its completion repairs that failure."""
         if not isinstance(task, Task):
             raise InvalidTask(f"add takes a Task, not {task!r}")
-        dependencies = dependencies_of(task.id, after)
+        dependencies = [*dependencies_of(task.id, after), *handler_dependencies(task.id, handles)]
         if self.state is not ConstellationState.CREATED:
-            self.edit([AddTask(task), *map(_add, dependencies)])
+            self.edit([AddTask(task), *map(addition_of, dependencies)])
             return task
         if task.id in self.nodes:
             raise DuplicateTask(task.id)
+        if len({dependency.source for dependency in dependencies}) < len(dependencies):
+            raise PlanError(f"task {task.id!r} names a task twice: in after= and in handles=")
         for dependency in dependencies:
             self.node(dependency.source)
         self.insert(Node(task, self.order.fresh()))
@@ -167,11 +175,13 @@ class Constellation(Graph):
             self.link(dependency)
         return task
 
-    def connect(self, source: str, target: str, on: str = "success", when: str | None = None) -> Dependency:
+    def connect(
+        self, source: str, target: str, on: str = "success", when: str | None = None, *, handled: bool = False
+    ) -> Dependency:
         """Make ``target`` depend on ``source``. Raises CycleFound, with the path."""
-        dependency = Dependency(source, target, on, when)
+        dependency = Dependency(source, target, on, when, handled)
         if self.state is not ConstellationState.CREATED:
-            self.edit([_add(dependency)])
+            self.edit([addition_of(dependency)])
             return dependency
         self.node(source)
         if source in self.node(target).parents:
@@ -190,6 +200,24 @@ class Constellation(Graph):
             self.on_applied(applied)
         return applied
 
+    def run_again(
+        self, now: float, from_tasks: Collection[str] = (), batch: EditBatch | None = None, why: str = ""
+    ) -> list[str]:
+        """Reopen a plan that has ended, to run again what failed and what was cancelled because of it; or
+        ``from_tasks`` and what lies below them. ``batch`` is applied in the same step. Returns the tasks that run
+        again. Raises PlanError and EditRejected, with the plan unchanged."""
+        chosen = plan_end.retry_choice(self, from_tasks)
+        if not chosen and (batch is None or not batch.edits):
+            raise PlanError(f"no task of plan {self.id!r} failed; name the task to begin with, to run it again")
+        undo = self.reopen(chosen, now, why)
+        if batch is not None:
+            try:
+                self.apply(batch, now)
+            except BaseException:
+                undo()
+                raise
+        return chosen
+
     def __getitem__(self, task_id: str) -> TaskView:
         return TaskView(self.node(task_id))
 
@@ -204,6 +232,16 @@ class Constellation(Graph):
 
     def __repr__(self) -> str:
         return f"<Constellation {self.id!r} version {self.version}, {len(self)} tasks, {self.state}>"
+
+    @property
+    def repaired(self) -> bool:
+        """Whether the plan completed although tasks failed: other tasks handled each failure."""
+        return self.state is ConstellationState.COMPLETED and self.counts[FAILED] > 0
+
+    @property
+    def state_text(self) -> str:
+        """The state in words: ``partially failed``, ``repaired``."""
+        return "repaired" if self.repaired else self.state.replace("_", " ")
 
     @property
     def dependencies(self) -> Iterator[Dependency]:
@@ -235,10 +273,6 @@ class Constellation(Graph):
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """The plan that ``to_json`` wrote."""
         return plan_codec.decode(data, cls)
-
-
-def _add(dependency: Dependency) -> AddDependency:
-    return AddDependency(dependency.source, dependency.target, dependency.on, dependency.when)
 
 
 class ConstellationView:

@@ -59,7 +59,7 @@ def diff(base: Graph | Outline, new: Graph | Outline, **about: Any) -> EditBatch
     for key, dependency in now.dependencies.items():
         kind = AddDependency if key not in old.dependencies else UpdateDependency
         if old.dependencies.get(key) != dependency:
-            edits.append(kind(*key, dependency.on, dependency.when))
+            edits.append(kind(*key, dependency.on, dependency.when, dependency.handled))
     return EditBatch(tuple(edits), base_version=old.version, **about)
 
 

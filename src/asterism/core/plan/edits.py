@@ -99,15 +99,22 @@ class _DependencyTerms:
     target: str
     on: str = "success"
     when: str | None = None
+    handled: bool = False
+
+    @property
+    def dependency(self) -> Dependency:
+        """Raises InvalidTask."""
+        return Dependency(self.source, self.target, self.on, self.when, self.handled)
 
     def names(self) -> tuple[Key, ...]:
         return ((self.source, self.target), self.source, self.target)
 
     def to_json(self) -> dict[str, Any]:
-        return {"op": self.op, **Dependency(self.source, self.target, self.on, self.when).to_json()}
+        return {"op": self.op, **self.dependency.to_json()}
 
     def __str__(self) -> str:
-        terms = f" on {self.on}" + (f" when {self.when}" if self.when else "")
+        handled = ", handled" if self.handled else ""
+        terms = f" on {self.on}{handled}" + (f" when {self.when}" if self.when else "")
         return f"{self.op.replace('_', ' ')} {self.source!r} -> {self.target!r}{terms}"
 
 
@@ -116,6 +123,12 @@ class AddDependency(_DependencyTerms):
     """Make ``target`` depend on ``source``."""
 
     op: ClassVar = "add_dependency"
+
+
+def addition_of(dependency: Dependency) -> AddDependency:
+    """The edit that adds a dependency."""
+    edge = dependency
+    return AddDependency(edge.source, edge.target, edge.on, edge.when, edge.handled)
 
 
 @dataclass(frozen=True, slots=True)

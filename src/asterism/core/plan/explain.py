@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from asterism.core.errors import error_text
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.graph import Graph
+from asterism.core.plan.joins import is_lost
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import CANCELLED, PENDING, RUNNING
 from asterism.core.plan.task import Dependency
@@ -53,13 +54,16 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
 
 
 def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
+    if not node.open:
+        return ()
     unmet = []
+    undecided = node.task.join == "any" and not node.doomed
     for source, dependency in node.parents.items():
         parent = graph.nodes[source]
-        if not parent.satisfies(dependency, node):
-            unmet.append(
-                Holder("dependency", source, f"{dependency.requirement}, {_obstacle(node, parent, dependency)}")
-            )
+        if parent.satisfies(dependency, node) or (undecided and is_lost(parent, dependency, node)):
+            continue
+        need = f"it waits until {source!r} is decided" if undecided else dependency.requirement
+        unmet.append(Holder("dependency", source, f"{need}, {_obstacle(node, parent, dependency)}"))
     return tuple(unmet)
 
 

@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 
 from asterism.core.errors import InvalidTransition, PlanError, UnknownTask, error_text
 from asterism.core.history import Entry, step_time
+from asterism.core.plan import joins, plan_end
 from asterism.core.plan.edits import Key
 from asterism.core.plan.node import Node, outcome_fits, provisional_below
 from asterism.core.plan.ready_queue import CriticalPathRanks, ReadyQueue
 from asterism.core.plan.status import (
-    CANCELLED,
     COMPLETED,
     EVENTS,
     FAILED,
@@ -69,6 +69,7 @@ class Graph:
         self.state = ConstellationState.CREATED
         self.started_at: float | None = None
         self.ended_at: float | None = None
+        self.owner: object | None = None  # the orchestrator that runs the plan
         self.speculative = False
         self.evaluate: Evaluate = cannot_evaluate
         self.check_condition: Callable[[str], str | None] = accept_condition
@@ -76,6 +77,8 @@ class Graph:
         self.ranks: CriticalPathRanks | None = None
         self.counts: dict[TaskStatus, int] = dict.fromkeys(TaskStatus, 0)
         self.unreachable = 0
+        self.any_joins = 0  # how many tasks have join="any"
+        self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}
         self.order = TopologicalOrder(self.nodes)
@@ -115,6 +118,7 @@ class Graph:
         self.state = ConstellationState.EXECUTING
         self.started_at = now = step_time(self._last_at, now)
         self.add_entry(now, "began")
+        self.rejoined.clear()
         for node in self.nodes.values():
             self.requeue(node)
 
@@ -163,19 +167,22 @@ class Graph:
         node.value, node.error, node.ended_at, node.entry = value, error, now, None
         node.reviewed = not review
         node.unsettled = unsettled = review or node.provisional
+        if self.any_joins:
+            joins.ended(self, node)
+            return
         source, completed = node.id, status is COMPLETED
         for child in node.children.values():  # only the outgoing edges are visited
             dependency = child.parents[source]
             fits = completed if dependency.on == "success" else outcome_fits(dependency.on, status)
-            if fits and (dependency.when is None or self._verdict(node, dependency, child)):
+            if fits and (dependency.when is None or self.verdict(node, dependency, child) is True):
                 child.open -= 1
             if unsettled:
                 child.held += 1
             if not child.open:
                 self.requeue(child)
 
-    def _verdict(self, node: Node, dependency: Dependency, child: Node) -> bool:
-        """Evaluate a condition once and keep the result. An error counts as false."""
+    def verdict(self, node: Node, dependency: Dependency, child: Node) -> bool | str:
+        """Evaluate a condition once and keep the result; a text is an error, which counts as false."""
         try:
             verdict = self.evaluate(dependency.when or "", node.tentative or node.status, node.value)
         except Exception as error:
@@ -183,7 +190,7 @@ class Graph:
         if child.verdicts is None:
             child.verdicts = {}
         child.verdicts[node.id] = verdict
-        return verdict is True
+        return verdict
 
     def retry(self, node: Node, now: float, why: str) -> None:
         """Record a failed attempt that will be retried. The task stays running, without a device until the next
@@ -203,7 +210,7 @@ class Graph:
         if node.status is not RUNNING or node.device is None or node.tentative is not None:
             self.refuse(node, "release")
         self.add_entry(now, "put back", node.id, why)
-        if node.attempts > 1:  # it has run before: it stays running, so that no edit may change it
+        if node.attempts - node.spent > 1:  # it has run before: it stays running, so that no edit may change it
             node.attempts -= 1
             node.device = None
             self.queue.push(node)
@@ -222,6 +229,8 @@ class Graph:
         self.change_status(node, "cancel")
         node.entry, node.ended_at, node.epoch, node.reason = None, step_time(self._last_at, now), 0, why
         self.add_entry(now, "cancelled", node.id, why)
+        if self.any_joins:
+            joins.cancelled(self, node)
         return stopped
 
     def settle(self, ends: Iterable[tuple[str, int]], now: float) -> list[Node]:
@@ -239,6 +248,8 @@ class Graph:
         while stack:
             node = stack.pop()
             node.unsettled = False
+            if self.any_joins:
+                joins.settled(self, node)
             for child in sorted(node.children.values(), key=_number):
                 child.held -= 1
                 if child.held:
@@ -249,6 +260,8 @@ class Graph:
                 confirmed.append(child)
                 if self._confirm(child, now):
                     stack.append(child)
+        if self.rejoined:
+            joins.requeue(self)
         return confirmed
 
     def _confirm(self, node: Node, now: float) -> bool:
@@ -283,17 +296,23 @@ class Graph:
             for child in node.children.values():
                 if node.satisfies(child.parents[node.id], child):
                     child.open += 1
+                    child.met -= 1
                 if child.verdicts:
                     child.verdicts.pop(node.id, None)
                 child.held -= 1
+                if self.any_joins:
+                    joins.refresh(self, [child])
                 self.requeue(child)
         if node.provisional:
             self.provisionals -= 1
         self.change_status(node, "release")
         node.provisional, node.tentative, node.unsettled, node.reviewed = False, None, False, True
         node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
-        node.epoch = node.attempts = node.losses = 0
-        node.worked = 0.0
+        node.epoch = node.losses = 0
+        node.attempts, node.worked = node.spent, 0.0
+        if self.any_joins:
+            joins.refresh(self, [node])
+            joins.requeue(self)
 
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
         """End the plan when no task can move: cancel the pending tasks, each with a reason. Returns the final state."""
@@ -302,13 +321,17 @@ class Graph:
                 self._give_up(node, now, cancelled)
         if cancelled:
             self.state = ConstellationState.CANCELLED
-        elif not self.counts[FAILED] and not self.unreachable:
+        elif not self.unreachable and (not self.counts[FAILED] or plan_end.all_handled(self)):
             self.state = ConstellationState.COMPLETED
         else:
             self.state = ConstellationState.PARTIALLY_FAILED if self.counts[COMPLETED] else ConstellationState.FAILED
         self.ended_at = step_time(self._last_at, now)
         self.add_entry(now, str(self.state))
         return self.state
+
+    def reopen(self, tasks: Iterable[str], now: float, why: str) -> Callable[[], None]:
+        """Reopen a plan that has ended, with these tasks pending again. Returns what undoes it."""
+        return plan_end.reopen(self, tasks, now, why)
 
     def _give_up(self, node: Node, now: float, cancelled: bool) -> None:
         if cancelled:
@@ -319,27 +342,12 @@ class Graph:
         self.change_status(node, "cancel")
         node.entry, node.ended_at, node.reason = None, step_time(self._last_at, now), why
         self.add_entry(now, "cancelled", node.id, why)
+        if self.any_joins:
+            joins.cancelled(self, node)
 
     def unreachable_reason(self, node: Node) -> tuple[bool, str]:
         """Whether a blocked task was not needed, and the reason. Called for parents before their children."""
-        unreachable = "unreachable: no task could start it"
-        for source, dependency in node.parents.items():
-            parent = self.nodes[source]
-            if parent.satisfies(dependency, node):
-                continue
-            verdict = node.verdicts.get(source) if node.verdicts else None
-            if isinstance(verdict, str):
-                unreachable = f"unreachable: the condition on {source!r} could not be evaluated: {verdict}"
-            elif verdict is False:
-                return True, f"not needed: {dependency.when!r} does not hold for {source!r}"
-            elif dependency.on == "failure" and parent.status is COMPLETED:
-                return True, f"not needed: it runs only if {source!r} fails, and {source!r} completed"
-            elif parent.needless:
-                return True, f"not needed: {source!r} was not needed"
-            else:
-                ended = f"was {parent.status}" if parent.status is CANCELLED else parent.status
-                unreachable = f"unreachable: {dependency.requirement}, but {source!r} {ended}"
-        return False, unreachable
+        return plan_end.unreachable_reason(self, node)
 
     # -- structure: used by Constellation and apply --------------------------------------------------------------------
 
@@ -352,6 +360,8 @@ class Graph:
         self._placed += 1
         node.number = self._placed
         self.nodes[node.id] = node
+        if node.task.join == "any":
+            joins.count_task(self, node.task)
 
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:
         """Add an edge. Raises CycleFound, with nothing changed. ``verdict`` is the known result of its condition."""
@@ -362,21 +372,32 @@ class Graph:
         if verdict is not None:
             target.verdicts = {**(target.verdicts or {}), source.id: verdict}
         elif dependency.when is not None and outcome_fits(dependency.on, source.tentative or source.status):
-            self._verdict(source, dependency, target)
-        if not source.satisfies(dependency, target):
+            self.verdict(source, dependency, target)
+        holds = source.satisfies(dependency, target)
+        if not holds:
             target.open += 1
         if source.unsettled:
             target.held += 1
+        if self.any_joins:
+            target.met += holds
+            target.lost += joins.is_lost(source, dependency, target)
+            joins.refresh(self, [target])
         self.rerank(source)
 
     def unlink(self, dependency: Dependency) -> bool | str | None:
         """Remove an edge. Returns the result of its condition, for a rollback."""
         source, target = self.node(dependency.source), self.node(dependency.target)
-        if not source.satisfies(dependency, target):
+        holds = source.satisfies(dependency, target)
+        if not holds:
             target.open -= 1
         if source.unsettled:
             target.held -= 1
+        if self.any_joins:
+            target.met -= holds
+            target.lost -= joins.is_lost(source, dependency, target)
         del source.children[target.id], target.parents[source.id]
+        if self.any_joins:
+            joins.refresh(self, [target])
         self.rerank(source)
         return target.verdicts.pop(source.id, None) if target.verdicts else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from asterism.core.plan import joins
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING, TERMINAL, ConstellationState
@@ -21,6 +22,7 @@ def check_invariants(graph: Graph, outside: Collection[Node] = ()) -> None:
             _verify_queue(graph, node, queued)
     for status, count in graph.counts.items():
         assert count == sum(node.status is status for node in graph.nodes.values()), f"count of {status}"
+    assert graph.any_joins == sum(node.task.join == "any" for node in graph.nodes.values()), "count of joins"
     assert graph.provisionals == sum(node.provisional for node in graph.nodes.values()), "count of provisional tasks"
     epochs = [node.epoch for node in graph.nodes.values() if node.epoch]
     assert len(epochs) == len(set(epochs)), "I1: two tasks share an epoch"
@@ -40,7 +42,12 @@ def _verify_edges(graph: Graph, node: Node) -> None:
 
 def _verify_counters(graph: Graph, node: Node) -> None:
     parents = [(graph.nodes[source], dependency) for source, dependency in node.parents.items()]
-    assert node.open == sum(not parent.satisfies(d, node) for parent, d in parents), f"open of {node.id}"
+    if graph.any_joins:
+        assert node.met == sum(parent.satisfies(d, node) for parent, d in parents), f"met of {node.id}"
+        assert node.lost == sum(joins.is_lost(parent, d, node) for parent, d in parents), f"lost of {node.id}"
+        assert (node.open, node.doomed) == joins.counters(node), f"open of {node.id}"
+    else:
+        assert node.open == sum(not parent.satisfies(d, node) for parent, d in parents), f"open of {node.id}"
     assert node.held == sum(parent.unsettled for parent, _ in parents), f"held of {node.id}"
 
 
@@ -49,7 +56,9 @@ def _verify_progress(node: Node) -> None:
         assert node.epoch == 0, f"{node.id} is pending and has an epoch"
         assert node.tentative is None, f"{node.id} is pending and has ended"
     if node.status is RUNNING:
-        assert node.open == 0, f"I3: {node.id} runs with open dependencies"
+        # an edit may revive a branch that was decided when a task with join="any" started
+        joined = node.task.join == "any" and node.met > 0
+        assert node.open == 0 or joined, f"I3: {node.id} runs with open dependencies"
         assert node.held == 0 or node.provisional, f"P2: {node.id} runs below an unreviewed end"
     if node.provisional:
         assert node.status is RUNNING, f"{node.id} is provisional and not running"

@@ -12,7 +12,8 @@
     release     task, now, why                            it was put back before it began
     cancel      task, now, why
     note        now, what, task, why                      an entry of the story that changes nothing
-    edit        batch, now                                an accepted batch
+    edit        batch, now                                an accepted batch; adding a task reopens an ended plan
+    reopen      tasks, now, why                           an ended plan is reopened, with these tasks pending again
     open        now                                       a cycle takes the waiting ends
     stuck       now                                       a cycle opens because no task can move
     rejected    cycle                                     an answer was rejected
@@ -39,7 +40,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, clone
-from asterism.core.plan.status import RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
 from asterism.core.plan.undo_stack import UndoStack
 
 SCHEMA = 2
@@ -177,6 +178,15 @@ class RecordedConstellation(Constellation):
             self.on_applied(applied)
         return applied
 
+    def reopen(self, tasks: Iterable[str], now: float, why: str) -> Callable[[], None]:
+        """As in ``Graph``. What undoes it does not undo the record: for a caller that discards the steps too."""
+        tasks = list(tasks)
+        if self.snapshot is not None:
+            self.snapshot.copy_nodes()
+        undo = super().reopen(tasks, now, why)
+        self.record(["reopen", tasks, now, why])
+        return undo
+
     def close(self, now: float, cancelled: bool = False) -> ConstellationState:
         if self.snapshot is not None:
             self.snapshot.copy_nodes()
@@ -272,6 +282,18 @@ def _reviewed(plan: Constellation, lock: AssignmentLock, cycle: int, now: float,
     lock.close(lock.cycles[cycle], now, outcome)
 
 
+def _edit(plan: Constellation, lock: AssignmentLock, batch: Mapping[str, Any], now: float) -> None:
+    ended = plan.state in ENDED_STATES
+    plan.apply(EditBatch.from_json(batch), now)
+    if ended:
+        lock.reopened()
+
+
+def _reopen(plan: Constellation, lock: AssignmentLock, tasks: list[str], now: float, why: str) -> None:
+    plan.reopen(tasks, now, why)
+    lock.reopened()
+
+
 _REPLAY: dict[str, Callable[..., object]] = {
     "begin": lambda plan, lock, now: plan.begin(now),
     "start": lambda plan, lock, task, device, now: plan.start(_dequeued(plan, task), device, now),
@@ -283,7 +305,8 @@ _REPLAY: dict[str, Callable[..., object]] = {
     "release": lambda plan, lock, task, now, why: plan.release(plan.node(task), now, why),
     "cancel": lambda plan, lock, task, now, why: plan.cancel(plan.node(task), now, why),
     "note": lambda plan, lock, now, what, task, why: plan.note(now, what, task, why),
-    "edit": lambda plan, lock, batch, now: plan.apply(EditBatch.from_json(batch), now),
+    "edit": _edit,
+    "reopen": _reopen,
     "open": lambda plan, lock, now: lock.open(now, limited=False),
     "stuck": lambda plan, lock, now: lock.open_stuck(now, always=True),
     "rejected": lambda plan, lock, cycle: lock.record_rejection(lock.cycles[cycle]),

@@ -3,7 +3,8 @@
 ``open``  incoming dependencies that are not satisfied: the source has not ended, or has ended in another way.
 ``held``  sources whose end is not settled: the editor has not reviewed it, or the source itself is provisional.
 
-A pending task is ready when both are 0. So dispatch never searches the graph.
+A pending task is ready when both are 0. So dispatch never searches the graph. For a task with ``join="any"``, ``open``
+counts the dependencies that are not decided, and one more if none holds; see joins.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Node:
         "begun_at",
         "children",
         "device",
+        "doomed",
         "ended_at",
         "entry",
         "epoch",
@@ -29,6 +31,8 @@ class Node:
         "id",
         "label",
         "losses",
+        "lost",
+        "met",
         "needless",
         "number",
         "open",
@@ -37,6 +41,7 @@ class Node:
         "rank",
         "reason",
         "reviewed",
+        "spent",
         "started_at",
         "status",
         "task",
@@ -56,6 +61,8 @@ class Node:
         self.children: dict[str, Node] = {}
         self.open = 0
         self.held = 0
+        self.met = self.lost = 0  # see joins.py: kept only while the plan has a task with join="any"
+        self.doomed = False  # its dependencies keep it from ever starting; kept like the two above
         self.verdicts: dict[str, bool | str] | None = None  # result of each condition by source; a text is an error
         self.entry: tuple[Any, ...] | None = None  # its entry in the ready queue, see ready_queue.py
         self.rank = 0.0
@@ -69,6 +76,7 @@ class Node:
         self.device: str | None = None
         self.attempts = 0
         self.losses = 0
+        self.spent = 0  # attempts before the plan was retried: they do not count against its retries
         self.value: Any = None
         self.error: BaseException | None = None
         self.reason = ""  # why it was cancelled
@@ -92,6 +100,20 @@ def outcome_fits(on: str, status: TaskStatus) -> bool:
     if on == "failure":
         return status is TaskStatus.FAILED
     return status is TaskStatus.COMPLETED or status is TaskStatus.FAILED
+
+
+def handler_of(node: Node) -> Node | None:
+    """The completed task that handled the failure of a node, itself or by handling the failure of a handler."""
+    failed = [node]
+    while failed:
+        source = failed.pop()
+        for child in source.children.values():
+            if child.parents[source.id].handled:
+                if child.status is TaskStatus.COMPLETED:
+                    return child
+                if child.status is TaskStatus.FAILED:
+                    failed.append(child)
+    return None
 
 
 def provisional_below(node: Node) -> list[Node]:

@@ -44,6 +44,7 @@ PROGRESS: dict[str, Any] = {
     "reason": "",
     "begun_at": 0.0,
     "worked": 0.0,
+    "spent": 0,
 }
 """The facts of progress with their initial values. Only those that differ are written."""
 
@@ -167,6 +168,7 @@ def _decode(data: Mapping[str, Any], make: type[AnyGraph]) -> AnyGraph:
     graph.touched = {tuple(key) if isinstance(key, list) else key: version for key, version in data["touched"]}
     for entry in data["story"]:
         graph.add_entry(*entry)
+    graph.rejoined.clear()
     for node in graph.nodes.values():
         graph.requeue(node)
     return graph
@@ -246,6 +248,7 @@ class NodeState(NamedTuple):
     reason: str
     begun_at: float
     worked: float
+    spent: int
 
 
 _node_state = attrgetter(*NodeState._fields[2:])

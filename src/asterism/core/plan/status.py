@@ -13,9 +13,11 @@ A task::
 A task is released if its device left before the work began, or if its start was provisional and an edit revoked it. A
 pending task fails if no device became available in time.
 
-A terminal status never changes. A *provisional* task that has ended stays ``running`` until it is confirmed, so a
-result that may be revoked never looks final. Views show a pending task with open dependencies as ``waiting``; records
-never contain that word.
+A terminal status never changes while the plan runs. A plan that has ended can be reopened, which is one recorded step
+(plan_end.py): the tasks that it chooses are pending again, and their next execution has a new epoch.
+
+A *provisional* task that has ended stays ``running`` until it is confirmed, so a result that may be revoked never looks
+final. Views show a pending task with open dependencies as ``waiting``; records never contain that word.
 """
 
 from __future__ import annotations

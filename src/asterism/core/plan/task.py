@@ -24,6 +24,9 @@ class Priority(IntEnum):
 OUTCOMES = ("success", "failure", "completion")
 """How the source of a dependency may have to end."""
 
+JOINS = ("all", "any")
+"""When a task with several dependencies starts: when all of them hold, or when one holds and the others are decided."""
+
 _OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
 ACTIONS = ("call", "argv", "shell", "http")
 
@@ -43,7 +46,8 @@ class Task:
     ``inputs`` are values for the work by name: constants, ``{"from": "task", "select": "result.path"}`` for the result
     of a dependency, or ``{"secret": "NAME"}`` for an environment variable. ``needs`` lists capabilities, ``device`` is
     the id of the only device that may run it. ``estimate`` (seconds) is used for the critical-path rank. ``revocable``
-    allows a provisional start under the lock policy ``speculative``.
+    allows a provisional start under the lock policy ``speculative``. ``join="any"`` starts the task when one of its
+    dependencies holds and the others are decided: the end of an if/else.
     """
 
     id: str
@@ -63,6 +67,7 @@ class Task:
     needs: frozenset[str] = frozenset()
     estimate: float | None = None
     revocable: bool = False
+    join: str = "all"
     data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
     def __post_init__(self) -> None:
@@ -227,6 +232,8 @@ def _problems(task: Task) -> list[FieldProblem]:
         value = getattr(task, name)
         if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
             problems.append(FieldProblem(name, f"{name} is {words}, not {value!r}"))
+    if task.join not in JOINS:
+        problems.append(FieldProblem("join", f"join is one of {', '.join(JOINS)}, not {task.join!r}"))
     if task.device == "":
         problems.append(FieldProblem("device", "device is the id of a device, not ''"))
     if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
@@ -265,12 +272,16 @@ class Dependency:
 
     ``when`` is an expression over ``result`` and ``status``. The core keeps it as text; the orchestrator evaluates it
     once, when the source ends. A condition that cannot be evaluated counts as false.
+
+    With ``handled``, which needs ``on="failure"``, the target handles the failure: once it has completed, the failure
+    of the source no longer makes the plan fail.
     """
 
     source: str
     target: str
     on: str = "success"
     when: str | None = None
+    handled: bool = False
 
     def __post_init__(self) -> None:
         if self.on not in OUTCOMES:
@@ -279,6 +290,10 @@ class Dependency:
             )
         if self.when is not None and (not isinstance(self.when, str) or not self.when.strip()):
             raise InvalidTask(f"{self.source!r} -> {self.target!r}: when is an expression, not {self.when!r}")
+        if type(self.handled) is not bool:
+            raise InvalidTask(f"{self.source!r} -> {self.target!r}: handled is true or false, not {self.handled!r}")
+        if self.handled and self.on != "failure":
+            raise InvalidTask(f"{self.source!r} -> {self.target!r}: handled needs on: failure, not on: {self.on}")
         if self.source == self.target:
             raise InvalidTask(f"task {self.source!r} cannot depend on itself")
 
@@ -291,6 +306,8 @@ class Dependency:
         out: dict[str, Any] = {"source": self.source, "target": self.target, "on": self.on}
         if self.when is not None:
             out["when"] = self.when
+        if self.handled:
+            out["handled"] = True
         return out
 
 
@@ -299,7 +316,7 @@ After = str | Iterable[str] | Mapping[str, Any] | None
 
 def dependencies_of(target: str, after: After) -> list[Dependency]:
     """The dependencies in an ``after=``: an id, several ids, or a mapping of ids to an outcome or to
-    ``{"on": …, "when": …}``."""
+    ``{"on": …, "when": …, "handled": …}``."""
     if after is None:
         return []
     if isinstance(after, str):
@@ -313,8 +330,16 @@ def dependencies_of(target: str, after: After) -> list[Dependency]:
     for source, terms in after.items():
         if isinstance(terms, str):
             dependencies.append(Dependency(source, target, terms))
-        elif isinstance(terms, Mapping) and set(terms) <= {"on", "when"}:
-            dependencies.append(Dependency(source, target, terms.get("on", "success"), terms.get("when")))
+        elif isinstance(terms, Mapping) and set(terms) <= {"on", "when", "handled"}:
+            on, handled = terms.get("on", "success"), terms.get("handled", False)
+            dependencies.append(Dependency(source, target, on, terms.get("when"), handled))
         else:
-            raise InvalidTask(f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …}}, not {terms!r}")
+            raise InvalidTask(
+                f"after={{{source!r}: …}} takes an outcome or {{'on': …, 'when': …, 'handled': …}}, not {terms!r}"
+            )
     return dependencies
+
+
+def handler_dependencies(target: str, handles: str | Iterable[str] | None) -> list[Dependency]:
+    """The dependencies in a ``handles=``: one id, or several, of tasks whose failure ``target`` handles."""
+    return [Dependency(edge.source, target, "failure", None, True) for edge in dependencies_of(target, handles)]

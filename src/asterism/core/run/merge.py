@@ -283,7 +283,9 @@ def _side_entries(known: Iterable[T], own: Iterable[T], key: Callable[[T], Any])
 
 
 def _assignment_key(one: Assignment) -> tuple[Any, ...]:
-    return (one.epoch, one.assigned_at, one.device, one.ended_at, one.reason, one.detail)
+    # without the score, one of two entries that differ in it would be kept by the order of the arguments
+    score = (one.score is not None, one.score or 0.0)
+    return (one.epoch, one.assigned_at, one.device, one.ended_at, one.reason, one.detail, score)
 
 
 def _entry_key(entry: Entry) -> tuple[Any, ...]:

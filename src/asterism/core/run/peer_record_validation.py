@@ -111,6 +111,7 @@ def _assignment(one: Any) -> bool:
         and _time(one.ended_at)
         and one.reason in REASONS
         and _text(one.detail)
+        and (one.score is None or _time(one.score))
     )
 
 
@@ -140,6 +141,7 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "retry_of": _optional(_id),
     "keep": lambda value: value in KEEP_RULES,
     "timeout": lambda value: _time(value) and value > 0,
+    "label": _optional(_name),
     "revision": lambda value: _number(value) and value > 0,
     "status": lambda value: isinstance(value, RunStatus),
     "epoch": _count,

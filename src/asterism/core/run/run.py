@@ -101,7 +101,8 @@ class Grant(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """An ended assignment. ``reason`` is one of REASONS, ``detail`` explains it."""
+    """An ended assignment. ``reason`` is one of REASONS, ``detail`` explains it. ``score`` is the score with which the
+    device got the run; None if it is not known."""
 
     device: str
     epoch: int
@@ -109,6 +110,7 @@ class Assignment(NamedTuple):
     ended_at: float
     reason: str
     detail: str = ""
+    score: float | None = None
 
 
 class Progress(NamedTuple):
@@ -143,8 +145,9 @@ class Run:
     full"). The fields of an assignment (``device``, ``assigned_at``, ``scores``, …) describe the current one, or the
     last one if the run ended in it.
 
-    ``keep`` is one of KEEP_RULES. ``superseded`` has the results that lost in a merge. In a merged record (merge.py),
-    ``previous`` and ``story`` begin with what happened only in the other stores."""
+    ``label`` is what people call the run (run_label.py). ``keep`` is one of KEEP_RULES. ``superseded`` has the results
+    that lost in a merge. In a merged record (merge.py), ``previous`` and ``story`` begin with what happened only in the
+    other stores."""
 
     id: str
     workflow: str
@@ -159,6 +162,7 @@ class Run:
     retry_of: str | None = None
     keep: str = "epoch"
     timeout: float = 90.0
+    label: str | None = None
 
     revision: int = 1
     status: RunStatus = CREATED
@@ -321,7 +325,9 @@ def end_assignment(run: Run, at: float, reason: str, detail: str) -> dict[str, A
     """The fields that change when an assignment ends before the run is completed."""
     changes: dict[str, Any] = {"session": None, "due_at": None, "stop_request": None, "stop_requested_by": None}
     if run.session is not None:
-        ended = Assignment(f"{run.device}", run.epoch, run.assigned_at or 0.0, at, reason, detail)
+        device = f"{run.device}"
+        score = run.scores.get(device)
+        ended = Assignment(device, run.epoch, run.assigned_at or 0.0, at, reason, detail, score)
         changes["previous"] = (*run.previous, ended)
     return changes
 

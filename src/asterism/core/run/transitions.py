@@ -23,6 +23,7 @@ from asterism.core.run.run import (
     BLANK,
     CLAIMED,
     KEEP_RULES,
+    MAX_EPOCHS,
     OWNED,
     PROCESSING,
     REASSIGNING,
@@ -69,6 +70,7 @@ def create(
     device: str | None = None,
     retry_of: str | None = None,
     keep: str = "epoch",
+    label: str | None = None,
 ) -> Run:
     """A new run without an owner. With a ``series`` it is held until its turn. ``keep``, one of KEEP_RULES, never
     changes, so that peers agree about it."""
@@ -89,6 +91,7 @@ def create(
             "pinned": workflow.device if device is None else device,
             "retry_of": retry_of,
             "keep": keep,
+            "label": label,
             "timeout": workflow.timeout,
             "waiting_since": now,
             "held": series is not None,
@@ -124,13 +127,23 @@ def assign(
     return grant_to(run, ("assign",), to, by, at, entries, due_at=now + patience, scores=scores)
 
 
-def take(run: Run, owner: Owner, workflow: Workflow, now: float, *, starts: bool = False) -> Run:
-    """A device assigns the run to itself and claims it in one step; with ``starts`` it also starts it."""
+def take(
+    run: Run,
+    owner: Owner,
+    workflow: Workflow,
+    now: float,
+    *,
+    starts: bool = False,
+    scores: Mapping[str, float] = NOTHING,
+) -> Run:
+    """A device assigns the run to itself and claims it in one step; with ``starts`` it also starts it. ``scores`` has
+    its own score, if it knows that."""
     device, at = owner.device, run.recorded_time(now)
     entries = _take_entries(at, device, run.epoch + 1, starts)
     if not starts:
-        return grant_to(run, ("take",), owner, device, at, entries, due_at=now + workflow.claim_timeout, claimed_at=at)
-    return grant_to(run, ("take", "start"), owner, device, at, entries, claimed_at=at, started_at=at)
+        due = now + workflow.claim_timeout
+        return grant_to(run, ("take",), owner, device, at, entries, due_at=due, claimed_at=at, scores=scores)
+    return grant_to(run, ("take", "start"), owner, device, at, entries, claimed_at=at, started_at=at, scores=scores)
 
 
 @lru_cache(64)
@@ -376,6 +389,43 @@ def resume(run: Run, now: float, by: str) -> Run:
         waiting_since=None if run.status in OWNED else max(now, run.not_before),
         story=run.story_with(now, "resumed", f"by {by}"),
     )
+
+
+def move(
+    run: Run,
+    to: Owner,
+    workflow: Workflow,
+    *,
+    by: str,
+    now: float,
+    scores: Mapping[str, float] = NOTHING,
+    within: float | None = None,
+    paused_for: str | None = None,
+) -> Run:
+    """Assign a run that has not started to another device, in one step. The grant of a device that has it is void: its
+    later steps are fenced. A run that is paused stays so, unless ``paused_for`` is why: it was stopped to be moved."""
+    if run.ended:
+        raise refused(run, "be moved")
+    if run.status in OWNED and run.device == to.device:
+        return run
+    if run.stop_request is not None:
+        raise refused(run, f"be moved: it was asked to {run.stop_request} by {run.stop_requested_by}")
+    if run.status is PROCESSING:
+        raise refused(run, f"be moved while {run.device} works on it")
+    if run.epoch >= MAX_EPOCHS:
+        raise refused(run, f"be moved: it was assigned {run.epoch} times")
+    if run.pinned is not None and run.pinned != to.device:
+        raise refused(run, f"be moved to {to.device}: it is pinned to {run.pinned}")
+    if run.paused is not None and run.paused == paused_for:
+        run = resume(run, now, by)
+    if run.status in (ASSIGNED, CLAIMED):
+        run = reassign(run, now, "released", f"moved to {to.device} by {by}")
+    require_offered(run, "be moved")
+    # a person may insist on a device that declined it before
+    if to.device in run.avoid:
+        declined = {device: why for device, why in run.declined.items() if device != to.device}
+        run = run.changed(avoid=tuple(one for one in run.avoid if one != to.device), declined=declined or NOTHING)
+    return assign(run, to, workflow, by=by, now=now, scores=scores, within=within, why=f"moved by {by}")
 
 
 def _fence(run: Run, grant: Grant, event: str) -> None:

@@ -28,6 +28,7 @@ from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.heartbeat import Heartbeat
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.membership import DeviceHost, LocalHost, join, leave, mark_draining, store_identity
+from asterism.fleet.device.own_score import OwnScore
 from asterism.fleet.device.profile import measure
 from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
@@ -126,7 +127,8 @@ class DeviceAgent:
             backlog=session.backlog,
             grace=grace,
         )
-        self.claimer = Claimer(fleet, self.worker, self.lease, self.health, self.acceptance)
+        self.own_score = OwnScore(fleet, session)
+        self.claimer = Claimer(fleet, self.worker, self.lease, self.health, self.acceptance, self.own_score)
         self.heartbeat = Heartbeat(
             fleet.store,
             fleet.clock,
@@ -161,6 +163,8 @@ class DeviceAgent:
             await join(self.fleet.store, self.fleet.clock, self.session, host, replace=self._replace)
             log.info("joined as %s", self.name)
             self.lease.renewed_at = began  # the store may have heard of us as long ago as that
+            if self.session.slots:
+                await self.own_score.try_refresh()
             await self._live()
         finally:
             if self.fleet.local is self.claimer:
@@ -179,6 +183,8 @@ class DeviceAgent:
         ]
         if self._monitor_every is not None:
             jobs += [self._coordinator.coordinate(), self._coordinator.deliver_notices()]
+        if self.session.slots:
+            jobs.append(self.own_score.refresh_until_cancelled())
         tasks = [asyncio.create_task(job) for job in jobs]
         beating = tasks[0]
         drained = asyncio.create_task(self._drained())

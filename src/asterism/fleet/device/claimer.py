@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
@@ -26,7 +27,8 @@ from asterism.fleet.device.acceptance import LOOK_INTERVAL, Acceptance
 from asterism.fleet.device.completion import HeldRun
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
-from asterism.fleet.device.worker import PREEMPTED, Worker
+from asterism.fleet.device.own_score import OwnScore
+from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.store.protocol import OFFERED, Query, TakeRequest, for_device
@@ -60,9 +62,15 @@ class _Unseen(NamedTuple):
 
 class Claimer:
     def __init__(
-        self, fleet: Fleet, worker: Worker, lease: Lease, health: DeviceHealth, acceptance: Acceptance
+        self,
+        fleet: Fleet,
+        worker: Worker,
+        lease: Lease,
+        health: DeviceHealth,
+        acceptance: Acceptance,
+        own_score: OwnScore,
     ) -> None:
-        self.fleet, self.worker = fleet, worker
+        self.fleet, self.worker, self.own_score = fleet, worker, own_score
         self._lease, self._health, self._acceptance = lease, health, acceptance
         self._able: set[str] = set()  # kinds (workflow@version) that the device can execute
         self._unable: set[str] = set()
@@ -260,7 +268,7 @@ class Claimer:
             wakes, room = self._wakes, self.worker.room
             taken, unseen = await self._take(self.worker.free_slots, room, None)
             if not unseen:
-                if taken < room:  # the store has no more: do not ask again each time that a slot becomes free
+                if len(taken) < room:  # the store has no more: do not ask again each time that a slot becomes free
                     self._nothing_at = wakes
                 break
             rounds += not unseen.runs  # judged runs are not met again, so this comes to an end
@@ -276,12 +284,14 @@ class Claimer:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _take(self, free: int, limit: int, above: int | None) -> tuple[int, _Unseen]:
-        """Take up to ``limit`` runs with a priority ``above`` that, and start the first ``free`` of them. Returns how
-        many were taken, and what must be read or judged first."""
+    async def _take(self, free: int, limit: int, above: int | None) -> tuple[list[Run], _Unseen]:
+        """Take up to ``limit`` runs with a priority ``above`` that, and start the first ``free`` of them. Returns what
+        was taken, and what must be read or judged first."""
         unseen = _Unseen(set(), [])
         stale: list[Workflow] = []
         known: dict[tuple[str, int], Workflow] = {}  # what we can execute, and have a fresh lease for
+        scores: dict[tuple[str, int], Mapping[str, float]] = {}  # ours when we ask, the same for all that we get
+        held = len(self.worker.held)
         acceptance, worker, workflows = self._acceptance, self.worker, self.fleet.workflows
         starts, moment = 0, float("-inf")
 
@@ -304,6 +314,7 @@ class Claimer:
                     stale.append(flow)
                     return None
                 known[kind] = flow
+                scores[kind] = self.own_score.scores(flow, held)
             if run.id not in self._cleared and worker.executor.judges_each(flow, run.input):
                 if len(unseen.runs) >= max(limit, JUDGED_AHEAD):
                     raise _Enough
@@ -313,19 +324,19 @@ class Claimer:
             starts += 1
             if not (run.waiting_since or 0.0) <= moment <= now < moment + SAME_TIME:
                 moment = now
-            return transitions.take(run, worker.owner, flow, moment, starts=starts <= free)
+            return transitions.take(run, worker.owner, flow, moment, starts=starts <= free, scores=scores[kind])
 
         asked = self.fleet.clock.time()
         offer = TakeRequest(worker.owner.device, frozenset(self._unable), self.fleet.store.clock(), limit, above)
         try:
             taken = await self.fleet.store.take(offer, step)
         except _Enough:
-            return 0, unseen
+            return [], unseen
         for flow in (*stale[:1], *known.values()):  # of most kinds there are many runs
             self._lease.require(flow)
         for run in taken:
             worker.receive(run, known[run.workflow, run.version], asked)
-        return len(taken), unseen
+        return taken, unseen
 
     async def _preempt(self) -> None:
         """Give up the least urgent run that may be given up, if the store offers a more urgent one."""
@@ -338,7 +349,7 @@ class Claimer:
             taken, unseen = await self._take(0, 1, victim.run.priority)
             if taken:
                 if self.worker.room < 0 and self.worker.held.get(victim.run.id) is victim:
-                    self.worker.stop(victim, PREEMPTED)
+                    self._stop_for(taken[0], victim)
                 return
             if not unseen:
                 return
@@ -348,13 +359,20 @@ class Claimer:
         """Stop the least urgent execution that may be preempted, if a more urgent held run waits for its slot."""
         if self.worker.free_slots > 0:
             return
-        waiting = [held.run.priority for held in self.worker if not held.started and held.stopping is None]
+        waiting = [held.run for held in self.worker if not held.started and held.stopping is None]
         working = [held for held in self.worker if held.started]
         if not waiting or any(held.stopping is not None or (held.ending and not held.slot_freed) for held in working):
             return  # nothing waits, or a slot is about to be free
-        victims = [held for held in working if held.workflow.preemptible and held.run.priority < max(waiting)]
+        first = min(waiting, key=queue_order)
+        victims = [held for held in working if held.workflow.preemptible and held.run.priority < first.priority]
         if victims:
-            self.worker.stop(min(victims, key=_preemption_order), PREEMPTED)
+            self._stop_for(first, min(victims, key=_preemption_order))
+
+    def _stop_for(self, urgent: Run, victim: HeldRun) -> None:
+        """Stop an execution for a more urgent run, which the record of the stopped one then names."""
+        if victim.stopping is None and not victim.ending:
+            victim.preempted_by = f"run {urgent.id} ({urgent.workflow}, priority {urgent.priority})"
+            self.worker.stop(victim, f"preempted by {victim.preempted_by}")
 
     # -- runs created in this process --------------------------------------------------------------------------------
 
@@ -376,7 +394,8 @@ class Claimer:
 
     def accept(self, run: Run, flow: Workflow) -> Run:
         """The run as it is written when it is created: taken by this device, and started."""
-        return transitions.take(run, self.worker.owner, flow, self.fleet.store.clock(), starts=True)
+        scores = self.own_score.scores(flow, len(self.worker.held))
+        return transitions.take(run, self.worker.owner, flow, self.fleet.store.clock(), starts=True, scores=scores)
 
     def begin(self, run: Run, flow: Workflow, asked: float) -> None:
         """Execute a run that was created here. ``asked`` is when its creation was sent, by the device's clock."""

@@ -37,14 +37,15 @@ StoreClock = Callable[[], float]
 class HeldRun:
     """A run that the device has claimed.
 
-    ``since``       when it was received, by the device's own clock
-    ``on_report``   called when there is new progress or output to report
-    ``started``     whether its execution has begun; if not, it waits for a slot
-    ``stopping``    why its execution is being stopped
-    ``ending``      whether the execution is over and only the write of its end is missing
-    ``slot_freed``  whether its slot was given away before the end was written
-    ``lost``        whether the device gave the run up, so that there is no result
-    ``changed``     whether ``progress`` or ``tail`` is newer than the last report
+    ``since``         when it was received, by the device's own clock
+    ``on_report``     called when there is new progress or output to report
+    ``started``       whether its execution has begun; if not, it waits for a slot
+    ``stopping``      why its execution is being stopped
+    ``preempted_by``  the run for which it is being stopped
+    ``ending``        whether the execution is over and only the write of its end is missing
+    ``slot_freed``    whether its slot was given away before the end was written
+    ``lost``          whether the device gave the run up, so that there is no result
+    ``changed``       whether ``progress`` or ``tail`` is newer than the last report
     """
 
     run: Run
@@ -57,6 +58,7 @@ class HeldRun:
     tail: str = ""
     changed: bool = False
     stopping: str | None = None
+    preempted_by: str | None = None
     ending: bool = False
     slot_freed: bool = False
     lost: bool = False

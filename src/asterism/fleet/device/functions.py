@@ -13,13 +13,15 @@ import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.base import function_calls
 from asterism.base.processes import EXHAUSTED, own_part
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.run.run import Progress, Run
-from asterism.fleet.policy.device_policy import DevicePolicy
+
+if TYPE_CHECKING:
+    from asterism.fleet.policy.device_policy import DevicePolicy
 
 log = logging.getLogger("asterism.device")
 

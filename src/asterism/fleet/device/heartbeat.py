@@ -132,6 +132,7 @@ class Heartbeat:
             self.worker.executor.allow(held.run.id, self.lease.remaining(held.run) + spare)
         took = self.clock.time() - sent
         self.quality = 0.8 * self.quality + 0.2 * max(0.0, 1.0 - took / self._interval)
+        self.claimer.own_score.connection = round(self.quality, 3)
         with contextlib.suppress(StoreUnavailable):  # the next answer repeats what could not be done now
             await self._follow_reply(reply, sent)
         return True

@@ -17,7 +17,6 @@ alive, or in doubt. The records of another device's dead session are removed if 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import hashlib
 import json
@@ -261,6 +260,8 @@ def _death_signal() -> Callable[[int, int], int] | None:
     of the event loop, after which nothing looks after the child."""
     if not sys.platform.startswith("linux"):
         return None
+    import ctypes
+
     with contextlib.suppress(OSError, AttributeError):
         prctl = ctypes.CDLL(None).prctl
         prctl.argtypes, prctl.restype = (ctypes.c_int, ctypes.c_ulong), ctypes.c_int

@@ -10,10 +10,9 @@ later error message is masked.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asterism.base import task_inputs
 from asterism.base.expressions import Selections
@@ -22,7 +21,9 @@ from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput, ResolvedIn
 from asterism.core.errors import AsterismError, DeviceUnavailable, safe_repr
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.policy.device_policy import DevicePolicy
+
+if TYPE_CHECKING:
+    from asterism.fleet.policy.device_policy import DevicePolicy
 
 CONSTANTS = frozenset({str, int, float, bool, type(None), list})
 """Types whose values never hold a reference."""
@@ -239,5 +240,7 @@ def _check_sizes(argv: list[str], environment: Mapping[str, str]) -> None:
 
 def _check_on_path(word: str, environment: Mapping[str, str]) -> None:
     """Raises DeviceUnavailable for a command that is not on the PATH: another device may have it."""
+    import shutil
+
     if "/" not in word and shutil.which(word, path=environment.get("PATH") or os.defpath) is None:
         raise DeviceUnavailable(f"there is no command {word!r} on this device")

@@ -38,7 +38,6 @@ GRANTS_REMEMBERED = 10_000
 
 LOST = "lost"
 FENCED = "fenced"
-PREEMPTED = "preempted"
 NO_SLOT = "no slot became free in time"
 """Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and nothing is written;
 after any other reason the run is handed back."""
@@ -340,8 +339,8 @@ class Worker:
         why = held.stopping or ""
         if why in (LOST, FENCED):
             return
-        reason = PREEMPTED if why == PREEMPTED else "released"
-        step = partial(completion.released, held, reason, why, self.fleet.store.clock)
+        reason, detail = ("released", why) if held.preempted_by is None else ("preempted", f"by {held.preempted_by}")
+        step = partial(completion.released, held, reason, detail, self.fleet.store.clock)
         await self._write_end(held, step, result=False)
 
     # -- stopping ----------------------------------------------------------------------------------------------------

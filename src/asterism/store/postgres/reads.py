@@ -12,7 +12,7 @@ from asterism.store.postgres.connection import ConnectionPool, ServerClock
 from asterism.store.postgres.error_mapping import storable
 from asterism.store.postgres.schema import statements
 from asterism.store.protocol import HeartbeatReply, Notice, OwnedRun, ProgressReport, Query, Register, WaitingRuns
-from asterism.store.row_codec import COLUMNS, notice_of, run_of, session_of, to_text
+from asterism.store.row_codec import COLUMNS, notice_of, run_of, searched, session_of, to_text
 from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}
@@ -57,11 +57,21 @@ class Reads:
         return run_of(row) if row is not None else None
 
     async def find(self, query: Query) -> list[Run]:
-        texts = (query.workflow, query.device, query.session, query.series, query.key, query.id_like, query.after)
+        texts = (
+            query.workflow,
+            query.device,
+            query.session,
+            query.series,
+            query.key,
+            query.id_like,
+            query.after,
+            query.search,
+        )
         if not all(text is None or storable(text) for text in texts):
             return []
         if query.judged is False:  # this engine has no copies
             return []
+        plain, quoted = (None, None) if query.search is None else searched(query.search)
         rows = await self._broad.fetch(
             statements()["find_newest" if query.newest else "find_oldest"],
             None if query.statuses is None else [str(status) for status in query.statuses],
@@ -79,6 +89,9 @@ class Reads:
             query.after,
             query.limit,
             True if _only_open(query) else None,
+            None if query.keys is None else [key for key in query.keys if storable(key)],
+            plain,
+            quoted,
         )
         return [run_of(row) for row in rows]
 

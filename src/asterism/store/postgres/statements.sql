@@ -84,6 +84,9 @@ WHERE ($1::text[] IS NULL OR status = ANY ($1))
     AND ($11::double precision IS NULL OR waiting_since < $11)
     AND ($12::text IS NULL OR strpos(id, $12) > 0)
     AND ($13::text IS NULL OR {after})
+    AND ($16::text[] IS NULL OR key = ANY ($16))
+    AND ($17::text IS NULL OR strpos(lower(label COLLATE "C"), $17) > 0 OR strpos(lower(key), $17) > 0
+        OR (label IS NULL AND strpos(lower(input COLLATE "C"), $18) > 0))
     AND ($15::boolean IS NULL OR ended_at IS NULL) -- implied by the other conditions; lets the planner use a partial index
 ORDER BY id {order}
 LIMIT $14

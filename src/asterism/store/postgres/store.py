@@ -39,7 +39,7 @@ from asterism.store.postgres.queue import TakeQueue
 from asterism.store.postgres.reads import Reads
 from asterism.store.postgres.schema import migrate, statements
 from asterism.store.protocol import Change, PutRun, Register, TakeRequest, Usage, Watch, Write
-from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of
+from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of, without_empty_label
 from asterism.store.store_errors import StoreCorrupt, StoreError
 from asterism.store.watches import Watches, topics_of
 
@@ -143,7 +143,7 @@ class PostgresStore(Reads):
         async with self._snapshot() as connection:
             yield dump_format.HEADER
             async for row in connection.cursor(statements()["all_runs"], prefetch=PAGE):
-                yield {"run": list(row)}
+                yield {"run": without_empty_label(tuple(row))}
             async for row in connection.cursor(statements()["all_sessions"], prefetch=PAGE):
                 yield {"session": list(row)}
             async for key, value, revision in connection.cursor(statements()["all_registers"], prefetch=PAGE):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from pathlib import Path
 
@@ -90,6 +89,8 @@ def may_write(path: Path) -> bool:
 
 
 def _room(path: Path) -> bool:
+    import shutil
+
     try:
         return shutil.disk_usage(path.parent).free >= TIGHT
     except OSError:

@@ -27,6 +27,7 @@ from typing import Any
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import is_busy
 from asterism.store.sqlite.schema import version_of
+from asterism.store.sqlite.wake_fifos import WakeFifos
 from asterism.store.sqlite.write_jobs import Job
 from asterism.store.store_errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
 from asterism.store.watches import Watches, topics_of
@@ -60,6 +61,7 @@ class Writer:
     def __init__(self, connection: FileConnection, watches: Watches) -> None:
         self._connection = connection
         self._watches = watches
+        self.fifos = WakeFifos(connection.path, self.poll)
         self._loop = asyncio.get_running_loop()
         self._pending: list[Job] = []  # of this turn of the event loop
         self._turn = False  # whether a job came in this turn
@@ -105,8 +107,13 @@ class Writer:
             raise closed(self._connection.path)
 
     def poll(self) -> None:
-        """Check for commits of other processes now: a watch was opened."""
+        """Check for commits of other processes now: a watch was opened, or another process told of one."""
         self._queue.put(None)
+
+    def watch(self) -> None:
+        """Notice commits of other processes from now on."""
+        self.fifos.listen()
+        self.poll()
 
     async def close(self) -> None:
         """Perform the jobs in the queue, and stop."""
@@ -114,6 +121,7 @@ class Writer:
             return
         self._closed = True
         self._end_turn()
+        self.fifos.close()
         ended: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(ended)
         await ended
@@ -273,10 +281,9 @@ class Writer:
 
     def _settle(self, jobs: list[Job]) -> None:
         topics: set[str] = set()
-        watched = self._watches.open
         for job in jobs:
             if job.error is None:
-                if watched and job.writes:
+                if job.writes:
                     topics |= topics_of(job.writes)
                 if not job.future.done():
                     job.future.set_result(job.result)
@@ -284,6 +291,7 @@ class Writer:
                 job.future.set_exception(job.error)
         if topics:
             self._watches.wake(topics)
+            self.fifos.announce()
 
 
 def _at_once(action: Callable[..., object], *arguments: Any) -> None:

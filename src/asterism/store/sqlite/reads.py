@@ -113,7 +113,13 @@ def find(cursor: sqlite3.Cursor, query: Query) -> list[Run]:
     conditions, values = _conditions(query)
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     # with one of these an index leads to few rows, which are sorted; otherwise rows are read in the order of ids
-    few = query.session is not None or query.key is not None or query.due_before is not None or query.offered
+    few = (
+        query.session is not None
+        or query.key is not None
+        or query.keys is not None
+        or query.due_before is not None
+        or query.offered
+    )
     order = f" ORDER BY {'+' if few else ''}id{' DESC' if query.newest else ''}"
     limit = "" if query.limit is None else " LIMIT ?"
     values += [] if query.limit is None else [query.limit]
@@ -142,6 +148,15 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     if query.judged is not None:
         left = "EXISTS (SELECT 1 FROM feed WHERE feed.run = runs.id AND feed.left_to IS NOT NULL)"
         conditions.append(f"NOT {left}" if query.judged else left)
+    if query.keys is not None:
+        conditions.append("key IN (SELECT value FROM json_each(?))")
+        values.append(row_codec.to_text(sorted(query.keys)))
+    if query.search is not None:
+        plain, quoted = row_codec.searched(query.search)
+        conditions.append(
+            "(instr(lower(label), ?) > 0 OR instr(lower(key), ?) > 0 OR (label IS NULL AND instr(lower(input), ?) > 0))"
+        )
+        values += [plain, plain, quoted]
     if query.statuses is not None:
         conditions.append(f"status IN ({', '.join('?' * len(query.statuses))})")
         values += sorted(str(status) for status in query.statuses)

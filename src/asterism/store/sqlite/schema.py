@@ -12,7 +12,6 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 
 from asterism.store import row_codec
@@ -23,9 +22,11 @@ APPLICATION = 0x41535452  # "ASTR"
 OLDEST_SQLITE = (3, 24)  # INSERT … ON CONFLICT
 
 
+FOLDER = Path(__file__).parent  # importlib.resources takes long to import
+
+
 def _read_migrations() -> list[tuple[int, str]]:
-    folder = files(__package__).joinpath("migrations")
-    scripts = (one for one in folder.iterdir() if one.name.endswith(".sql"))
+    scripts = FOLDER.joinpath("migrations").glob("*.sql")
     return sorted((int(one.name.partition("_")[0]), one.read_text("utf-8")) for one in scripts)
 
 
@@ -123,7 +124,7 @@ _COLUMNS = {
 
 
 def _read_statements() -> dict[str, str]:
-    text = files(__package__).joinpath("statements.sql").read_text("utf-8")
+    text = FOLDER.joinpath("statements.sql").read_text("utf-8")
     found = re.findall(r"^-- name: (\w+)\n(.*?)(?=^-- name: |\Z)", text, re.DOTALL | re.MULTILINE)
     return {name: _statement(body) for name, body in found}
 

@@ -1,8 +1,8 @@
 """SqliteStore: a store in a file, shared by any number of processes on one machine.
 
 All writes go through one group committer, all reads through a few reader threads. An acknowledged commit is on the
-disk: write-ahead log, ``synchronous=FULL``. While a watch is open, commits of other processes are noticed by polling
-the version of the file.
+disk: write-ahead log, ``synchronous=FULL``. While a watch is open, commits of other processes are noticed by their
+messages (``wake_fifos``), and by polling the version of the file.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class SqliteStore:
     def watch(self, topics: frozenset[str]) -> Watch:
         watch = self._watches.add(topics)
         if len(self._watches.open) == 1:
-            self._writer.poll()
+            self._writer.watch()
         return watch
 
     # -- blobs and retention -----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ errors of SQLite through: these end the transaction for all jobs.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,12 @@ from asterism.store.protocol import (
 from asterism.store.sqlite.schema import STATEMENTS
 from asterism.store.store_errors import Conflict
 
+FEWEST_TOGETHER = 20
+"""From how many writes on new runs are inserted in groups."""
+
+ROWS_TOGETHER = 50
+"""How many runs of a group one statement inserts: what they share is bound once, which takes a third of the time."""
+
 Statement = tuple[str, tuple[Any, ...], str]
 """SQL, its values, and the name of the record that was not as expected if the statement changes no row."""
 
@@ -49,11 +56,34 @@ _EXPECT_SESSION = STATEMENTS["expect_session"]
 _EXPECT_REGISTER = STATEMENTS["expect_register"]
 _EXPECT_NO_REGISTER = STATEMENTS["expect_no_register"]
 _EXPECTATIONS = frozenset({_EXPECT_SESSION, _EXPECT_REGISTER, _EXPECT_NO_REGISTER})
+_REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
 _TAKEN = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 _OFFERED = row_codec.MOVING.index("offered")
-_KEY = row_codec.FIXED.index("key")
+_PRIORITY = row_codec.SHARED.index("priority")
 _NO_FEED = "the feed"
 _FEED_TRIGGERS = ("feed_of_new", "feed_of_changed", "feed_of_forgotten")
+
+
+def _insertion(number: int) -> str:
+    """The statement that inserts so many runs of a group: first the values that they share, then those of each."""
+    columns = (*row_codec.SHARED, "urgency", *row_codec.VARYING)
+    shared = len(columns) - len(row_codec.VARYING)
+    together = [f"?{place + 1}" for place in range(shared)]
+    rows = []
+    for row in range(number):
+        first = shared + row * len(row_codec.VARYING)
+        rows.append(
+            f"({', '.join([*together, *(f'?{first + place + 1}' for place in range(len(row_codec.VARYING)))])})"
+        )
+    return f"INSERT INTO runs ({', '.join(columns)}) VALUES {', '.join(rows)}"
+
+
+_INSERT_TOGETHER, _INSERT_ONE_OF_GROUP = _insertion(ROWS_TOGETHER), _insertion(1)
+_KEYS = {
+    _INSERT_RUN: (row_codec.COLUMNS.index("id"), row_codec.COLUMNS.index("key")),
+    _INSERT_ONE_OF_GROUP: (len(row_codec.SHARED) + 1, len(row_codec.SHARED) + 2),
+}
+"""Where the values of a statement that inserts one run have its id and key."""
 
 
 class Job:
@@ -82,27 +112,32 @@ class Job:
 class CommitJob(Job):
     """A commit."""
 
-    __slots__ = ("statements",)
+    __slots__ = ("groups", "statements")
 
     def __init__(self, writes: Sequence[Write], clock: Callable[[], float]) -> None:
         self.result = self.error = None
         self.writes = writes
+        self.groups: list[row_codec.RunGroup] = []
+        if len(writes) >= FEWEST_TOGETHER:
+            new = [write.run for write in writes if type(write) is PutRun and write.expected is None]
+            self.groups = row_codec.grouped(new)
+            writes = [write for write in writes if type(write) is not PutRun or write.expected is not None]
         self.statements: list[Statement] = [
             run_statement(write.run, write.expected) if type(write) is PutRun else statement_of(write, clock)
             for write in writes
         ]
-        if len(writes) > 1 or type(writes[0]) is PutCopy:
+        if len(writes) > 1 or (writes and type(writes[0]) is PutCopy):
             copies = [write for write in writes if type(write) is PutCopy]
             self.statements += [mark_statement(write) for write in copies]
             self.statements += [end_statement(write, clock) for write in copies if write.run.ended]
 
     @property
     def one_statement(self) -> bool:
-        return len(self.statements) == 1
+        return len(self.statements) == 1 and not self.groups
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
         try:
-            execute_all(cursor, self.statements, alone)
+            execute_all(cursor, self.statements, alone, self.groups)
         except (Conflict, ValueError, OverflowError) as error:
             self.error = error
 
@@ -226,7 +261,7 @@ def statement_of(write: Write, clock: Callable[[], float]) -> Statement:
 
 def run_statement(run: Run, expected: int | None) -> Statement:
     if expected is None:
-        return _INSERT_RUN, (*row_codec.fixed(run), *row_codec.moving(run), -run.priority), f"run {run.id}"
+        return _INSERT_RUN, (*row_codec.row_of(run), -run.priority), f"run {run.id}"
     return _UPDATE_RUN, (*row_codec.moving(run), run.id, expected), f"run {run.id}"
 
 
@@ -258,27 +293,20 @@ def _put_session(session: Session, expected: int | None, clock: Callable[[], flo
     return STATEMENTS["update_session_abroad" if state == ABROAD else "update_session"], values, what
 
 
-def execute_all(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool) -> None:
-    """Execute all statements or none; if they are ``alone`` in their transaction, the caller rolls back. Raises
-    Conflict, and ValueError or OverflowError for a value that SQLite cannot hold. Any other error of SQLite concerns
-    the whole transaction."""
-    savepoint = not alone and len(statements) > 1
+def execute_all(
+    cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: bool, groups: Sequence[row_codec.RunGroup] = ()
+) -> None:
+    """Insert groups of new runs and execute all statements, or do nothing; if they are ``alone`` in their transaction,
+    the caller rolls back. Raises Conflict, and ValueError or OverflowError for a value that SQLite cannot hold. Any
+    other error of SQLite concerns the whole transaction."""
+    savepoint = not alone and (len(statements) > 1 or bool(groups))
     if savepoint:
         cursor.execute("SAVEPOINT batch")
     try:
+        for group in groups:
+            _insert_group(cursor, group)
         for statement in statements:
-            sql, values, what = statement
-            try:
-                cursor.execute(sql, values)
-            except sqlite3.IntegrityError as error:
-                raise _refusal(cursor, statement, error) from None
-            except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
-                raise ValueError(f"{what} cannot be stored: {error}") from error
-            if cursor.rowcount == 1 or (sql in _EXPECTATIONS and cursor.fetchone() is not None):
-                continue
-            if what is _NO_FEED:
-                raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
-            raise Conflict(what)
+            _execute(cursor, statement)
     except (Conflict, ValueError, OverflowError):
         if savepoint:
             cursor.execute("ROLLBACK TO batch")
@@ -288,12 +316,50 @@ def execute_all(cursor: sqlite3.Cursor, statements: Sequence[Statement], alone: 
             cursor.execute("RELEASE batch")
 
 
+def _execute(cursor: sqlite3.Cursor, statement: Statement) -> None:
+    sql, values, what = statement
+    try:
+        cursor.execute(sql, values)
+    except sqlite3.IntegrityError as error:
+        raise _refusal(cursor, statement, error) from None
+    except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
+        raise ValueError(f"{what} cannot be stored: {error}") from error
+    if cursor.rowcount == 1 or (sql in _EXPECTATIONS and cursor.fetchone() is not None):
+        return
+    if what is _NO_FEED:
+        raise ValueError("a copy of a peer's record needs a change feed, and it was not started")
+    raise Conflict(what)
+
+
+def _insert_group(cursor: sqlite3.Cursor, group: row_codec.RunGroup) -> None:
+    """Insert new runs, ROWS_TOGETHER with each statement, and the rest one by one. A statement that fails does not say
+    which run was the reason, so all are inserted one by one, up to that run."""
+    shared = (*group.shared, -group.shared[_PRIORITY])
+    rest = group.rows[len(group.rows) - len(group.rows) % ROWS_TOGETHER :]
+    if len(rest) < len(group.rows):
+        cursor.execute("SAVEPOINT together")
+        try:
+            for first in range(0, len(group.rows) - len(rest), ROWS_TOGETHER):
+                rows = group.rows[first : first + ROWS_TOGETHER]
+                cursor.execute(_INSERT_TOGETHER, (*shared, *itertools.chain.from_iterable(rows)))
+        except (*_REFUSALS, OverflowError, ValueError):
+            cursor.execute("ROLLBACK TO together")
+            rest = group.rows
+        finally:
+            if cursor.connection.in_transaction:
+                cursor.execute("RELEASE together")
+    for row in rest:
+        _execute(cursor, (_INSERT_ONE_OF_GROUP, (*shared, *row), f"run {row[0]}"))
+
+
 def _refusal(cursor: sqlite3.Cursor, statement: Statement, error: sqlite3.IntegrityError) -> Exception:
     sql, values, what = statement
     if error.sqlite_errorcode not in _TAKEN:
         return ValueError(f"{what} cannot be stored: {error}")
-    if sql is _INSERT_RUN and cursor.execute(STATEMENTS["run_exists"], values[:1]).fetchone() is None:
-        return Conflict(f"key {values[_KEY]}")
+    if sql in _KEYS:
+        run_id, key = (values[place] for place in _KEYS[sql])
+        if cursor.execute(STATEMENTS["run_exists"], (run_id,)).fetchone() is None:
+            return Conflict(f"key {key}")
     return Conflict(what)
 
 

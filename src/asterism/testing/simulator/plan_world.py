@@ -84,6 +84,7 @@ class PlanWorld(FleetWorld):
         self.edits: list[str] = []
         self.acknowledged: list[str] = []
         self.answers: dict[str, str] = {}  # of the edits through the store, by author
+        self._asking = 0  # how many people wait for an answer
         self.plan = small_plan() if dies_at is not None else some_plan(self.chance, steps)
         self._dies_at, self._after = dies_at, after
         self._host = 0
@@ -163,7 +164,7 @@ class PlanWorld(FleetWorld):
         fleet = Fleet(wire, by=author, clock=machine, chance=self.chance)
         self.answers[author] = "unknown"
         if self.chance.random() < 0.3:
-            asyncio.get_running_loop().call_later(self.chance.uniform(0.0, 3.0), machine.crash)
+            asyncio.get_running_loop().call_later(self.chance.uniform(0.0, 3.0), self._crash_person, machine, author)
         batch = EditBatch((AddTask(_task(f"by-{author}", self.chance)),), author)
         try:
             await edit_plan(fleet, PLAN, batch, timeout=self.chance.choice([0.5, 10.0]))
@@ -174,6 +175,12 @@ class PlanWorld(FleetWorld):
             answer = "unknown"
         if not machine.dead:
             self.answers[author] = answer
+            self._asking -= 1
+
+    def _crash_person(self, machine: Machine, author: str) -> None:
+        if self.answers[author] == "unknown":
+            self._asking -= 1
+        machine.crash()
 
     # -- from beginning to end -----------------------------------------------------------------------------------------
 
@@ -188,19 +195,24 @@ class PlanWorld(FleetWorld):
             self._reboot()
             stored = await load(self.store, PLAN, expressions)
             if stored.head.ended:
-                if troubled.done():
+                if not await self.reopened() and troubled.done():
                     break
             else:
                 boss = self._with_faults(boss, troubled.done())
             if self.chance.random() < 0.2 and len(self.acknowledged) < 3:
                 self.spawn(self.amend())
             if self._dies_at is None and self.chance.random() < 0.2 and len(self.answers) < MOST_PEOPLE:
+                self._asking += 1
                 self.spawn(self.steer())
             await asyncio.sleep(1.0)
         await self._check()
         self.log = tuple(self.checker.log)
         boss.cancel()
         await self._shut_down()
+
+    async def reopened(self) -> bool:
+        """Whether the plan, which has ended, may have been reopened. In this kind of world nobody does."""
+        return False
 
     def _with_faults(self, boss: asyncio.Task[None], calm: bool) -> asyncio.Task[None]:
         if not calm and self._dies_at is None and self.chance.random() < 0.08 and not self.boss_machine.dead:
@@ -282,9 +294,9 @@ class PlanWorld(FleetWorld):
                 self.checker.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
         for node in stored.plan.nodes.values():
             done = completed.get(node.id, [])
-            revoked = sum(entry.what == "revoked" for entry in stored.plan.story(node.id))
-            if len(done) > 1 + revoked:
-                self.checker.broken(f"task {node.id} was completed {len(done)} times and revoked {revoked} times")
+            again = sum(entry.what in ("revoked", "retried") for entry in stored.plan.story(node.id))
+            if len(done) > 1 + again:
+                self.checker.broken(f"task {node.id} was completed {len(done)} times and run again {again} times")
 
 
 def _picture(stored: StoredConstellation) -> str:

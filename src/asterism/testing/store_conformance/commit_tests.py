@@ -32,6 +32,7 @@ from asterism.testing.store_conformance.sample_records import (
     held_by,
     joined,
     raising,
+    series_of,
     session_in,
     started,
 )
@@ -295,3 +296,36 @@ class CommitTests(StoreTests):
             changes = [after(run, transitions.pause(run, 2.0, "ann")) for run in runs[:2000]]
             await store.commit([*changes, PutRun(runs[-1], None)])
         assert await store.find(Query()) == runs
+
+    async def test_new_runs_that_differ_in_anything_are_read_as_they_were_written(self, store: Store) -> None:
+        """An engine may write many new runs in another way than a few, and what they share only once."""
+        await joined(store, a_session())
+        alike = [
+            a_run(number, at=1.0, given={"n": f"\\{number}\t\n"}, label=f"\\N {number} é") for number in range(130)
+        ]
+        other = [
+            a_run(130, at=1.0),
+            a_run(131, at=1.0, series="s", key="k1"),
+            a_run(132, at=2.0, key="k2", priority=7),
+            a_run(133, at=2.0, device="kitchen", keep="original"),
+            held_by(a_run(134, at=2.0), a_session()),
+        ]
+        more = [a_run(number, at=1.0, given={"n": number}, key=f"n{number}") for number in range(135, 240)]
+        batch: list[Write] = [PutRun(run, None) for run in (*alike, *other, *more)]
+        await store.commit([*batch, series_of("s", queue=["r0131"])])
+        assert await store.find(Query()) == [*alike, *other, *more]
+
+    async def test_one_conflict_among_many_new_runs_undoes_all_of_them_and_is_named(self, store: Store) -> None:
+        await added(store, a_run("there", key="taken"))
+        before = await contents(store)
+        new = [a_run(number, at=1.0, key=f"n{number}") for number in range(240)]
+        with conflict("key taken"):
+            await added(store, *new[:120], new[120].changed(key="taken"), *new[121:])
+        with conflict("run there"):
+            await added(store, *new[:120], new[120].changed(id="there"), *new[121:])
+        writes = [PutRun(run, None) for run in new]
+        with conflict("register missing"):
+            await store.commit([*writes, PutRegister("missing", "x", 5)])
+        assert await contents(store) == before
+        await store.commit([*writes, PutRegister("made", "x", None)])
+        assert len(await store.find(Query())) == 241

@@ -246,6 +246,11 @@ def _assign(owner: Owner, by: str, scores: dict[str, float]) -> Step:
     return lambda run, flow, now: transitions.assign(run, owner, flow, by=by, now=now, scores=scores)
 
 
+def _take(owner: Owner, score: float | None) -> Step:
+    scores = {} if score is None else {owner.device: score}
+    return lambda run, flow, now: transitions.take(run, owner, flow, now, scores=scores)
+
+
 def _fail(words: str, final: bool) -> Step:
     return lambda run, flow, now: transitions.fail(run, _grant(run), words, flow, now, final=final)
 
@@ -267,7 +272,7 @@ _PROGRESS = st.none() | st.builds(Progress, st.integers(0, 9), st.none() | st.in
 STEPS: st.SearchStrategy[Step] = st.one_of(
     st.sampled_from([_CLAIM, _START, _NEXT_ROUND, _LET_GO]),
     st.builds(_assign, OWNERS, _DEVICE, st.dictionaries(_DEVICE, st.floats(0, 100), max_size=2)),
-    OWNERS.map(lambda owner: lambda run, flow, now: transitions.take(run, owner, flow, now)),
+    st.builds(_take, OWNERS, st.none() | st.floats(0, 100)),
     DOCUMENTS.map(lambda output: lambda run, flow, now: transitions.complete(run, _grant(run), output, now)),
     st.builds(_fail, TEXTS, st.booleans()),
     st.builds(_decline, TEXTS, st.booleans()),
@@ -296,6 +301,7 @@ def histories(draw: st.DrawFn) -> list[Run]:
         series=draw(st.none() | NAMES),
         device=draw(st.none() | _DEVICE),
         retry_of=draw(st.none() | NAMES),
+        label=draw(st.none() | NAMES),
     )
     history = [run]
     # of random steps most are refused, so the run is first assigned and worked on for a while

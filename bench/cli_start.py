@@ -1,0 +1,165 @@
+"""Processor time of short commands, as a multiple of the start of Python with click, sqlite3 and asyncio.
+
+``python -m bench.cli_start`` measures the commands of this environment; ``--before PATH`` also those of another
+checkout, which has an environment of its own (``.venv``). Every round starts every command once, and the figures are
+medians over all rounds: what disturbs a round disturbs the base alike. The bytecode is compiled first, as ``make`` does
+it: otherwise every start would compile the modules anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.page import met, table, time_text
+from bench.peers.surroundings import scratch
+
+ROUNDS = 31
+BASE = ("-c", "import click, sqlite3, asyncio")
+TASKS = 20
+RUNS = 20
+CREATE = ("runs", "create", "echo", "--input", '{"text": "hello"}')
+
+COMMANDS: dict[str, tuple[float, tuple[str, ...]]] = {
+    "runs create": (3.0, CREATE),
+    "runs list": (3.0, ("runs", "list")),
+    "series claim": (3.0, ("series", "claim", "series-{round}", "--issue", "1")),
+    "plan list": (3.0, ("plan", "list")),
+    f"check, {TASKS} tasks": (4.0, ("check", "plan.yaml")),
+}
+"""By name: the multiple of the base that it may take, and its arguments. Each round claims a series of its own."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The processor time of a command and of the base, in seconds."""
+
+    name: str
+    bar: float
+    base: float
+    seconds: float
+    before: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.base
+
+
+class Checkout:
+    """The commands of one environment, with a store of their own: an older checkout cannot open the store of a newer
+    one."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python, self.folder = python, folder
+        folder.mkdir()
+        self.environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(folder),
+            "ASTERISM_STORE": f"sqlite:///{folder / 'fleet.db'}",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def prepare(self) -> None:
+        """Compile the bytecode, whatever PYTHONDONTWRITEBYTECODE says; write a plan file; fill the store."""
+        names = ("asterism", "click", "rich", "yaml", "pydantic", "pydantic_core")
+        places = f"import {', '.join(names)}; print({', '.join(f'{name}.__path__[0]' for name in names)}, sep='\\n')"
+        found = subprocess.run([self.python, "-c", places], capture_output=True, text=True, check=True)
+        subprocess.run([self.python, "-m", "compileall", "-qq", *found.stdout.splitlines()], check=True)
+        plan = ["asterism: 1", "id: nightly", "tasks:"]
+        for number in range(TASKS):
+            after = f", after: [task-{number - 1}]" if number else ""
+            plan.append(f"  task-{number}: {{argv: [echo, '{number}'], timeout: 5m{after}}}")
+        (self.folder / "plan.yaml").write_text("\n".join(plan) + "\n", encoding="utf-8")
+        store = self.environment["ASTERISM_STORE"]
+        for words in [("workflow", "add", "echo", "--shell", "echo {text}"), *[CREATE] * RUNS]:
+            self.command(words)
+        self.command(("run", "plan.yaml", "--store", store))
+
+    def command(self, words: Sequence[str]) -> float:
+        """The processor time of a command."""
+        return processor_time([str(self.python.with_name("asterism")), *words], self.folder, self.environment)
+
+
+def measure(rounds: int = ROUNDS, before: Path | None = None) -> list[Start]:
+    """Measure all commands of this environment, and with ``before`` those of another checkout."""
+    with scratch() as folder:
+        checkouts = [Checkout(Path(sys.executable), folder / "now")]
+        if before is not None:
+            checkouts.append(Checkout(before.absolute() / ".venv" / "bin" / "python", folder / "before"))
+        for checkout in checkouts:
+            checkout.prepare()
+        base: list[float] = []
+        times: dict[tuple[int, str], list[float]] = {(n, name): [] for n in range(len(checkouts)) for name in COMMANDS}
+        for number in range(rounds):
+            base.append(processor_time([sys.executable, *BASE], folder, checkouts[0].environment))
+            for (which, name), found in times.items():
+                words = [word.replace("{round}", str(number)) for word in COMMANDS[name][1]]
+                found.append(checkouts[which].command(words))
+    medians = {place: statistics.median(found) for place, found in times.items()}
+    return [
+        Start(name, bar, statistics.median(base), medians[0, name], medians.get((1, name)))
+        for name, (bar, _) in COMMANDS.items()
+    ]
+
+
+def processor_time(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> float:
+    """The user and system time of a process, in seconds. Raises RuntimeError if it fails."""
+    with (
+        tempfile.TemporaryFile() as printed,
+        subprocess.Popen(words, cwd=folder, env=dict(environment), stdout=printed, stderr=printed) as process,
+    ):
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            printed.seek(0)
+            raise RuntimeError(f"{' '.join(words)} exits with {process.returncode}:\n{printed.read().decode()}")
+    return used.ru_utime + used.ru_stime
+
+
+def page(found: Sequence[Start]) -> str:
+    """The table of all commands."""
+    text = f"""## Start of the command line
+
+Processor time (user and system) of whole commands on a SQLite store with {RUNS} runs, beside
+`python -c "{BASE[1]}"`, which takes {time_text(found[0].base)}. Medians of processes that were started by turns, with
+compiled bytecode.
+
+"""
+    earlier = any(start.before is not None for start in found)
+    rows = []
+    for start in found:
+        old = (_against_base(start.before, start.base),) if start.before is not None else ()
+        rows.append((start.name, *old, _against_base(start.seconds, start.base), f"{start.bar:g}×", _bar(start)))
+    head = ("command", *(("before",) if earlier else ()), "time", "bar", "")
+    return text + table(head, rows)
+
+
+def _against_base(seconds: float, base: float) -> str:
+    return f"{time_text(seconds)} ({seconds / base:.2f}×)"
+
+
+def _bar(start: Start) -> str:
+    return met(start.ratio, start.bar)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.cli_start", description="Measure the processor time of short commands."
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often to start each command ({ROUNDS})")
+    parser.add_argument("--before", type=Path, metavar="PATH", help="a checkout of an older commit, with a .venv")
+    given = parser.parse_args(arguments)
+    found = measure(given.rounds, given.before)
+    print(page(found))
+    return 0 if all(start.ratio <= start.bar for start in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

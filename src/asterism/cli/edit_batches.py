@@ -1,0 +1,73 @@
+"""Batches of edits from the options and files of ``asterism plan edit`` and ``asterism plan retry``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from asterism.core.plan.edits import EditBatch
+
+
+def edit_batch(
+    added: tuple[dict[str, Any], ...], removed: tuple[str, ...], dependents: str | None, file: str | None
+) -> EditBatch:
+    """The batch that the options of ``plan edit`` describe. Raises UsageError and BadParameter."""
+    if file is not None and (added or removed):
+        raise click.UsageError("--file excludes --add and --remove.")
+    if file is None and not added and not removed:
+        raise click.UsageError("No edit is given: use --add, --remove or --file.")
+    if dependents is not None and not removed:
+        raise click.UsageError("--dependents needs --remove.")
+    return read_batch(file) if file is not None else _batch_of(added, removed, dependents)
+
+
+def read_batch(path: str, option: str = "--file") -> EditBatch:
+    """The batch in a file, or on standard input for ``-``. Raises BadParameter."""
+    import json
+
+    from asterism.core.errors import PlanError
+    from asterism.core.plan.edits import EditBatch
+
+    try:
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise click.BadParameter(f"{path} cannot be read: {error.strerror}.", param_hint=option) from None
+    source = "standard input" if path == "-" else path
+    try:
+        return EditBatch.from_json(json.loads(content.decode("utf-8-sig")))
+    except json.JSONDecodeError as error:
+        words = f"{source} is not JSON: {error.msg}, line {error.lineno}, column {error.colno}."
+        raise click.BadParameter(words, param_hint=option) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise click.BadParameter(f"{source} is not JSON in UTF-8.", param_hint=option) from None
+    except PlanError as error:
+        raise click.BadParameter(f"{source} is not a batch of edits: {error}.", param_hint=option) from None
+
+
+def _batch_of(added: Sequence[Mapping[str, Any]], removed: Sequence[str], dependents: str | None) -> EditBatch:
+    """The batch for ``--add`` and ``--remove``. Raises BadParameter.
+
+    Removals come first, so that a new task can reuse a name. Dependencies come last, so that new tasks can depend on
+    each other in any order."""
+    from asterism.core.errors import InvalidTask
+    from asterism.core.plan.edits import AddTask, Edit, EditBatch, RemoveTask, addition_of
+    from asterism.core.plan.task import Task, dependencies_of, handler_dependencies
+
+    edits: list[Edit] = [RemoveTask(task_id, dependents) for task_id in removed]
+    edges: list[Edit] = []
+    for one in added:
+        fields = dict(one)
+        after, handles = fields.pop("after", None), fields.pop("handles", None)
+        try:
+            task = Task.from_json(fields)
+            dependencies = [*dependencies_of(task.id, after), *handler_dependencies(task.id, handles)]
+        except (InvalidTask, TypeError) as error:
+            raise click.BadParameter(f"{error}.", param_hint="--add") from None
+        edits.append(AddTask(task))
+        edges += map(addition_of, dependencies)
+    return EditBatch((*edits, *edges))

@@ -1,0 +1,192 @@
+"""Names that a shell completes: plans, tasks, runs, devices, workflows, series and peers of the store.
+
+``asterism completion bash`` prints the script for a shell. The script calls the command with the words that were typed,
+and click finds the parameter that is being completed. ``complete_names`` decides by the place and the name of a
+parameter what it names, so that new commands are completed without further work.
+
+A shell is waiting, so there are limits: a store that does not answer within TIMEOUT has no names, nor has one that
+cannot be opened, and nothing is printed about that. No store is created. Names come from the store, and a shell would
+execute what is in some of them; only names that mean nothing to a shell are offered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from asterism.base.text import clean
+
+if TYPE_CHECKING:
+    from asterism.store.protocol import Store
+
+Names = dict[str, str]
+"""Names, each with a few words about it."""
+
+Reader = Callable[["Store", click.Context, str], Awaitable[Names]]
+"""Reads the names in a store; it may leave out those that do not begin with the text that was typed."""
+
+TIMEOUT = 2.0
+"""How long a shell waits for names, in seconds."""
+
+MOST_RUNS = 50
+"""How many runs are offered: the newest."""
+
+LONGEST_HELP = 60
+
+_HARMLESS = re.compile(r"[\w@%+./][\w@%+./-]*")
+"""Names that a shell takes as they are. ``:`` and ``=`` separate words in bash, ``,`` separates fields in fish."""
+
+
+def complete_names(command: click.Command, context: click.Context) -> None:
+    """Let the parameters of a command that name something in a store be completed with the names there. ``context`` is
+    that of the group of the command."""
+    group = context.info_name if context.parent is not None else None
+    for parameter in command.params:
+        read = _kind_of(command, group, parameter)
+        if read is not None:
+            parameter.shell_complete = partial(_complete, read)  # type: ignore[method-assign]
+
+
+def _kind_of(command: click.Command, group: str | None, parameter: click.Parameter) -> Reader | None:
+    """Which names a parameter takes."""
+    if isinstance(parameter, click.Option):
+        return _of_option(parameter, group)
+    words = (parameter.metavar or str(parameter.name)).upper()
+    if "WORKFLOW|RUN" in words:
+        return _workflows_and_runs
+    if re.search(r"\bRUN\b", words):
+        return _runs
+    if words == "WORKFLOW":
+        return _workflows
+    if words == "TASK":
+        return _tasks
+    if parameter.name == "name" and group is None:
+        return _plans if command.name == "resume" else None
+    return _BY_GROUP.get(group) if parameter.name == "name" else None
+
+
+def _of_option(option: click.Option, group: str | None) -> Reader | None:
+    if "--device" in option.opts or "--to" in option.opts:
+        return _devices
+    if "--workflow" in option.opts:
+        return _workflows
+    if "--peer" in option.opts:
+        return _peers
+    if "--series" in option.opts:
+        return _issue_series if group == "series" else _run_series
+    return None
+
+
+def _complete(read: Reader, context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+    found = _ask(context, lambda store: read(store, context, incomplete))
+    return [
+        CompletionItem(name, help=clean(about)[:LONGEST_HELP] or None)
+        for name, about in found.items()
+        if name.startswith(incomplete) and _HARMLESS.fullmatch(name)
+    ]
+
+
+def _ask(context: click.Context, question: Callable[[Store], Awaitable[Names]]) -> Names:
+    """The answer of the store that the command line names; nothing if there is none, and nothing is printed."""
+    import asyncio
+    import contextlib
+    import io
+
+    from asterism.store.url import open_store
+
+    url = context.params.get("store")
+    elsewhere = context.params.get("remote") or context.params.get("github")
+    if elsewhere or (isinstance(url, str) and url.lower().startswith("memory:")):
+        return {}
+
+    async def answer() -> Names:
+        async with asyncio.timeout(TIMEOUT):
+            store = await open_store(url, create=False)
+            try:
+                return await question(store)
+            finally:
+                await store.close()
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return asyncio.run(answer())
+        except Exception:  # the shell shows no names, whatever is wrong
+            return {}
+
+
+# -- what is in a store ------------------------------------------------------------------------------------------------
+
+
+async def _plans(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.durable.journal_store import read_heads
+
+    return {head.name: "" for head in await read_heads(store)}
+
+
+async def _tasks(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.durable.journal_store import load
+
+    found = await load(store, str(context.params.get("name")))
+    return {node.id: str(node.status) for node in found.plan.nodes.values()}
+
+
+async def _runs(store: Store, context: click.Context, incomplete: str) -> Names:
+    """The short ids of runs, and the whole ones where their beginning was typed."""
+    from asterism.cli.cli_context import short
+    from asterism.store.protocol import Query
+
+    typed = incomplete.lower() or None
+    found = await store.find(Query(id_like=typed, newest=True, limit=MOST_RUNS))
+    whole = typed is not None and any(run.id.startswith(typed) for run in found)
+    return {run.id if whole else short(run.id): f"{run.workflow}, {run.reported_status}" for run in found}
+
+
+async def _devices(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.cli.fleet_json import state_of
+
+    return {one.device: state_of(one, store.clock()) for one in await store.sessions()}
+
+
+async def _workflows(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.fleet.workflows import LATEST
+
+    return _keys(await store.registers(LATEST), LATEST)
+
+
+async def _workflows_and_runs(store: Store, context: click.Context, incomplete: str) -> Names:
+    return await _workflows(store, context, incomplete) | await _runs(store, context, incomplete)
+
+
+async def _issue_series(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.series.store_register import StoreRegister
+
+    return dict.fromkeys(await StoreRegister(store).names(), "")
+
+
+async def _run_series(store: Store, context: click.Context, incomplete: str) -> Names:
+    return _keys(await store.registers("series/"), "series/")
+
+
+async def _peers(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.peers.registry import PeerRegistry
+
+    return {peer.name: "" for peer in await PeerRegistry(store).all()}
+
+
+def _keys(registers: Iterable[Any], prefix: str) -> Names:
+    return {one.key.removeprefix(prefix): "" for one in registers}
+
+
+_BY_GROUP: dict[str | None, Reader] = {
+    "plan": _plans,
+    "device": _devices,
+    "workflow": _workflows,
+    "series": _issue_series,
+    "peer": _peers,
+}
+"""What the argument NAME of the commands of a group names."""

@@ -1,0 +1,201 @@
+"""Schedules for people and as JSON: the table, the details with the next times, and the history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rich.text import Text
+
+from asterism.base.cron import InvalidCron, time_zone
+from asterism.base.durations import format_delay
+from asterism.base.secret_mask import environment_mask, secret_names
+from asterism.cli.cli_context import format_time, short
+from asterism.cli.screen import Cell, Column, fact_lines, table
+from asterism.core.schedule.schedule import DEFAULTS, Schedule, interval_text
+from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED, TickEntry
+from asterism.fleet.device.run_inputs import is_secret
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.scheduled_work import ScheduledWork
+from asterism.report.status_style import BOLD, DIM, mark, tone
+
+_LOOKS = {CREATED: "completed", EXISTS: "completed", SKIPPED: "waiting", MISSED: "failed", FAILED: "failed"}
+"""The task status whose mark and colour an outcome shares."""
+
+NEXT_SHOWN, HISTORY_SHOWN = 3, 5
+
+
+def zone_time(schedule: Schedule, at: float | None) -> str:
+    """A time in the time zone of a schedule: ``2026-11-17 03:00:00 CET``."""
+    if at is None:
+        return "never"
+    if schedule.cron is None:
+        return format_time(at)
+    try:
+        return datetime.fromtimestamp(at, time_zone(schedule.timezone)).strftime("%Y-%m-%d %H:%M:%S %Z")
+    except InvalidCron:  # this machine does not know the zone
+        return format_time(at)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
+    """All fields of a schedule, including defaults, with secrets masked."""
+    out: dict[str, Any] = {"name": schedule.name}
+    for name in DEFAULTS:
+        value = getattr(schedule, name)
+        out[name] = list(value) if isinstance(value, tuple) else value
+    out["input"] = _masked_input(schedule)
+    out["due_in"] = None if schedule.due is None or schedule.paused is not None else max(0.0, schedule.due - now)
+    return out
+
+
+def _masked_input(schedule: Schedule) -> Any:
+    names = secret_names(list(filter(is_secret, schedule.input.values())))
+    return environment_mask(set(names)).data(dict(schedule.input))
+
+
+def entry_json(entry: TickEntry) -> dict[str, Any]:
+    return entry._asdict()
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+_COLUMNS = (
+    Column("SCHEDULE", least=8),
+    Column("CREATES", least=10),
+    Column("TIMES", least=10),
+    Column("NEXT"),
+    Column("IN", right=True, needed=False),
+    Column("MADE", right=True),
+    Column("OPEN", right=True),
+    Column("OVERLAP", needed=False),
+    Column("CATCH-UP", needed=False),
+    Column("NOTE", least=8, needed=False),
+)
+
+
+async def open_numbers(fleet: Fleet, schedules: Sequence[Schedule]) -> dict[str, int]:
+    """How many runs or plans of each schedule have not ended, by name."""
+    work = ScheduledWork(fleet)
+    return {schedule.name: len(await work.open_work(schedule)) for schedule in schedules}
+
+
+def schedules_table(
+    schedules: Sequence[Schedule], open_work: dict[str, int], now: float, width: int | None
+) -> list[Text]:
+    rows: list[list[Cell]] = []
+    for one in schedules:
+        paused = one.paused is not None
+        rows.append(
+            [
+                Text(one.name, DIM if paused else ""),
+                one.target,
+                one.times,
+                "paused" if paused else zone_time(one, one.next),
+                "" if paused or one.due is None else format_delay(one.due - now).removeprefix("in "),
+                str(one.made),
+                str(open_work[one.name]),
+                one.overlap,
+                one.catch_up,
+                Text(one.paused or "", DIM),
+            ]
+        )
+    return table(_COLUMNS, rows, width)
+
+
+# -- details -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDetails:
+    """A schedule with everything that ``schedule show`` prints."""
+
+    schedule: Schedule
+    next_times: Sequence[int]
+    history: Sequence[TickEntry]
+    open_work: Sequence[str]
+    coordinator: str | None
+    now: float
+
+
+async def read_details(fleet: Fleet, name: str) -> ScheduleDetails:
+    """Raises UnknownSchedule."""
+    schedule = await fleet.schedules.get(name)
+    return ScheduleDetails(
+        schedule,
+        await fleet.schedules.next_times(name, NEXT_SHOWN),
+        await fleet.schedules.history(name),
+        await ScheduledWork(fleet).open_work(schedule),
+        await fleet.coordinator(),
+        fleet.store.clock(),
+    )
+
+
+def details_json(found: ScheduleDetails) -> dict[str, Any]:
+    return {
+        **schedule_json(found.schedule, found.now),
+        "open": list(found.open_work),
+        "next_times": list(found.next_times),
+        "history": [entry_json(entry) for entry in found.history],
+        "coordinator": found.coordinator,
+    }
+
+
+def details_lines(found: ScheduleDetails, width: int | None) -> Iterator[Text]:
+    schedule = found.schedule
+    yield Text(schedule.name, BOLD)
+    yield from fact_lines(_facts(found))
+    if found.history:
+        yield Text()
+        yield from history_table(schedule, found.history[-HISTORY_SHOWN:], width)
+
+
+def _facts(found: ScheduleDetails) -> dict[str, str]:
+    schedule = found.schedule
+    facts = {"creates": schedule.target, "times": schedule.times}
+    if schedule.input:
+        facts["input"] = json.dumps(_masked_input(schedule), ensure_ascii=False)
+    if schedule.priority is not None:
+        facts["priority"] = str(schedule.priority)
+    if schedule.device is not None:
+        facts["device"] = schedule.device
+    facts |= {"overlap": schedule.overlap, "catch-up": schedule.catch_up}
+    if schedule.jitter:
+        facts["jitter"] = f"up to {interval_text(int(schedule.jitter))}"
+    facts["added"] = f"{format_time(schedule.start)} by {schedule.created_by}"
+    if schedule.paused is not None:
+        facts["paused"] = schedule.paused
+    elif found.next_times:
+        facts["next"] = ", ".join(zone_time(schedule, at) for at in found.next_times)
+    facts["made"] = str(schedule.made)
+    if found.open_work:
+        facts["open"] = ", ".join(found.open_work)
+    facts["coordinator"] = found.coordinator or "none: nothing is created. Start one with: asterism monitor"
+    return facts
+
+
+_HISTORY_COLUMNS = (
+    Column(""),
+    Column("TICK"),
+    Column("OUTCOME"),
+    Column("CREATED", least=8),
+    Column("WHY", least=10, needed=False),
+)
+
+
+def history_table(schedule: Schedule, entries: Sequence[TickEntry], width: int | None) -> list[Text]:
+    rows: list[list[Cell]] = []
+    for entry in entries:
+        style = tone(_LOOKS[entry.outcome])
+        outcome = f"{entry.number} missed" if entry.outcome == MISSED else entry.outcome
+        tick = f"on request, {zone_time(schedule, entry.at)}" if entry.tick is None else zone_time(schedule, entry.tick)
+        what = "" if entry.what is None else short(entry.what) if schedule.workflow is not None else entry.what
+        mark_text = Text(mark(_LOOKS[entry.outcome]), style)
+        rows.append([mark_text, tick, Text(outcome, style), what, Text(entry.why, DIM)])
+    return table(_HISTORY_COLUMNS, rows, width)

@@ -1,0 +1,201 @@
+"""The end of a plan: why tasks are given up, whether failures were handled, and how a plan is reopened.
+
+``Graph.close`` ends a plan: it *gives up* the tasks that can never run. ``reopen`` is the reverse, as one step of the
+journal: the tasks that were given up, and the tasks that it names, are pending again. All others keep their results.
+The next execution of a task has a new epoch, so it is a new run of a fleet, and no result of an earlier execution
+counts.
+
+``retry_choice`` says what a retry runs again. An edit that adds tasks reopens a plan without running anything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from asterism.core.errors import PlanError
+from asterism.core.plan import joins
+from asterism.core.plan.node import Node, handler_of
+from asterism.core.plan.status import CANCELLED, COMPLETED, ENDED_STATES, FAILED, PENDING, ConstellationState
+from asterism.core.plan.task import Dependency
+
+if TYPE_CHECKING:
+    from asterism.core.plan.graph import Graph
+
+NOT_NEEDED, UNREACHABLE = "not needed: ", "unreachable: "
+"""How the reason begins for which the end of a plan cancelled a task. Replay of a journal repeats these words, so they
+never change."""
+
+
+def all_handled(graph: Graph) -> bool:
+    """Whether each failure was handled."""
+    return all(handler_of(node) is not None for node in graph.nodes.values() if node.status is FAILED)
+
+
+def unreachable_reason(graph: Graph, node: Node) -> tuple[bool, str]:
+    """Whether a blocked task was not needed, and the reason. Called for parents before their children.
+
+    If one of several dependencies makes a task unnecessary, it was not needed; with ``join="any"``, only if each of
+    them does."""
+    needless, blocked = "", ""
+    for dependency in node.parents.values():
+        if graph.nodes[dependency.source].satisfies(dependency, node):
+            continue
+        why, needed = _edge_reason(graph, node, dependency)
+        if needed:
+            blocked = why
+        elif node.task.join == "any":
+            needless = why
+        else:
+            return True, f"{NOT_NEEDED}{why}"
+    if needless and not blocked:
+        return True, f"{NOT_NEEDED}{needless}"
+    return False, f"{UNREACHABLE}{blocked or 'no task could start it'}"
+
+
+def _edge_reason(graph: Graph, node: Node, dependency: Dependency) -> tuple[str, bool]:
+    """Why a dependency does not hold, and whether the task was needed all the same."""
+    source, parent = dependency.source, graph.nodes[dependency.source]
+    verdict = node.verdicts.get(source) if node.verdicts else None
+    if isinstance(verdict, str):
+        return f"the condition on {source!r} could not be evaluated: {verdict}", True
+    if verdict is False:
+        return f"{dependency.when!r} does not hold for {source!r}", False
+    if dependency.on == "failure" and parent.status is COMPLETED:
+        return f"it runs only if {source!r} fails, and {source!r} completed", False
+    if parent.needless:
+        return f"{source!r} was not needed", False
+    if parent.status is FAILED and (handler := handler_of(parent)) is not None:
+        return f"{source!r} failed, and {handler.id!r} handled that", False
+    ended = f"was {parent.status}" if parent.status is CANCELLED else parent.status
+    return f"{dependency.requirement}, but {source!r} {ended}", True
+
+
+# -- reopening ---------------------------------------------------------------------------------------------------------
+
+
+def retry_choice(graph: Graph, from_tasks: Collection[str] = ()) -> list[str]:
+    """The tasks that a retry runs again: those whose failure was not handled; or ``from_tasks``, with all tasks below
+    them. Raises PlanError if the plan cannot be retried, and UnknownTask."""
+    if graph.state not in ENDED_STATES:
+        raise PlanError(f"plan {graph.id!r} is {graph.state}: only a plan that has ended can be retried")
+    check_reopenable(graph)
+    if not from_tasks:
+        failed = (node for node in graph.nodes.values() if node.status is FAILED)
+        return [node.id for node in failed if handler_of(node) is None]
+    chosen = _with_descendants(graph.node(task_id) for task_id in from_tasks)
+    for task_id in from_tasks:
+        _check_startable(graph, graph.node(task_id), chosen)
+    return [node.id for node in graph.nodes.values() if node in chosen]
+
+
+def check_reopenable(graph: Graph) -> None:
+    """Raise PlanError for a plan that was cancelled: that is for good."""
+    if graph.state is ConstellationState.CANCELLED:
+        raise PlanError(f"plan {graph.id!r} was cancelled, for good; to run it again, start it under another name")
+
+
+def _with_descendants(nodes: Iterable[Node]) -> set[Node]:
+    found = set(nodes)
+    stack = list(found)
+    while stack:
+        for child in stack.pop().children.values():
+            if child not in found:
+                found.add(child)
+                stack.append(child)
+    return found
+
+
+def _check_startable(graph: Graph, node: Node, chosen: Collection[Node]) -> None:
+    """Raise PlanError if a task that is run again could not start."""
+    edges = [(graph.nodes[source], dependency) for source, dependency in node.parents.items()]
+    blocked = [
+        dependency for parent, dependency in edges if parent not in chosen and not parent.satisfies(dependency, node)
+    ]
+    if blocked and (node.task.join == "all" or len(blocked) == len(edges)):
+        why, _ = _edge_reason(graph, node, blocked[0])
+        raise PlanError(f"task {node.id!r} could not start again: {why}; begin with {blocked[0].source!r}")
+
+
+_KEPT = (
+    *(
+        "status",
+        "provisional",
+        "tentative",
+        "reviewed",
+        "unsettled",
+        "needless",
+        "epoch",
+        "device",
+        "attempts",
+        "losses",
+    ),
+    *("spent", "value", "error", "reason", "started_at", "ended_at", "begun_at", "worked", "entry"),
+    *("open", "held", "met", "lost", "doomed"),
+)
+_kept_of = attrgetter(*_KEPT)
+
+
+def reopen(graph: Graph, tasks: Iterable[str], now: float, why: str) -> Callable[[], None]:
+    """Reopen a plan that has ended. ``tasks`` and all that were given up are pending again. Returns what undoes it."""
+    if graph.state not in ENDED_STATES:
+        raise PlanError(f"plan {graph.id!r} is {graph.state}: it cannot be reopened")
+    check_reopenable(graph)
+    chosen = [graph.node(task_id) for task_id in tasks]
+    undo = _undo(graph)
+    graph.state, graph.ended_at, graph.unreachable = ConstellationState.EXECUTING, None, 0
+    graph.add_entry(now, "reopened", None, why)
+    again = set(chosen)
+    for node in graph.nodes.values():
+        if node in again:
+            _reset(graph, node)
+            graph.add_entry(now, "retried", node.id, why)
+        elif node.status is CANCELLED and node.started_at is None and node.reason.startswith((NOT_NEEDED, UNREACHABLE)):
+            _reset(graph, node)
+            graph.add_entry(now, "reopened", node.id)
+    _recount(graph)
+    for node in graph.nodes.values():
+        graph.requeue(node)
+    return undo
+
+
+def _reset(graph: Graph, node: Node) -> None:
+    """Make a task that has ended pending. Its dependents drop what they knew of its end."""
+    graph.counts[node.status] -= 1  # no transition of a task leads out of a terminal status: this is one of the plan
+    graph.counts[PENDING] += 1
+    node.status = PENDING
+    for child in node.children.values():
+        if child.verdicts:
+            child.verdicts.pop(node.id, None)
+    node.tentative, node.unsettled, node.reviewed, node.needless = None, False, True, False
+    node.value = node.error = node.device = node.started_at = node.ended_at = node.entry = None
+    node.epoch, node.losses, node.spent, node.reason = 0, 0, node.attempts, ""
+
+
+def _recount(graph: Graph) -> None:
+    for node in graph.nodes.values():
+        parents = [(graph.nodes[source], dependency) for source, dependency in node.parents.items()]
+        node.open = sum(not parent.satisfies(dependency, node) for parent, dependency in parents)
+        node.held = sum(parent.unsettled for parent, _ in parents)
+    if graph.any_joins:
+        joins.recount(graph)
+        graph.rejoined.clear()
+
+
+def _undo(graph: Graph) -> Callable[[], None]:
+    """Keep the progress of a plan, and return what restores it. A plan is reopened rarely, so all of it is kept."""
+    nodes = [(node, _kept_of(node), dict(node.verdicts) if node.verdicts else None) for node in graph.nodes.values()]
+    whole = (graph.state, graph.ended_at, graph.unreachable)
+    counts, length, last_at = dict(graph.counts), len(graph._story), graph._last_at
+
+    def restore() -> None:
+        graph.state, graph.ended_at, graph.unreachable = whole
+        graph.counts, graph._last_at = counts, last_at
+        del graph._story[length:]
+        for node, values, verdicts in nodes:
+            for name, value in zip(_KEPT, values, strict=True):
+                setattr(node, name, value)
+            node.verdicts = verdicts
+
+    return restore

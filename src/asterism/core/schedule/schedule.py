@@ -1,0 +1,188 @@
+"""The record of a schedule: what it creates, when, and how far it has come.
+
+A schedule creates runs of a workflow, or plans from a plan file that the store keeps. Its times are a cron expression
+in a time zone, or an interval. The definition changes when a person changes it. The state (``after``, ``next``,
+``due``, ``open``, ``replaced``, ``made``) changes with each tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
+
+from asterism.core.errors import AsterismError, safe_repr
+from asterism.core.json_values import NOTHING, plain_json
+
+CATCH_UP = ("none", "last", "all")
+"""What happens with missed ticks: none is created, only the last one, or all of them."""
+
+OVERLAP = ("skip", "queue", "replace", "allow")
+"""What happens if the work of an earlier tick has not ended: the tick is skipped, its work waits, it replaces the
+earlier work, or both run."""
+
+SCHEMA = 1
+LONGEST_NAME = 80
+LONGEST_INTERVAL = 10 * 366 * 86_400
+"""The longest interval and jitter, in seconds."""
+
+
+class InvalidSchedule(AsterismError, ValueError):
+    """A schedule with values that cannot be used, or a record that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``workflow`` or ``plan``, and ``cron`` or ``every`` are set.
+
+    ``workflow``    the workflow whose runs are created; each tick uses its latest version
+    ``input``       the input of each run
+    ``priority``    the priority of each run; None for that of the workflow
+    ``device``      the only device that may execute the runs; None for that of the workflow
+    ``plan``        the name of the plan file whose plan is created
+    ``cron``        a cron expression with five fields
+    ``every``       an interval in whole seconds, counted from ``start``
+    ``timezone``    the time zone of the cron expression
+    ``catch_up``    one of CATCH_UP
+    ``overlap``     one of OVERLAP
+    ``jitter``      each tick fires up to so many seconds late, so that many schedules do not fire at one moment
+    ``start``       when the schedule was added, in whole seconds
+    ``created_by``  who added it; its runs are created in this name
+    ``paused``      who paused it, and why; None if it is not paused
+    ``after``       all ticks up to this time are decided
+    ``next``        the next tick; None if there is none
+    ``due``         when the next tick fires: later than ``next`` by its share of the jitter
+    ``open``        the runs or plans of earlier ticks that may not have ended, oldest first
+    ``replaced``    those of them that are to be cancelled
+    ``made``        how many runs or plans were created
+    """
+
+    name: str
+    workflow: str | None = None
+    input: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    priority: int | None = None
+    device: str | None = None
+    plan: str | None = None
+    cron: str | None = None
+    every: int | None = None
+    timezone: str = "UTC"
+    catch_up: str = "last"
+    overlap: str = "skip"
+    jitter: float = 0.0
+    start: int = 0
+    created_by: str = ""
+    paused: str | None = None
+    after: float = 0.0
+    next: int | None = None
+    due: float | None = None
+    open: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        problems = [text for text in (_name_problem(self.name), *_problems(self)) if text is not None]
+        if problems:
+            raise InvalidSchedule(f"schedule {safe_repr(self.name)}: {'; '.join(problems)}")
+
+    @property
+    def target(self) -> str:
+        """What it creates, in words."""
+        return f"workflow {self.workflow}" if self.workflow is not None else f"plan {self.plan}"
+
+    @property
+    def times(self) -> str:
+        """When it creates that, in words."""
+        return f"{self.cron} ({self.timezone})" if self.cron is not None else f"every {interval_text(self.every or 0)}"
+
+    def changed(self, **changes: Any) -> Schedule:
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        out: dict[str, Any] = {"schema": SCHEMA, "name": self.name}
+        for name, default in DEFAULTS.items():
+            value = getattr(self, name)
+            if value != default:
+                out[name] = plain_json(value, f"{name} of schedule {self.name!r}")
+        return out
+
+    @classmethod
+    def from_json(cls, data: object) -> Schedule:
+        """The schedule that ``to_json`` wrote. Raises InvalidSchedule, also if a later version wrote it."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("schema"), int) or "name" not in data:
+            raise InvalidSchedule(f"{safe_repr(data)} is not the record of a schedule")
+        if data["schema"] > SCHEMA:
+            raise InvalidSchedule(
+                f"schedule {safe_repr(data['name'])} was written by a later version of Asterism "
+                f"(its schema is {data['schema']}, this one reads {SCHEMA})"
+            )
+        unknown = sorted(set(data) - {"schema", "name", *DEFAULTS})
+        if unknown:
+            raise InvalidSchedule(f"schedule {safe_repr(data['name'])}: no such field: {', '.join(map(str, unknown))}")
+        known = {name: data[name] for name in ("name", *DEFAULTS) if name in data}
+        for name in ("open", "replaced"):
+            if isinstance(known.get(name), list):
+                known[name] = tuple(known[name])
+        return cls(**known)
+
+
+DEFAULTS = {one.name: NOTHING if one.default is MISSING else one.default for one in fields(Schedule)[1:]}
+"""The optional fields with their defaults."""
+
+
+def interval_text(seconds: int) -> str:
+    """An interval as a person would write it: ``90s``, ``5m``, ``2h``, ``1d``."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def _name_problem(name: object) -> str | None:
+    printable = isinstance(name, str) and name.isprintable() and name == name.strip()
+    if isinstance(name, str) and printable and 0 < len(name) <= LONGEST_NAME and not set(name) & set("/@|"):
+        return None
+    return f"the name must have 1 to {LONGEST_NAME} printable characters without '/', '@' and '|'"
+
+
+def _problems(schedule: Schedule) -> list[str | None]:
+    """The problems of all fields but the name."""
+    return [
+        _either(schedule, "workflow", "plan"),
+        _either(schedule, "cron", "every"),
+        *(
+            f"{name} must be one of {', '.join(choices)}, not {safe_repr(getattr(schedule, name))}"
+            for name, choices in (("catch_up", CATCH_UP), ("overlap", OVERLAP))
+            if getattr(schedule, name) not in choices
+        ),
+        _range_problem("every", schedule.every, int, 1) if schedule.every is not None else None,
+        _range_problem("jitter", schedule.jitter, (int, float), 0),
+        _run_term_problem(schedule),
+    ]
+
+
+def _either(schedule: Schedule, first: str, second: str) -> str | None:
+    given = [name for name in (first, second) if getattr(schedule, name) is not None]
+    if len(given) != 1:
+        return f"give either {first} or {second}{', not both' if given else ''}"
+    value = getattr(schedule, given[0])
+    if given[0] != "every" and (not isinstance(value, str) or not value.strip() or not value.isprintable()):
+        return f"{given[0]} must be a text of printable characters, not {safe_repr(value)}"
+    return None
+
+
+def _range_problem(name: str, value: object, kinds: type | tuple[type, ...], least: int) -> str | None:
+    if isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= LONGEST_INTERVAL:  # type: ignore[operator]
+        return None
+    what = "a whole number of seconds" if kinds is int else "a number of seconds"
+    return f"{name} must be {what} from {least} to {LONGEST_INTERVAL:,}, not {safe_repr(value)}"
+
+
+def _run_term_problem(schedule: Schedule) -> str | None:
+    if not isinstance(schedule.input, Mapping):
+        return f"input must be an object of named values, not {safe_repr(schedule.input)}"
+    if schedule.plan is not None and (schedule.input or schedule.priority is not None or schedule.device is not None):
+        return "input, priority and device are for the runs of a workflow, not for a plan"
+    if schedule.priority is not None and (type(schedule.priority) is not int or abs(schedule.priority) > 1_000_000):
+        return f"priority must be a whole number between -1,000,000 and 1,000,000, not {safe_repr(schedule.priority)}"
+    return None

@@ -1,0 +1,197 @@
+"""Ticks of a schedule: which are due, which were missed, and what an overlap means.
+
+A tick is *missed* if it could not be decided within ``LATE`` seconds, because no coordinator was there or the clock
+jumped ahead. Ticks that are less late are on time, whatever the catch-up policy says. A schedule is decided one tick
+after the other: ``due_tick`` names the next one to create, with the ticks that were missed before it, and ``decided``
+moves the cursor past it. If the clock was set back, ``rewound`` moves the cursor back to now: a tick between may then
+come a second time, and is recognised by its key (``tick_key``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from asterism.core.schedule.schedule import Schedule
+
+NextTick = Callable[[float], int | None]
+"""The first tick after a time; None if there is none."""
+
+LATE = 60.0
+"""A tick that is later than so many seconds was missed. An election and some passes of the monitor take less."""
+
+MOST_CAUGHT_UP = 100
+"""How many missed ticks the catch-up policy ``all`` creates at most: the newest ones."""
+
+MOST_OPEN = 100
+"""How many runs or plans of one schedule wait in the queue at most."""
+
+HISTORY_LENGTH = 100
+"""How many entries the history of a schedule keeps."""
+
+CREATED, SKIPPED, MISSED, FAILED, EXISTS = OUTCOMES = ("created", "skipped", "missed", "failed", "exists")
+
+
+class DueTick(NamedTuple):
+    """The next decision about a schedule. ``tick`` is to be created; None if no tick is. ``missed`` are ticks before
+    it that are not created, ``more`` says that there are still older ones."""
+
+    tick: int | None
+    missed: Sequence[int]
+    more: bool
+
+
+class Overlap(NamedTuple):
+    """Whether a tick is created although earlier work is open; ``why`` it is not; what it replaces."""
+
+    create: bool
+    why: str = ""
+    replaced: tuple[str, ...] = ()
+
+
+class TickEntry(NamedTuple):
+    """One line of a history. ``tick`` is None for a run that a person asked for. ``what`` is the run or the plan that
+    was created. ``number`` is how many ticks were missed; ``tick`` is the last of them."""
+
+    at: float
+    tick: int | None
+    outcome: str
+    what: str | None = None
+    why: str = ""
+    number: int = 1
+
+    def to_json(self) -> list[Any]:
+        return list(self)
+
+
+def interval_ticks(start: int, every: int) -> NextTick:
+    """The ticks of an interval: ``start`` + n · ``every``."""
+    return lambda after: start + every * int((after - start) // every + 1)
+
+
+def tick_text(tick: int) -> str:
+    """A tick in UTC, such as ``20261116T030000Z``; part of keys and names."""
+    return datetime.fromtimestamp(tick, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def tick_key(name: str, tick: int) -> str:
+    """The idempotency key of the run that a tick creates."""
+    return f"schedule:{name}/{tick_text(tick)}"
+
+
+def fires_at(schedule: Schedule, tick: int, following: int | None) -> float:
+    """When a tick fires: later by its share of the jitter, but before the ``following`` tick. The share is derived from
+    the schedule and the tick, so that all coordinators agree."""
+    if not schedule.jitter:
+        return float(tick)
+    digest = hashlib.sha256(tick_key(schedule.name, tick).encode()).digest()
+    share = int.from_bytes(digest[:6], "big") / 2**48
+    room = schedule.jitter if following is None else min(schedule.jitter, following - tick)
+    return tick + share * room
+
+
+def moved_to(schedule: Schedule, after: float, next_tick: NextTick) -> Schedule:
+    """The schedule with its cursor at ``after``, and its next tick."""
+    tick = next_tick(after)
+    due = None if tick is None else fires_at(schedule, tick, next_tick(tick) if schedule.jitter else None)
+    return schedule.changed(after=after, next=tick, due=due)
+
+
+def is_due(schedule: Schedule, now: float) -> bool:
+    """Whether there is something to decide, without computing ticks."""
+    if schedule.paused is not None:
+        return False
+    return schedule.after > now + LATE or (schedule.due is not None and schedule.due <= now)
+
+
+def rewound(schedule: Schedule, now: float, next_tick: NextTick) -> Schedule:
+    """A schedule whose cursor is in the future, since the clock was set back, continues from now. Else it stays."""
+    return moved_to(schedule, float(int(now)), next_tick) if schedule.after > now + LATE else schedule
+
+
+def due_tick(schedule: Schedule, now: float, next_tick: NextTick) -> DueTick | None:
+    """The next tick to decide, by the catch-up policy; None if none is due."""
+    ticks, more = recent_ticks(schedule.after, now, MOST_CAUGHT_UP, next_tick)
+    fires = [fires_at(schedule, tick, _following(ticks, place, next_tick)) for place, tick in enumerate(ticks)]
+    if fires and fires[-1] > now:
+        del ticks[-1], fires[-1]
+    if not ticks:
+        return None
+    on_time = [tick for tick, at in zip(ticks, fires, strict=True) if now - at <= LATE]
+    if schedule.catch_up == "all":
+        chosen = ticks
+    elif schedule.catch_up == "last":
+        chosen = on_time or ticks[-1:]
+    else:
+        chosen = on_time
+    missed = len(ticks) - len(chosen)
+    return DueTick(chosen[0] if chosen else None, ticks[:missed], more)
+
+
+def recent_ticks(after: float, until: float, most: int, next_tick: NextTick) -> tuple[list[int], bool]:
+    """The newest ``most`` ticks from after ``after`` up to ``until``, oldest first; and whether there are older ones.
+
+    Searches ever longer times before ``until``: after a long absence there may be millions of ticks."""
+    width = LATE
+    while True:
+        start = max(after, until - width)
+        number, ticks = 0, deque[int](maxlen=most)
+        tick = next_tick(start)
+        while tick is not None and tick <= until:
+            number += 1
+            ticks.append(tick)
+            tick = next_tick(tick)
+        if start == after or number >= most:
+            first = next_tick(after)
+            return list(ticks), bool(ticks) and first is not None and first < ticks[0]
+        width *= 4
+
+
+def _following(ticks: Sequence[int], place: int, next_tick: NextTick) -> int | None:
+    return ticks[place + 1] if place + 1 < len(ticks) else next_tick(ticks[place])
+
+
+def decided(schedule: Schedule, due: DueTick, next_tick: NextTick) -> Schedule:
+    """The schedule after a decision: the cursor is at its tick, or at the last missed one."""
+    return moved_to(schedule, float(due.tick if due.tick is not None else due.missed[-1]), next_tick)
+
+
+def overlap(schedule: Schedule, open_work: Sequence[str]) -> Overlap:
+    """What happens to a tick while ``open_work``, the runs or plans of earlier ticks, has not ended."""
+    if not open_work or schedule.overlap == "allow":
+        return Overlap(True)
+    if schedule.overlap == "skip":
+        return Overlap(False, f"{open_work[-1]} has not ended")
+    if schedule.overlap == "replace":
+        return Overlap(True, replaced=tuple(open_work))
+    if len(open_work) >= MOST_OPEN:
+        return Overlap(False, f"the queue is full: {len(open_work)} have not ended")
+    return Overlap(True)
+
+
+def with_work(schedule: Schedule, open_work: Sequence[str], new: str, replaced: Sequence[str]) -> Schedule:
+    """The schedule with one more run or plan."""
+    kept = (*open_work, new)[-MOST_OPEN:]
+    unique = dict.fromkeys((*schedule.replaced, *replaced))
+    return schedule.changed(open=kept, replaced=tuple(unique)[-MOST_OPEN:], made=schedule.made + 1)
+
+
+def history_of(data: object) -> list[TickEntry]:
+    """The entries of a history, oldest first, from JSON."""
+    return [TickEntry(*one) for one in data] if isinstance(data, list) else []
+
+
+def with_entries(data: object, entries: Sequence[TickEntry]) -> list[list[Any]]:
+    """A history with further entries, as JSON: the newest ``HISTORY_LENGTH``."""
+    return [entry.to_json() for entry in (*history_of(data), *entries)][-HISTORY_LENGTH:]
+
+
+def entries_of(due: DueTick, now: float) -> list[TickEntry]:
+    """The entry about missed ticks; none if no tick was missed."""
+    if not due.missed:
+        return []
+    why = "and older ones" if due.more else ""
+    return [TickEntry(now, due.missed[-1], MISSED, None, why, len(due.missed))]

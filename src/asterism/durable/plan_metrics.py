@@ -1,0 +1,68 @@
+"""Metrics of stored plans: their edits, edit cycles and holds.
+
+At most ``MAX_PLANS`` plans are read: those that have not ended or ended within the window, the newest first. The holds
+and rejections of a plan are those since the last compaction of its journal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from asterism.base.openmetrics import Family
+from asterism.core.errors import AsterismError
+from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
+from asterism.orchestrator.result import Result, covered
+from asterism.store.protocol import Store
+from asterism.store.store_errors import StoreError
+
+MAX_PLANS = 50
+
+
+async def plan_families(store: Store, window: float) -> list[Family]:
+    """The metrics of the plans of a store; plans that cannot be read are only counted by state."""
+    heads = await read_heads(store)
+    states: Counter[tuple[str, ...]] = Counter((head.state,) for head in heads)
+    plans = []
+    for head in _recent(heads, store.clock() - window):
+        try:
+            plans.append(await load(store, head.name))
+        except StoreError:
+            raise
+        except AsterismError:  # damaged, or removed meanwhile
+            continue
+    return [Family("asterism_plans", "Plans in the store.", ("state",), states), *_families(plans)]
+
+
+def _recent(heads: Iterable[Head], since: float) -> list[Head]:
+    recent = [head for head in heads if head.ended_at is None or head.ended_at >= since]
+    return sorted(recent, key=lambda head: -head.created_at)[:MAX_PLANS]
+
+
+def _families(plans: Iterable[StoredConstellation]) -> list[Family]:
+    edits: dict[tuple[str, ...], float] = {}
+    cycles: dict[tuple[str, ...], float] = {}
+    held: dict[tuple[str, ...], float] = {}
+    holds: dict[tuple[str, ...], float] = {}
+    seconds: dict[tuple[str, ...], float] = {}
+    for stored in plans:
+        name = stored.head.name
+        result = Result(stored.plan, stored.lock.history, None, stored.lock.policy)
+        edits[name, "accepted"] = stored.plan.version
+        edits[name, "rejected"] = sum(cycle.rejections for cycle in stored.lock.history)
+        cycles[(name,)] = stored.lock.opened
+        held[(name,)] = sum(node.held > 0 for node in stored.plan.nodes.values())
+        holds[(name,)] = len(result.holds)
+        seconds[(name,)] = covered((start, end) for _, start, end in result.holds)
+    return [
+        Family("asterism_plan_edits", "Edits of the plan.", ("plan", "answer"), edits),
+        Family("asterism_plan_edit_cycles", "Edit cycles of the plan that were opened.", ("plan",), cycles),
+        Family("asterism_plan_held_tasks", "Tasks that an end under review holds now.", ("plan",), held),
+        Family("asterism_plan_holds", "Ready tasks that were held by an end under review.", ("plan",), holds),
+        Family(
+            "asterism_plan_hold_seconds",
+            "Time in which at least one ready task was held.",
+            ("plan",),
+            seconds,
+            "seconds",
+        ),
+    ]

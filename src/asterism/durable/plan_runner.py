@@ -1,0 +1,111 @@
+"""The plan runner: runs the plans that schedules have created, one after the other for each schedule.
+
+A tick stores a plan; any process with a plan runner may run it. Several runners at once are safe: the journal of a plan
+decides who owns it (journal_store.py), and a runner that finds an owner looks again later. If an owner dies, a runner
+takes the plan over when the heartbeat of the owner has timed out, at once if the owner was on the same machine.
+
+The runner executes no task itself: the tasks are runs of the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from asterism.base.error_log import RecurringError
+from asterism.core.errors import AlreadyRunning, AsterismError
+from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.journal_store import OwnershipLost
+from asterism.durable.schedule_port import plan_ended
+from asterism.fleet.device.membership import DeviceNameTaken
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.scheduled_work import SCHEDULES, decode
+from asterism.store.store_errors import StoreUnavailable
+
+log = logging.getLogger("asterism.schedule")
+
+LOOK_INTERVAL = 5.0
+"""Seconds between two looks for plans that no process runs."""
+
+
+class PlanRunner:
+    """``every`` is the time between two looks, in seconds. ``make`` makes the orchestrator of one plan."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        *,
+        every: float = LOOK_INTERVAL,
+        make: Callable[[Fleet], DurableOrchestrator] = DurableOrchestrator,
+    ) -> None:
+        self._fleet, self._every, self._make = fleet, every, make
+        self.running: dict[str, asyncio.Task[None]] = {}
+        """The plans that this process runs, by name."""
+
+    async def run(self) -> None:
+        """Run plans until this is cancelled; then leave them to other processes."""
+        trouble = RecurringError(log, "cannot run plans", "runs plans again", self._fleet.clock.time)
+        try:
+            while True:
+                try:
+                    await self.look()
+                    trouble.recovered()
+                except Exception as error:  # no error of the runner may end the process
+                    trouble.occurred(error)
+                await self._fleet.clock.sleep(self._every)
+        finally:
+            for task in self.running.values():
+                task.cancel()
+            await asyncio.gather(*self.running.values(), return_exceptions=True)
+
+    async def look(self) -> None:
+        """Start to run the plans that are due and run nowhere."""
+        self.running = {name: task for name, task in self.running.items() if not task.done()}
+        for register in await self._fleet.store.registers(SCHEDULES):
+            try:
+                stored = decode(register, removed=True)
+            except InvalidSchedule:
+                continue  # the coordinator logs it
+            if stored is None or stored.schedule.plan is None:
+                continue
+            async for name in self._due(stored.schedule):
+                if name not in self.running:
+                    self.running[name] = asyncio.create_task(self._run(name))
+
+    async def _due(self, schedule: Schedule) -> AsyncIterator[str]:
+        """The plans of a schedule that may run now: all, or the oldest one if they must not overlap."""
+        for name in schedule.open:
+            if not await plan_ended(self._fleet.store, name):
+                yield name
+                if schedule.overlap != "allow":
+                    return
+
+    async def _run(self, name: str) -> None:
+        """Run one plan, unless another process does. A second look follows."""
+        fleet = self._fleet
+        # the device of an orchestrator would take the place of this process's own
+        own = Fleet(fleet.store, by=fleet.by, clock=fleet.clock, chance=fleet.chance)
+        try:
+            result = await self._make(own).run_stored(name)
+            log.info("plan %s has ended: %s", name, result.state)
+        except (AlreadyRunning, DeviceNameTaken, OwnershipLost, StoreUnavailable) as reason:
+            log.debug("plan %s is not run here: %s", name, reason)
+        except AsterismError as error:
+            log.warning("plan %s cannot be run: %s", name, error)
+        finally:
+            await own.waiters.close()
+
+
+@contextlib.asynccontextmanager
+async def runs_plans(fleet: Fleet) -> AsyncIterator[PlanRunner]:
+    """While the block runs, this process runs the plans of schedules."""
+    runner = PlanRunner(fleet)
+    task = asyncio.create_task(runner.run())
+    try:
+        yield runner
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,245 @@
+"""The work of a schedule: creates the run or plan of a tick in the commit that moves the schedule on.
+
+Two safeguards keep a tick from being created twice. The commit expects the revision of the schedule that was read, so
+of two coordinators only one decides about a tick, and after a crash either everything of the commit is there or
+nothing. And a run has a key of the schedule and the tick (a plan has such a name), so a tick that comes again because
+the clock was set back is recognised.
+
+What a tick replaces is recorded in the same commit and cancelled afterwards (``cancel_replaced``). The new run waits in
+a series until then, so a crash between the two steps neither loses a tick nor lets two runs work at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from asterism.base.clock import new_id
+from asterism.core.errors import RunRefused
+from asterism.core.run import transitions
+from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.ticks import (
+    CREATED,
+    EXISTS,
+    FAILED,
+    SKIPPED,
+    NextTick,
+    TickEntry,
+    interval_ticks,
+    overlap,
+    tick_key,
+    tick_text,
+    with_entries,
+    with_work,
+)
+from asterism.fleet.extensions import plan_port
+from asterism.fleet.fleet import SCHEDULE_PREFIX, Fleet
+from asterism.fleet.ledger import Overtaken
+from asterism.store.optimistic_update import try_commit
+from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
+from asterism.store.store_errors import Conflict
+
+SCHEDULES = "schedule/"
+HISTORY = "schedule-history/"
+PLANS = "schedule-plan/"
+"""Prefixes of the keys of registers: schedules, their histories, and the plans that they create."""
+
+IN_SERIES = ("queue", "replace")
+"""The overlap policies under which runs wait for each other."""
+
+REMOVED = "removed_at"
+"""The field of a removed schedule. Its register stays: one that began again at revision 1 could be mistaken."""
+
+
+class StoredSchedule(NamedTuple):
+    """A schedule with the revision of its register."""
+
+    schedule: Schedule
+    revision: int
+
+
+def schedule_key(name: str) -> str:
+    return f"{SCHEDULES}{name}"
+
+
+def history_key(name: str) -> str:
+    return f"{HISTORY}{name}"
+
+
+def plan_key(name: str) -> str:
+    return f"{PLANS}{name}"
+
+
+def plan_name(name: str, tick: int | None, chance: str) -> str:
+    """The name of the plan that a tick creates, or, with letters of ``chance``, a person's request."""
+    return f"{name}-{tick_text(tick)}" if tick is not None else f"{name}-{chance[-6:]}"
+
+
+def decode(register: Register | None, *, removed: bool = False) -> StoredSchedule | None:
+    """The schedule in a register; None if there is none, or none any more. With ``removed``, also one that was removed:
+    the plans that it has created go on. Raises InvalidSchedule."""
+    if register is None:
+        return None
+    value = register.value
+    if isinstance(value, Mapping) and REMOVED in value:
+        if not removed:
+            return None
+        value = {name: one for name, one in value.items() if name != REMOVED}
+    return StoredSchedule(Schedule.from_json(value), register.revision)
+
+
+def ticks_of(schedule: Schedule) -> NextTick:
+    """The function from a time to the first tick after it. Raises InvalidSchedule."""
+    if schedule.cron is None:
+        return interval_ticks(schedule.start, schedule.every or 1)
+    from asterism.base.cron import InvalidCron, cron_ticks  # cronsim, and the time zones
+
+    try:
+        return cron_ticks(schedule.cron, schedule.timezone)
+    except InvalidCron as error:
+        raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
+
+
+class ScheduledWork:
+    """Creates the work of schedules, and follows it until its end."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._store = fleet, fleet.store
+
+    async def open_work(self, schedule: Schedule) -> list[str]:
+        """The runs or plans of a schedule that have not ended, oldest first."""
+        return [one for one in schedule.open if not await self._ended(schedule, one)]
+
+    async def _ended(self, schedule: Schedule, work: str) -> bool:
+        if schedule.plan is not None:
+            return await plan_port().plan_ended(self._store, work)
+        run = await self._store.run(work)
+        return run is None or run.ended
+
+    async def create(
+        self, stored: StoredSchedule, after: Schedule, tick: int | None, before: Sequence[TickEntry] = (), by: str = ""
+    ) -> TickEntry:
+        """Create the work of a tick, or skip it, by the overlap policy. ``after`` is the schedule with its new cursor;
+        ``tick`` is None, and ``by`` is set, if a person asks for the work. ``before`` are entries about earlier ticks.
+
+        Raises Overtaken if another process has changed the schedule, and what prevents the creation, such as
+        UnknownWorkflow. Then nothing has happened."""
+        open_work = await self.open_work(stored.schedule)
+        verdict = overlap(stored.schedule, open_work)
+        if not verdict.create:
+            entry = TickEntry(self._store.clock(), tick, SKIPPED, None, verdict.why)
+            await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
+            return entry
+        create = self._create_run if stored.schedule.plan is None else self._create_plan
+        return await create(stored, after, tick, before, by, open_work, verdict.replaced)
+
+    async def _create_run(
+        self,
+        stored: StoredSchedule,
+        after: Schedule,
+        tick: int | None,
+        before: Sequence[TickEntry],
+        by: str,
+        open_work: Sequence[str],
+        replaced: Sequence[str],
+    ) -> TickEntry:
+        fleet, schedule, now = self._fleet, stored.schedule, self._store.clock()
+        flow = await fleet.workflows.latest(schedule.workflow or "")
+        given: Any = dict(schedule.input)
+        run = transitions.create(
+            new_id(now, fleet.chance),
+            flow,
+            await fleet.blobs.keep(given, f"the input of schedule {schedule.name!r}"),
+            by=by or schedule.created_by,
+            now=now,
+            key=None if tick is None else tick_key(schedule.name, tick),
+            series=f"{SCHEDULE_PREFIX}{schedule.name}" if schedule.overlap in IN_SERIES else None,
+            priority=schedule.priority,
+            device=schedule.device,
+        )
+        entry = TickEntry(now, tick, CREATED, run.id, f"by {by}" if by else "")
+        writes = await self._writes(stored, with_work(after, open_work, run.id, replaced), [*before, entry])
+        added = await fleet.place(run, flow, partial(fleet.ledger.add, beside=writes))
+        if added.id == run.id:
+            return entry
+        entry = entry._replace(outcome=EXISTS, what=added.id, why="its run was created before")
+        await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
+        return entry
+
+    async def _create_plan(
+        self,
+        stored: StoredSchedule,
+        after: Schedule,
+        tick: int | None,
+        before: Sequence[TickEntry],
+        by: str,
+        open_work: Sequence[str],
+        replaced: Sequence[str],
+    ) -> TickEntry:
+        """Store the plan of a tick. No process runs it yet (durable/plan_runner.py)."""
+        schedule, now = stored.schedule, self._store.clock()
+        kept = await self._store.register(plan_key(schedule.name))
+        if kept is None:
+            raise InvalidSchedule(f"schedule {schedule.name!r}: its plan is not in the store")
+        name = plan_name(schedule.name, tick, new_id(now, self._fleet.chance))
+        entry = TickEntry(now, tick, CREATED, name, f"by {by}" if by else "")
+        head, *rest = plan_port().plan_writes(self._store, name, kept.value)
+        writes = await self._writes(stored, with_work(after, open_work, name, replaced), [*before, entry])
+        try:
+            await self._store.commit([*writes, head, *rest])
+        except Conflict as conflict:
+            if not conflict.concerns("register", head.key):
+                raise Overtaken(f"another process has changed the {conflict.what}") from None
+        else:
+            return entry
+        entry = entry._replace(outcome=EXISTS, why="its plan was created before")
+        await self.record(stored, after.changed(open=tuple(open_work)), [*before, entry])
+        return entry
+
+    async def record_failure(
+        self, stored: StoredSchedule, after: Schedule, tick: int, before: Sequence[TickEntry], error: Exception
+    ) -> None:
+        """Record that the work of a tick could not be created."""
+        now = self._store.clock()
+        entry = TickEntry(now, tick, FAILED, None, str(error))
+        message = f"schedule {stored.schedule.name}: nothing was created: {error}"
+        await self.record(stored, after, [*before, entry], Notice(now, "schedule", message))
+
+    async def record(
+        self, stored: StoredSchedule, after: Schedule, entries: Sequence[TickEntry] = (), *further: Write
+    ) -> None:
+        """Write a schedule with new entries of its history. Raises Overtaken."""
+        writes = [*await self._writes(stored, after, entries), *further]
+        if not await try_commit(self._store, writes):
+            raise Overtaken(f"another process has changed schedule {stored.schedule.name!r}")
+
+    async def _writes(
+        self, stored: StoredSchedule, after: Schedule, entries: Sequence[TickEntry]
+    ) -> Sequence[PutRegister]:
+        name = stored.schedule.name
+        put = PutRegister(schedule_key(name), after.to_json(), stored.revision)
+        if not entries:
+            return [put]
+        history = await self._store.register(history_key(name))
+        kept = with_entries(history and history.value, entries)
+        return [put, PutRegister(history_key(name), kept, history and history.revision)]
+
+    async def cancel_replaced(self, stored: StoredSchedule) -> StoredSchedule:
+        """Cancel the work that later ticks have replaced. Raises Overtaken."""
+        schedule = stored.schedule
+        for work in schedule.replaced:
+            if schedule.plan is not None:
+                await plan_port().cancel_plan(self._fleet, work, f"replaced by a later tick of {schedule.name}")
+                continue
+            with contextlib.suppress(RunRefused):  # it has ended
+                await self._fleet.cancel(work)
+        after = schedule.changed(replaced=())
+        await self.record(stored, after)
+        return StoredSchedule(after, stored.revision + 1)
+
+
+async def read_schedule(store: Store, name: str) -> StoredSchedule | None:
+    """A schedule; None if there is none of this name. Raises InvalidSchedule."""
+    return decode(await store.register(schedule_key(name)))

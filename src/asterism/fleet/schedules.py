@@ -1,0 +1,281 @@
+"""Schedules of a fleet, as a program uses them: add, pause, resume and remove them; their next times and histories.
+
+::
+
+    await fleet.schedules.add("nightly", workflow="report", cron="0 3 * * *", timezone="Europe/Berlin")
+    await fleet.schedules.next_times("nightly", 5)
+
+The coordinator of the fleet creates the runs (schedule_pass.py), so a device or a monitor must have joined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from asterism.core.errors import AsterismError, NotJson, safe_repr
+from asterism.core.json_values import plain_json
+from asterism.core.plan.constellation import Constellation
+from asterism.core.schedule.schedule import InvalidSchedule, Schedule
+from asterism.core.schedule.ticks import TickEntry, history_of, moved_to
+from asterism.fleet.extensions import plan_port
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import Overtaken, TooLarge
+from asterism.fleet.scheduled_work import (
+    REMOVED,
+    SCHEDULES,
+    ScheduledWork,
+    StoredSchedule,
+    decode,
+    history_key,
+    plan_key,
+    read_schedule,
+    schedule_key,
+    ticks_of,
+)
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import PutRegister
+from asterism.store.store_errors import Conflict
+
+log = logging.getLogger("asterism.schedule")
+
+MOST_NEXT_TIMES = 1000
+
+LARGEST_PLAN = 1_000_000
+"""The largest plan that a schedule keeps, in bytes of JSON."""
+
+
+class UnknownSchedule(AsterismError):
+    """No schedule has this name."""
+
+
+class ScheduleExists(AsterismError):
+    """A schedule of this name exists already."""
+
+
+class Schedules:
+    """The schedules of one fleet."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._store = fleet, fleet.store
+
+    async def add(
+        self,
+        name: str,
+        *,
+        workflow: str | None = None,
+        plan: Constellation | None = None,
+        plan_text: str = "",
+        policy: str = "scoped",
+        given: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        device: str | None = None,
+        cron: str | None = None,
+        every: int | None = None,
+        timezone: str = "UTC",
+        catch_up: str = "last",
+        overlap: str = "skip",
+        jitter: float = 0.0,
+        replace: bool = False,
+    ) -> Schedule:
+        """Add a schedule. Its first tick is the first one from now on.
+
+        :param workflow: the workflow whose runs are created; each tick uses its latest version.
+        :param plan: the plan that is created at each tick, instead of runs of a workflow; the store keeps it.
+        :param plan_text: the text of the plan file, kept for people.
+        :param policy: the lock policy of the plans.
+        :param given: the input of each run.
+        :param priority: the priority of each run.
+        :param device: only this device may execute the runs.
+        :param cron: a cron expression with five fields, in the time zone ``timezone``.
+        :param every: an interval in whole seconds, instead of ``cron``.
+        :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
+        :param overlap: a tick while earlier work has not ended: ``skip`` it, ``queue`` it, let it ``replace`` the
+            earlier work, or ``allow`` both.
+        :param jitter: delay each tick by up to so many seconds, chosen by name and tick.
+        :param replace: change an existing schedule. Its history stays.
+
+        Raises InvalidSchedule, also for a cron expression that never fires, UnknownWorkflow and ScheduleExists.
+        """
+        now = self._store.clock()
+        schedule = Schedule(
+            name,
+            workflow=workflow,
+            plan=None if plan is None else plan.id,
+            input=await self._checked_input(name, given),
+            priority=priority,
+            device=device,
+            cron=cron,
+            every=every,
+            timezone=timezone,
+            catch_up=catch_up,
+            overlap=overlap,
+            jitter=jitter,
+            start=int(now),
+            created_by=self._fleet.by,
+        )
+        self._check_fires(schedule, now)
+        if plan is not None:
+            return await self._put(schedule, replace, self._document(name, plan, plan_text, policy))
+        await self._fleet.workflows.latest(workflow or "")
+        return await self._put(schedule, replace, None)
+
+    def _document(self, name: str, plan: Constellation, text: str, policy: str) -> dict[str, Any]:
+        """A plan as the store keeps it for a schedule."""
+        document = {**plan_port().plan_document(plan, policy), "text": text}
+        size = len(json.dumps(document))
+        if size > LARGEST_PLAN:
+            raise TooLarge(f"the plan of schedule {name!r} has {size:,} bytes; the limit is {LARGEST_PLAN:,}")
+        return document
+
+    async def plan_text(self, name: str) -> str:
+        """The plan file that a schedule keeps; empty if it has none."""
+        await self._read(name)
+        kept = await self._store.register(plan_key(name))
+        return "" if kept is None else str(kept.value.get("text", ""))
+
+    async def _checked_input(self, name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+        what = f"the input of schedule {safe_repr(name)}"
+        if given is not None and not isinstance(given, Mapping):
+            raise NotJson(f"{what} must be an object of named values, not {safe_repr(given)}")
+        value: dict[str, Any] = plain_json(dict(given or {}), what)
+        most = (await self._fleet.settings()).large
+        size = len(json.dumps(value))
+        if size > most:
+            raise TooLarge(f"{what} has {size:,} bytes; a schedule keeps {most:,} at most: put it into a file")
+        return value
+
+    def _check_fires(self, schedule: Schedule, now: float) -> None:
+        if schedule.cron is None:
+            return
+        from asterism.base.cron import InvalidCron, check_cron
+
+        try:
+            check_cron(schedule.cron, schedule.timezone, now)
+        except InvalidCron as error:
+            raise InvalidSchedule(f"schedule {schedule.name!r}: {error}") from None
+
+    async def _put(self, schedule: Schedule, replace: bool, document: Mapping[str, Any] | None) -> Schedule:
+        name, next_tick = schedule.name, ticks_of(schedule)
+
+        async def attempt() -> Schedule:
+            register = await self._store.register(schedule_key(name))
+            existing = decode(register)
+            if existing is not None and not replace:
+                raise ScheduleExists(f"there is a schedule {name!r} already ({existing.schedule.times})")
+            new = moved_to(schedule, float(schedule.start), next_tick)
+            if existing is not None:  # what it has created goes on
+                old = existing.schedule
+                if (old.plan is None) != (new.plan is None):
+                    raise ScheduleExists(f"schedule {name!r} creates {old.target}: remove it before you add this one")
+                new = new.changed(open=old.open, replaced=old.replaced, made=old.made, paused=old.paused)
+            writes = [PutRegister(schedule_key(name), new.to_json(), register and register.revision)]
+            if document is not None:
+                kept = await self._store.register(plan_key(name))
+                writes.append(PutRegister(plan_key(name), document, kept and kept.revision))
+            await self._store.commit(writes)
+            return new
+
+        return await retry_on_conflict(attempt)
+
+    async def get(self, name: str) -> Schedule:
+        """Raises UnknownSchedule."""
+        return (await self._read(name)).schedule
+
+    async def _read(self, name: str) -> StoredSchedule:
+        stored = await read_schedule(self._store, name)
+        if stored is None:
+            raise UnknownSchedule(f"there is no schedule {name!r}; list them with: asterism schedule list")
+        return stored
+
+    async def all(self) -> list[Schedule]:
+        """All schedules, by name. One that cannot be read is left out, and logged."""
+        found = []
+        for register in await self._store.registers(SCHEDULES):
+            try:
+                stored = decode(register)
+            except InvalidSchedule as error:
+                log.warning("it is left out: %s", error)
+                continue
+            if stored is not None:
+                found.append(stored.schedule)
+        return found
+
+    async def pause(self, name: str, reason: str = "") -> Schedule:
+        """Create nothing more until the schedule is resumed. What it has created goes on."""
+        why = f"by {self._fleet.by}: {reason}" if reason else f"by {self._fleet.by}"
+        return await self._change(name, lambda one: one if one.paused is not None else one.changed(paused=why))
+
+    async def resume(self, name: str) -> Schedule:
+        """Create work again, from the next tick on. The ticks of the pause are not caught up."""
+        now = self._store.clock()
+
+        def change(schedule: Schedule) -> Schedule:
+            if schedule.paused is None:
+                return schedule
+            return moved_to(schedule.changed(paused=None), float(int(now)), ticks_of(schedule))
+
+        return await self._change(name, change)
+
+    async def _change(self, name: str, change: Callable[[Schedule], Schedule]) -> Schedule:
+        async def attempt() -> Schedule:
+            stored = await self._read(name)
+            after = change(stored.schedule)
+            if after is not stored.schedule:
+                await self._store.commit([PutRegister(schedule_key(name), after.to_json(), stored.revision)])
+            return after
+
+        return await retry_on_conflict(attempt)
+
+    async def remove(self, name: str) -> Schedule:
+        """Remove a schedule and its history. What it has created goes on."""
+
+        async def attempt() -> Schedule:
+            stored = await self._read(name)
+            history = await self._store.register(history_key(name))
+            value = {**stored.schedule.to_json(), REMOVED: self._store.clock()}
+            writes = [PutRegister(schedule_key(name), value, stored.revision)]
+            if history is not None:
+                writes.append(PutRegister(history_key(name), [], history.revision))
+            await self._store.commit(writes)
+            return stored.schedule
+
+        return await retry_on_conflict(attempt)
+
+    async def next_times(self, name: str, number: int = 5) -> list[int]:
+        """The next ticks, in seconds since 1970; none while it is paused."""
+        schedule = await self.get(name)
+        next_tick, found = ticks_of(schedule), list[int]()
+        tick = next_tick(max(schedule.after, self._store.clock()))
+        while schedule.paused is None and tick is not None and len(found) < min(number, MOST_NEXT_TIMES):
+            found.append(tick)
+            tick = next_tick(tick)
+        return found
+
+    async def history(self, name: str) -> list[TickEntry]:
+        """What became of the latest ticks, oldest first."""
+        await self._read(name)
+        register = await self._store.register(history_key(name))
+        return history_of(register and register.value)
+
+    async def run(self, name: str) -> TickEntry:
+        """Create the work of a schedule now, by its overlap policy, also while it is paused. Its times stay as they
+        are."""
+        work = ScheduledWork(self._fleet)
+
+        async def attempt() -> TickEntry:
+            stored = await self._read(name)
+            try:
+                return await work.create(stored, stored.schedule, None, by=self._fleet.by)
+            except Overtaken as error:
+                raise Conflict(f"register {schedule_key(name)}") from error
+
+        entry = await retry_on_conflict(attempt)
+        after = await read_schedule(self._store, name)
+        if after is not None and after.schedule.replaced:
+            with contextlib.suppress(Overtaken):  # the coordinator cancels it, then
+                await work.cancel_replaced(after)
+        return entry

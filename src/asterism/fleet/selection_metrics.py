@@ -1,0 +1,190 @@
+"""Metrics of a fleet from its stored records: how long runs wait, what devices decline and lose, scores and outcomes.
+
+Any process can compute them, and nothing is counted while work is done. They describe the runs that were created within
+a window of time, at most ``limit`` of them: the newest. So the cost is bounded, whatever the store holds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from asterism.base.openmetrics import Family, Histogram
+from asterism.core.run.outcomes import declines, outcomes, waiting_time, work_time
+from asterism.core.run.run import COMPLETED, Run, RunStatus
+from asterism.core.run.session import REACHABLE_STATES
+from asterism.fleet.fleet import Fleet
+from asterism.store.protocol import Query, Store
+
+WINDOW = 3600.0
+"""The default window, in seconds."""
+
+MAX_RUNS = 10_000
+"""How many runs are read at most, by default."""
+
+PAGE = 500
+
+SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+SCORES = (20.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0)
+"""The upper bounds of the buckets."""
+
+_BY_DEVICE = ("workflow", "device")
+
+
+@dataclass
+class SelectionMetrics:
+    """What the runs of a window say. The keys begin with workflow and device, empty for a run without a device."""
+
+    runs: int = 0
+    ends: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    assignments: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    declined: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    waiting: dict[tuple[str, ...], Histogram] = field(default_factory=dict)
+    working: dict[tuple[str, ...], Histogram] = field(default_factory=dict)
+    scores: dict[tuple[str, ...], Histogram] = field(default_factory=dict)
+
+    def add(self, run: Run) -> None:
+        self.runs += 1
+        flow, last = run.workflow, (run.workflow, run.device or "")
+        if run.ended:
+            self.ends[(*last, run.reported_status)] += 1
+        if run.started_at is not None and (waited := waiting_time(run)) is not None:
+            self.waiting.setdefault(last, Histogram(SECONDS)).observe(waited)
+        if run.status is COMPLETED and (took := work_time(run)) is not None:
+            self.working.setdefault(last, Histogram(SECONDS)).observe(took)
+        for one in outcomes(run):
+            key = (flow, one.device, one.reason)
+            self.assignments[key] += 1
+            if one.score is not None:
+                self.scores.setdefault(key, Histogram(SCORES)).observe(one.score)
+        for device in declines(run):
+            self.declined[flow, device] += 1
+
+    def families(self) -> list[Family]:
+        return [
+            Family(
+                "asterism_window_run_ends",
+                "Runs of the window that ended, by their last device.",
+                (*_BY_DEVICE, "outcome"),
+                self.ends,
+            ),
+            Family(
+                "asterism_window_assignment_ends",
+                "Assignments of the window that ended; reason timeout is a loss.",
+                (*_BY_DEVICE, "reason"),
+                self.assignments,
+            ),
+            Family("asterism_window_declines", "Runs of the window that a device declined.", _BY_DEVICE, self.declined),
+            Family(
+                "asterism_window_waiting_seconds",
+                "Time from creation to start, without earlier assignments.",
+                _BY_DEVICE,
+                self.waiting,
+                "seconds",
+            ),
+            Family(
+                "asterism_window_work_seconds",
+                "Time from start to end of the completed runs of the window.",
+                _BY_DEVICE,
+                self.working,
+                "seconds",
+            ),
+            Family(
+                "asterism_window_score",
+                "Score with which a device got a run, by how that assignment ended.",
+                (*_BY_DEVICE, "reason"),
+                self.scores,
+            ),
+        ]
+
+
+async def read_window(store: Store, window: float, limit: int) -> tuple[SelectionMetrics, float]:
+    """The metrics of the runs that were created in the last ``window`` seconds, the newest ``limit`` of them, and how
+    many seconds these cover."""
+    now = store.clock()
+    found, after = SelectionMetrics(), None
+    while found.runs < limit:
+        page = await store.find(Query(newest=True, after=after, limit=min(PAGE, limit - found.runs)))
+        for run in page:
+            if run.created_at < now - window:
+                return found, window
+            found.add(run)
+        if len(page) < PAGE:
+            break
+        after = page[-1].id
+    return (found, now - page[-1].created_at) if found.runs >= limit and page else (found, window)
+
+
+async def fleet_families(fleet: Fleet, window: float = WINDOW, limit: int = MAX_RUNS) -> list[Family]:
+    """All metrics of a fleet: its runs and devices now, and those of the window."""
+    store = fleet.store
+    found, covered = await read_window(store, window, limit)
+    return [
+        Family("asterism_runs", "Runs in the store.", ("status",), _statuses(await store.counts())),
+        *await _waiting(store),
+        *await _devices(store),
+        Family("asterism_window_seconds", "The window of the metrics named so.", (), {(): window}, "seconds"),
+        Family(
+            "asterism_window_covered_seconds",
+            "How much of the window is covered; less if it has more runs than are read.",
+            (),
+            {(): covered},
+            "seconds",
+        ),
+        Family("asterism_window_runs", "Runs that were created in the window, and read.", (), {(): found.runs}),
+        *found.families(),
+    ]
+
+
+def _statuses(counts: Mapping[RunStatus, int]) -> dict[tuple[str, ...], float]:
+    return {(str(status),): counts.get(status, 0) for status in RunStatus}
+
+
+async def _waiting(store: Store) -> list[Family]:
+    now = store.clock()
+    numbers: Counter[tuple[str, ...]] = Counter()
+    ages: dict[tuple[str, ...], float] = {}
+    for one in await store.waiting():
+        key = (one.workflow, one.pinned or "")
+        numbers[key] += one.number
+        ages[key] = max(ages.get(key, 0.0), now - one.since)
+    return [
+        Family(
+            "asterism_runs_waiting",
+            "Runs that wait for a device; device if only that may take it.",
+            _BY_DEVICE,
+            numbers,
+        ),
+        Family(
+            "asterism_runs_waiting_oldest_seconds", "How long the oldest of them waits.", _BY_DEVICE, ages, "seconds"
+        ),
+    ]
+
+
+async def _devices(store: Store) -> list[Family]:
+    now, label = store.clock(), ("device",)
+    sessions = {(one.device,): one for one in await store.sessions() if one.state in REACHABLE_STATES}
+    return [
+        Family(
+            "asterism_device_reachable",
+            "Whether the last heartbeat of the device is recent.",
+            label,
+            {name: int(one.reachable(now)) for name, one in sessions.items()},
+        ),
+        Family(
+            "asterism_device_slots", "Slots of the device.", label, {name: one.slots for name, one in sessions.items()}
+        ),
+        Family(
+            "asterism_device_used",
+            "Runs that the device owns.",
+            label,
+            {name: one.used for name, one in sessions.items()},
+        ),
+        Family(
+            "asterism_device_connection",
+            "Connection quality of the device, 0 to 1.",
+            label,
+            {name: one.quality for name, one in sessions.items()},
+        ),
+    ]

@@ -1,0 +1,212 @@
+"""Branches of a plan: finds the tasks that an if/else above them always skips.
+
+Two conditions on one task exclude each other if it would have to succeed and to fail, or if their expressions can never
+hold both: ``result.ok`` and ``!result.ok``, ``result.kind == "a"`` and ``result.kind == "b"``, ``result > 5`` and
+``result <= 5``. A task that needs both, through the tasks above it, never starts. That is almost always a join after an
+if/else, which should start after the branch that runs.
+
+Conditions that this module does not understand exclude nothing, so every report is certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from asterism.base.cel.cel_syntax import Chain, Literal, Logical, Node, Prefixed, parse
+from asterism.base.cel.cel_values import InvalidExpression
+
+Terms = tuple[str, str | None]
+"""``on`` and ``when`` of a dependency."""
+
+Edges = Mapping[str, Mapping[str, Terms]]
+"""The dependencies of each task, by source."""
+
+MAX_CONDITIONS = 2000
+"""A plan with more conditions is not examined: the cost grows with tasks times conditions."""
+
+_OPPOSITES = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_LOWER, _UPPER = (">", ">="), ("<", "<=")
+
+
+def always_skipped(order: Sequence[str], edges: Edges, any_joins: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """The tasks that can never start, each with the reason and the remedy. ``order`` has sources first; ``any_joins``
+    are the tasks with ``join: any``."""
+    conditions = _Conditions()
+    for targets in edges.values():
+        for source, terms in targets.items():
+            conditions.add(source, terms)
+    if not conditions.exclude_each_other():
+        return
+    needs: dict[str, int] = {}  # the conditions that have to hold for a task to start, as bits
+    skipped: set[str] = set()
+    for task in order:
+        paths = {
+            source: needs[source] | conditions.bit(source, terms)
+            for source, terms in edges[task].items()
+            if source not in skipped
+        }
+        if task in any_joins:
+            needs[task] = _common(paths.values())
+            continue
+        needs[task] = _all(paths.values())
+        if len(paths) < len(edges[task]):
+            skipped.add(task)  # the task above it is reported
+        elif len(paths) > 1 and (found := conditions.contradiction(needs[task])) is not None:
+            skipped.add(task)
+            yield task, _explanation(task, paths, conditions, found)
+
+
+def _explanation(task: str, paths: Mapping[str, int], conditions: _Conditions, found: Sequence[int]) -> str:
+    names, texts = list(paths), []
+    for number in sorted(found, key=lambda number: [bits >> number & 1 for bits in paths.values()], reverse=True):
+        via = next(name for name in names if paths[name] >> number & 1)
+        source, terms = conditions.known[number]
+        texts.append(f"{(task if via == source else via)!r} needs {_description(source, terms)}")
+    return (
+        f"is always skipped: {texts[0]}, {texts[1]}, and both never hold together; "
+        "to start it after the branch that runs, add join: any"
+    )
+
+
+def _description(source: str, terms: Terms) -> str:
+    on, when = terms
+    if when is not None:
+        return f"{when!r} to hold for {source!r}"
+    return f"{source!r} to {'fail' if on == 'failure' else 'succeed'}"
+
+
+def _all(paths: Any) -> int:
+    bits = 0
+    for path in paths:
+        bits |= path
+    return bits
+
+
+def _common(paths: Any) -> int:
+    bits = -1
+    for path in paths:
+        bits &= path
+    return max(bits, 0)  # -1 if there is no path
+
+
+@dataclass(slots=True)
+class _Conditions:
+    """The conditions of a plan, each with a number, and which of them exclude each other."""
+
+    known: list[tuple[str, Terms]] = field(default_factory=list)
+    numbers: dict[tuple[str, Terms], int] = field(default_factory=dict)
+    excluded: dict[int, int] = field(default_factory=dict)  # number -> bits
+
+    def add(self, source: str, terms: Terms) -> None:
+        if (source, terms) not in self.numbers and terms != ("completion", None):
+            self.numbers[source, terms] = len(self.known)
+            self.known.append((source, terms))
+
+    def exclude_each_other(self) -> bool:
+        """Find the conditions that exclude each other, and forget all others. Returns whether there are any."""
+        by_source: dict[str, list[Terms]] = {}
+        for source, terms in self.known:
+            by_source.setdefault(source, []).append(terms)
+        pairs = [
+            ((source, a), (source, b))
+            for source, terms in by_source.items()
+            if 1 < len(terms) <= MAX_CONDITIONS
+            for index, a in enumerate(terms)
+            for b in terms[index + 1 :]
+            if _exclude(a, b)
+        ]
+        self.known = list(dict.fromkeys(one for pair in pairs for one in pair))
+        self.numbers = {one: number for number, one in enumerate(self.known)}
+        for a, b in pairs:
+            for one, other in ((a, b), (b, a)):
+                number = self.numbers[one]
+                self.excluded[number] = self.excluded.get(number, 0) | 1 << self.numbers[other]
+        return 0 < len(self.known) <= MAX_CONDITIONS
+
+    def bit(self, source: str, terms: Terms) -> int:
+        number = self.numbers.get((source, terms))
+        return 0 if number is None else 1 << number
+
+    def contradiction(self, bits: int) -> tuple[int, int] | None:
+        """Two of these conditions that exclude each other."""
+        rest = bits
+        while rest:
+            number = (rest & -rest).bit_length() - 1
+            rest &= rest - 1
+            if clash := self.excluded[number] & bits:
+                return number, (clash & -clash).bit_length() - 1
+        return None
+
+
+# -- expressions that exclude each other -------------------------------------------------------------------------------
+
+
+def _exclude(a: Terms, b: Terms) -> bool:
+    if {a[0], b[0]} == {"success", "failure"}:
+        return True
+    return a[1] is not None and b[1] is not None and _never_both(_facts(a[1]), _facts(b[1]))
+
+
+Fact = tuple[Any, str, Any]
+"""(expression, operator, expression). ``(x, "==", True)`` stands for an expression that holds."""
+
+TRUE = Literal(True)
+
+
+@lru_cache(maxsize=4096)
+def _facts(text: str) -> tuple[Fact, ...]:
+    """What holds if an expression does."""
+    try:
+        tree = parse(text)
+    except (InvalidExpression, RecursionError):
+        return ()
+    return tuple(_fact(part) for part in _conjuncts(tree))
+
+
+def _conjuncts(tree: Node) -> tuple[Node, ...]:
+    return tree.operands if isinstance(tree, Logical) and tree.operator == "&&" else (tree,)
+
+
+def _fact(tree: Any) -> Fact:
+    negated = False
+    while True:
+        if isinstance(tree, Prefixed) and tree.operator == "!":
+            negated ^= tree.times % 2 == 1
+            tree = tree.of
+        elif isinstance(tree, Chain) and len(tree.rest) == 1 and tree.rest[0][0] in _OPPOSITES:
+            operator, right = tree.rest[0]
+            if operator in ("==", "!=") and isinstance(right, Literal) and isinstance(right.value, bool):
+                negated ^= (operator == "==") is not right.value
+                tree = tree.first
+                continue
+            return tree.first, _OPPOSITES[operator] if negated else operator, right
+        else:
+            return tree, "!=" if negated else "==", TRUE
+
+
+def _never_both(a: Sequence[Fact], b: Sequence[Fact]) -> bool:
+    return any(one[0] == other[0] and _disjoint(one[1:], other[1:]) for one in a for other in b)
+
+
+def _disjoint(a: tuple[str, Any], b: tuple[str, Any]) -> bool:
+    """Whether no value stands in both relations."""
+    (relation, right), (other, boundary) = a, b
+    if right == boundary:
+        return _OPPOSITES[relation] == other or {relation, other} in ({"<", ">"}, {"==", "<"}, {"==", ">"})
+    if not (isinstance(right, Literal) and isinstance(boundary, Literal)):
+        return False
+    x, y = right.value, boundary.value
+    if relation == other == "==":
+        return bool(x != y)
+    if not (_is_number(x) and _is_number(y)):
+        return False
+    if relation in _UPPER or (relation == "==" and other in _LOWER):
+        return bool(x < y) and (other in _LOWER or other == "==")
+    return bool(y < x) and relation in (*_LOWER, "==") and (other in _UPPER or other == "==")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

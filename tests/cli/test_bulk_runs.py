@@ -1,0 +1,243 @@
+"""`asterism runs create --each`: a run for each line, and labels in every list."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from asterism.core.run.run import Run
+from asterism.store.protocol import Query
+from tests.cli.command_scenes import Scene, completed, started, taken_by
+from tests.forked_commands import ForkedCommand
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path)
+    scene.workflow("transcode", argv=("ffmpeg", "-i", "{file}"))
+    return scene
+
+
+def lines_of(count: int) -> str:
+    return "".join(f'{{"file": "v{number}.mp4", "n": {number}}}\n' for number in range(count))
+
+
+def runs_in(scene: Scene) -> list[Run]:
+    return scene.ask(lambda fleet: fleet.runs(Query()))
+
+
+def written(scene: Scene, text: str, name: str = "files.jsonl") -> str:
+    path = scene.folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_file_of_json_lines_makes_a_run_of_each(scene: Scene) -> None:
+    path = written(scene, "\ufeff" + lines_of(3) + "\n" + '{"file": "last.mp4"}')
+    result = scene.run("runs", "create", "transcode", "--each", path, "--label", "{file}", "--priority", "3")
+    assert result.exit_code == 0, result.output
+    runs = runs_in(scene)
+    assert result.stdout.split() == [run.id for run in runs]
+    assert [(run.label, run.priority) for run in runs] == [
+        *(("v0.mp4", 3), ("v1.mp4", 3), ("v2.mp4", 3)),
+        ("last.mp4", 3),
+    ]
+    assert result.stderr.splitlines() == ["4 runs created.", "Follow them with: asterism runs watch"]
+    assert scene.ask(lambda fleet: fleet.store.registers("bulk/")) == []
+
+
+def test_plain_lines_are_the_value_of_one_input(scene: Scene) -> None:
+    given = "a.mp4\r\n\n{b}.mp4\nc d.mp4"
+    asked = ("--each", "-", "--as", "file", "--input", '{"rate": 25, "file": "x"}', "--key", "{file}")
+    scene.ok("runs", "create", "transcode", *asked, given=given)
+    assert [(run.input, run.key) for run in runs_in(scene)] == [
+        ({"rate": 25, "file": name}, name) for name in ("a.mp4", "{b}.mp4", "c d.mp4")
+    ]
+
+
+def test_as_json_each_run_is_an_object_on_a_line(scene: Scene) -> None:
+    asked = ("--each", "-", "--label", "{n}", "--key", "{file}", "--json")
+    told = [
+        json.loads(line) for line in scene.ok("runs", "create", "transcode", *asked, given=lines_of(2)).splitlines()
+    ]
+    assert told == [
+        {"id": run.id, "label": str(number), "key": f"v{number}.mp4"} for number, run in enumerate(runs_in(scene))
+    ]
+
+
+def test_keys_that_are_taken_are_counted(scene: Scene) -> None:
+    path = written(scene, lines_of(3))
+    scene.create("transcode", {"file": "v1.mp4"}, key="v1.mp4")
+    result = scene.run("runs", "create", "transcode", "--each", path, "--key", "{file}")
+    assert "2 runs created.\n1 line had the key of a run that exists." in result.stderr
+    assert len(set(result.stdout.split())) == 3
+    assert len(runs_in(scene)) == 3
+
+
+def test_the_same_command_creates_anew_once_it_has_ended(scene: Scene) -> None:
+    path = written(scene, lines_of(2))
+    for _ in range(2):
+        scene.ok("runs", "create", "transcode", "--each", path)
+    assert len(runs_in(scene)) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "why"),
+    [
+        ('{"file": "a"', (), "it is not JSON: Expecting ',' delimiter, column 13"),
+        ("a.mp4", (), "it is not JSON: Expecting value, column 1; for plain lines, name the input with --as"),
+        ("[1]", (), 'it is a list, not a JSON object (example: {"n": 1})'),
+        ('{"file": NaN}', (), "NaN is not JSON"),
+        ("[" * 100_000, (), "it is nested too deep"),
+        ('{"fil": "a"}', (), "workflow 'transcode' needs file, and the line does not have it"),
+        ('{"file": "a"}', ("--label", "{nam}"), "'{nam}' names {nam}, but the input has no such field: it has file"),
+        ('{"file": "a\\nb"}', ("--key", "{file}"), "key must be a text of 1 to 500 printable characters"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named_and_nothing_is_created(
+    scene: Scene, line: str, options: tuple[str, ...], why: str
+) -> None:
+    path = written(scene, f'{{"file": "v.mp4", "nam": 1}}\n\n{line}\n')
+    result = scene.run("runs", "create", "transcode", "--each", path, *options)
+    assert result.exit_code == 64
+    assert result.stderr.startswith(f"Error: {path}, line 3: {why}")
+    assert result.stderr.endswith(". Nothing was created\n")
+    assert runs_in(scene) == []
+
+
+def test_bytes_that_are_no_text_are_named_too(scene: Scene) -> None:
+    result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", given=b"a\n\xff\n")
+    assert "standard input, line 2: it is not text in UTF-8. Nothing was created" in result.stderr
+
+
+def test_after_a_bad_line_the_command_continues_with_its_batch(scene: Scene) -> None:
+    good = lines_of(1500)
+    path = written(scene, good.replace('"n": 1200}', '"n": 1200'))
+    result = scene.run("runs", "create", "transcode", "--each", path)
+    assert "line 1,201: it is not JSON" in result.stderr
+    assert "Lines 1 to 1,000 are done. Correct the line and repeat the command to continue after them" in result.stderr
+    assert len(runs_in(scene)) == 1000
+    written(scene, good)
+    result = scene.run("runs", "create", "transcode", "--each", path)
+    assert "500 runs created.\n1,000 runs had been created before the last command stopped." in result.stderr
+    assert Counter(run.input["n"] for run in runs_in(scene)) == Counter(range(1500))
+
+
+def test_a_creation_whose_lines_have_changed_is_refused_or_begun_anew(scene: Scene) -> None:
+    path = written(scene, lines_of(2500) + "{\n")
+    scene.run("runs", "create", "transcode", "--each", path)
+    written(scene, lines_of(2500).replace("v1500.mp4", "w1500.mp4"))
+    result = scene.run("runs", "create", "transcode", "--each", path)
+    assert result.exit_code == 64
+    assert "lines 1 to 2,000 are not those from which 2,000 runs were created before the last command" in result.stderr
+    assert "--restart" in result.stderr
+    scene.ok("runs", "create", "transcode", "--each", path, "--restart")
+    assert len(runs_in(scene)) == 4500
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("transcode", "--each", "gone.jsonl"), "gone.jsonl cannot be read: No such file or directory"),
+        (("unknown", "--each", "-"), "there is no workflow 'unknown'"),
+        (("transcode", "--each", "-", "--wait"), "asterism runs watch --until-done"),
+        (("transcode", "--each", "-", "--key", "k"), "'k' gives every run the same key"),
+        (("transcode", "--each", "-", "--label", "{"), "'{' is not a valid template"),
+        (("transcode", "--as", "file"), "--as belongs to --each"),
+        (("transcode", "--restart"), "--restart belongs to --each"),
+        (("transcode", "--input", '{"file": "a"}', "--label", "{n}"), "the input has no such field: it has file"),
+    ],
+)
+def test_mistakes_are_explained(scene: Scene, words: tuple[str, ...], why: str) -> None:
+    result = scene.run("runs", "create", *words, given="")
+    assert result.exit_code != 0
+    assert why in result.stderr
+    assert runs_in(scene) == []
+
+
+def test_no_lines_are_no_error(scene: Scene) -> None:
+    result = scene.run("runs", "create", "transcode", "--each", "-", given="\n\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "standard input has no lines, so no run was created." in result.stderr
+
+
+def test_a_workflow_may_come_from_a_file(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    path = written(scene, "workflows:\n  copy:\n    argv: [cp, '{file}', x]\n", "flows.yaml")
+    scene.ok("runs", "create", "--file", path, "--each", "-", "--as", "file", given="a\nb\n")
+    assert [run.workflow for run in runs_in(scene)] == ["copy", "copy"]
+
+
+# -- interruptions -----------------------------------------------------------------------------------------------------
+
+
+def kill_often(scene: Scene, kills: int) -> None:
+    """Kill the command again and again, at a commit or while it waits for lines, and let it end at last."""
+    lines = lines_of(1000 * kills + 500).splitlines(keepends=True)
+    words = ["runs", "create", "transcode", "--each", "-", "--label", "{file}"]
+    for kill in range(kills):
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with ForkedCommand(words, cwd=scene.folder, env=scene.env, **streams) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("".join(lines[: 1000 * (kill + 1)]))
+            process.stdin.flush()
+            if kill % 2:
+                process.stdout.readline()  # something of this batch is written
+            process.kill()
+    before = len(runs_in(scene))
+    assert before % 1000 == 0, "a batch is written wholly or not at all"
+    result = scene.run(*words, given="".join(lines))
+    assert result.exit_code == 0, result.output
+    assert Counter(run.label for run in runs_in(scene)) == Counter(f"v{number}.mp4" for number in range(len(lines)))
+    assert len(result.stdout.split()) == len(lines) - before
+    assert scene.ask(lambda fleet: fleet.store.registers("bulk/")) == []
+
+
+def test_three_kills_neither_lose_nor_double_a_run(scene: Scene) -> None:
+    kill_often(scene, 3)
+
+
+@pytest.mark.long
+def test_fifty_kills_neither_lose_nor_double_a_run(scene: Scene) -> None:
+    kill_often(scene, 50)
+
+
+@pytest.mark.long
+def test_ten_thousand_runs_in_one_go(scene: Scene) -> None:
+    result = scene.run("runs", "create", "transcode", "--each", written(scene, lines_of(10_000)), "--label", "{file}")
+    assert len(set(result.stdout.split())) == 10_000
+    assert "10,000 runs created." in result.stderr
+
+
+# -- labels in lists ---------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_listed_and_searched_for(scene: Scene) -> None:
+    scene.ok("runs", "create", "transcode", "--input", '{"file": "Straße.mp4"}', "--label", "my {file}")
+    scene.ok("runs", "create", "transcode", "--input", '{"file": "b.mp4", "n": 3}')
+    first, second = scene.ok("runs", "list").splitlines()[1:]
+    assert "my Straße.mp4" in first
+    assert "b.mp4, 3" in second
+    assert [run["label"] for run in scene.json("runs", "list", "--search", "straße")] == ["my Straße.mp4"]
+    assert [run["input"]["n"] for run in scene.json("runs", "list", "--search", "B.MP4")] == [3]
+    assert "No run matches." in scene.run("runs", "list", "--search", "nothing").stderr
+
+
+def test_a_label_is_shown_with_the_run_and_with_its_end(scene: Scene) -> None:
+    run = scene.create("transcode", {"file": "a"}, label="the first")
+    assert "label    the first" in scene.ok("runs", "show", run.id).replace("label      ", "label    ")
+    scene.device("laptop")
+    scene.step(run, taken_by("laptop"), started, completed(1))
+    assert f"{run.id[-8:]} (the first) completed on laptop" in scene.ok("runs", "wait", run.id)
+
+
+def test_a_secret_in_an_input_is_not_listed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.workflow("send", argv=("true",), env={"TOKEN": {"secret": "TOKEN"}})
+    scene.create("send", {"token": "s3cret-value"})
+    assert "s3cret-value" not in scene.ok("runs", "list", TOKEN="s3cret-value")

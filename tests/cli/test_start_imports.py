@@ -1,0 +1,112 @@
+"""Short commands answer at once: what they must not import, since importing is nearly all of their processor time.
+
+``python -m bench.cli_start`` measures the time itself.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from asterism.cli import plan_file_commands
+from asterism.core.run.placement import STRATEGIES
+from bench import cli_start
+from tests.cli.command_scenes import Scene
+from tests.process_scenes import PATIENCE
+
+PROBE = """
+import sys
+sys.argv = ["asterism", *sys.argv[1:]]
+from asterism.cli.main import main
+try:
+    main()
+finally:
+    sys.stderr.write("\\n" + " ".join(sys.modules))
+"""
+
+SLOW = (
+    *("asyncpg", "cryptography", "ctypes", "email", "html.entities", "httpx", "importlib.metadata"),
+    *("importlib.resources", "multiprocessing", "starlette", "unittest", "zipfile"),
+    *("asterism.base.cel.cel_syntax", "asterism.fleet.device.agent", "asterism.fleet.policy", "asterism.report"),
+    *("asterism.store.memory", "asterism.store.postgres", "asterism.peers.exchange"),
+)
+"""Modules that none of the commands on a store imports."""
+
+FILES = ("pydantic", "yaml", "asterism.planfile")
+CHECK = (
+    *("asyncio", "asyncpg", "ctypes", "httpx", "rich", "sqlite3"),
+    *("asterism.base.cel.cel_syntax", "asterism.core.run.placement", "asterism.orchestrator", "asterism.report"),
+)
+CREATE = ("runs", "create", "work", "--input", '{"text": "hello"}')
+
+
+def imported(folder: Path, words: Sequence[str], env: dict[str, str]) -> set[str]:
+    """The modules of a process that has executed a command, which must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *words],
+        cwd=folder,
+        env={"PATH": "", "USER": "ann", **env},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.rpartition("\n")[2].split())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path)
+    scene.workflow(shell="echo {text}")
+    scene.create(given={"text": "hello"})
+    (tmp_path / "flow.yaml").write_text("name: other\nshell: echo\n")
+    (tmp_path / "plan.yaml").write_text("asterism: 1\ntasks:\n  a: {argv: [echo], timeout: 5m}\n")
+    scene.ok("run", str(tmp_path / "plan.yaml"), "--store", scene.url, "--plain")
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("words", "slow"),
+    [
+        (CREATE, (*SLOW, *FILES, "rich")),
+        (("runs", "create", "--file", "flow.yaml"), (*SLOW, "pydantic", "rich")),
+        (("runs", "list"), (*SLOW, *FILES)),
+        (("series", "claim", "daily", "--issue", "1"), (*SLOW, *FILES, "rich", "asterism.fleet.fleet")),
+        (("plan", "list"), (*SLOW, *FILES)),
+        (("check", "plan.yaml"), CHECK),
+    ],
+    ids=lambda value: " ".join(value[:2]),
+)
+def test_a_short_command_imports_nothing_that_takes_long(
+    words: tuple[str, ...], slow: tuple[str, ...], scene: Scene
+) -> None:
+    assert imported(scene.folder, words, scene.env) & set(slow) == set()
+
+
+def test_the_probe_sees_what_a_command_imports(scene: Scene) -> None:
+    assert {"pydantic", "yaml", "asterism.planfile"} <= imported(scene.folder, ("check", "plan.yaml"), scene.env)
+
+
+def test_the_names_of_strategies_are_those_of_the_core() -> None:
+    assert tuple(STRATEGIES) == plan_file_commands.STRATEGIES
+
+
+def test_the_bars_are_told() -> None:
+    text = cli_start.page([cli_start.Start("runs list", 3.0, 0.1, 0.25, 0.5), cli_start.Start("x", 3.0, 0.1, 0.4, 0.4)])
+    assert "| runs list | 500.00 ms (5.00×) | 250.00 ms (2.50×) | 3× | met |" in text
+    assert "| 400.00 ms (4.00×) | 3× | **missed** |" in text
+
+
+def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="exits with 3"):
+        cli_start.processor_time([sys.executable, "-c", "raise SystemExit(3)"], tmp_path, {})
+
+
+@pytest.mark.long
+def test_short_commands_keep_their_bars() -> None:
+    found = cli_start.measure(rounds=9)
+    assert [start for start in found if start.ratio > start.bar] == []

@@ -1,0 +1,47 @@
+"""What a record says about the choice of its devices."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from asterism.core.run import transitions
+from asterism.core.run.outcomes import Outcome, declines, outcomes, waiting_time, work_time
+from asterism.core.run.run import COMPLETED, REASONS
+from tests.core.run.merge_scenes import Peers, histories
+from tests.core.run.run_scenes import FLOW, KITCHEN, LAPTOP, completed, grant_of, new
+
+
+@settings(max_examples=100)
+@given(histories())
+def test_every_ended_assignment_has_one_outcome_and_no_time_is_negative(peers: Peers) -> None:
+    for run in peers.seen:
+        found = list(outcomes(run))
+        assert len(found) == len(run.previous) + (run.status is COMPLETED)
+        assert {one.reason for one in found} <= {*REASONS, "completed"}
+        assert (waiting_time(run) is None) == (run.started_at is None and run.ended_at is None)
+        assert (waiting_time(run) or 0.0) >= 0.0
+        assert (work_time(run) or 0.0) >= 0.0
+        assert len(list(declines(run))) <= len(run.previous) + len(run.story)
+
+
+def test_scores_belong_to_the_assignment_that_they_won() -> None:
+    scores = {"kitchen": 80.0, "laptop": 60.0}
+    run = transitions.assign(new(), KITCHEN, FLOW, by="hub", now=1.0, scores=scores)
+    run = transitions.decline(run, grant_of(run), "on battery", 3.0)
+    run = transitions.take(run, LAPTOP, FLOW, 10.0, starts=True, scores={"laptop": 55.0})
+    run = transitions.complete(run, grant_of(run), 42, 14.0)
+    assert list(outcomes(run)) == [Outcome("kitchen", "declined", 80.0), Outcome("laptop", "completed", 55.0)]
+    assert (waiting_time(run), work_time(run)) == (8.0, 4.0), "two seconds of ten belong to the kitchen"
+
+
+def test_an_offer_that_is_not_taken_is_a_decline() -> None:
+    run = transitions.refuse(new(), "a: b", "no: never", 1.0)
+    run = transitions.refuse(run, "attic", "too hot: 40 degrees", 1.0)
+    assert list(declines(run))[1:] == ["attic"]
+    taken = transitions.take(run, KITCHEN, FLOW, 3.0)
+    declined = transitions.decline(taken, grant_of(taken), "full", 5.0)
+    assert next(declines(declined)) == "kitchen"
+
+
+def test_a_record_of_an_earlier_version_has_no_scores() -> None:
+    assert list(outcomes(completed())) == [Outcome("kitchen", "completed", None)]

@@ -1,0 +1,60 @@
+"""Metrics of stored plans: edits, edit cycles and holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.base.openmetrics import render
+from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.durable import plan_metrics
+from asterism.durable.plan_metrics import plan_families
+from asterism.store.protocol import PutRegister
+from tests.base.openmetrics_grammar import ReadFamily, read
+from tests.durable.durable_scenes import Stage, chain, task
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def metrics(stage: Stage, window: float = 3600.0) -> dict[str, ReadFamily]:
+    return read(render(await plan_families(stage.store, window)))
+
+
+def of_plan(found: dict[str, ReadFamily], name: str, **labels: str) -> float:
+    return found[f"asterism_plan_{name}"].samples["", (("plan", "nightly"), *labels.items())]
+
+
+async def test_edits_cycles_and_holds_of_a_plan(stage: Stage) -> None:
+    async def editor(view: Any, events: Any) -> EditBatch | None:
+        await asyncio.sleep(10.0)
+        return EditBatch((AddTask(task("x")),), "editor") if "x" not in view else None
+
+    result = await stage.orchestrator(editor=editor).run(chain("a", "b"))
+    found = await metrics(stage)
+    assert found["asterism_plans"].samples["", (("state", "completed"),)] == 1
+    assert of_plan(found, "edits", answer="accepted") == result.summary.edits_accepted == 1
+    assert of_plan(found, "edits", answer="rejected") == 0
+    assert of_plan(found, "edit_cycles") == result.summary.cycles
+    assert (of_plan(found, "holds"), of_plan(found, "held_tasks")) == (len(result.holds), 0)
+    assert of_plan(found, "hold_seconds") == pytest.approx(result.summary.held) == pytest.approx(10.0)
+
+
+async def test_old_plans_are_counted_and_not_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stage.orchestrator().run(chain("a"))
+    await asyncio.sleep(100.0)
+    assert list(await metrics(stage, window=50.0)) == ["asterism_plans"]
+    assert "asterism_plan_edits" in await metrics(stage)
+    monkeypatch.setattr(plan_metrics, "MAX_PLANS", 0)
+    assert list(await metrics(stage)) == ["asterism_plans"]
+
+
+async def test_a_damaged_plan_does_not_hide_the_others(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
+    head = await stage.store.register("plan/nightly")
+    assert head is not None
+    await stage.store.commit([PutRegister("plan/broken", {**head.value, "name": "broken"}, None)])
+    found = await metrics(stage)
+    assert found["asterism_plans"].samples["", (("state", "completed"),)] == 2
+    assert of_plan(found, "edit_cycles") == 0

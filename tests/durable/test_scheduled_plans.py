@@ -1,0 +1,208 @@
+"""Schedules of plans: a tick stores a plan, a plan runner runs it, and another one takes over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import NotJson
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.core.schedule.schedule import Schedule
+from asterism.durable.journal_store import read_heads
+from asterism.durable.plan_runner import PlanRunner
+from asterism.fleet import schedules as schedules_module
+from asterism.fleet.ledger import TooLarge
+from asterism.fleet.schedule_pass import SchedulePass
+from asterism.fleet.schedules import ScheduleExists
+from asterism.store.protocol import PutRegister
+from asterism.store.store_errors import StoreUnavailable
+from tests.durable.durable_scenes import Stage, chain
+from tests.durable.durable_work import DONE
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def added(stage: Stage, plan: Constellation | None = None, **terms: Any) -> Schedule:
+    terms = {"every": 60, "plan_text": "asterism: 1\n", **terms}
+    return await stage.fleet().schedules.add("nightly", plan=plan or chain("a", "b"), **terms)
+
+
+def runner(stage: Stage, host: str = "here") -> PlanRunner:
+    return PlanRunner(stage.fleet(), make=lambda fleet: stage.orchestrator(host=host, local=0))
+
+
+async def coordinate(stage: Stage) -> None:
+    """Decide about ticks, as the coordinator does."""
+    decide = SchedulePass(stage.fleet())
+    while True:
+        await decide.run_pass()
+        await asyncio.sleep(5.0)
+
+
+async def states(stage: Stage) -> dict[str, str]:
+    return {head.name: head.state for head in await read_heads(stage.store)}
+
+
+async def outcomes(stage: Stage) -> list[str]:
+    return [entry.outcome for entry in await stage.fleet().schedules.history("nightly")]
+
+
+async def until_ended(stage: Stage, number: int) -> dict[str, str]:
+    """Wait until so many plans are completed."""
+    async with asyncio.timeout(3000.0):
+        while list((await states(stage)).values()).count("completed") < number:
+            await asyncio.sleep(1.0)
+    return await states(stage)
+
+
+async def test_a_tick_stores_a_plan_that_a_runner_runs(stage: Stage) -> None:
+    await stage.device("desk", monitor_every=None)
+    schedule = await added(stage)
+    assert (schedule.plan, schedule.target) == ("nightly", "plan nightly")
+    assert await stage.fleet().schedules.plan_text("nightly") == "asterism: 1\n"
+    stage.spawn(coordinate(stage))
+    stage.spawn(runner(stage).run())
+    assert await until_ended(stage, 2) == dict.fromkeys(
+        ["nightly-19700112T134740Z", "nightly-19700112T134840Z"], "completed"
+    )
+    assert DONE == {"a": 2, "b": 2}
+    assert await outcomes(stage) == ["created", "created"]
+
+
+async def test_a_plan_without_a_runner_waits_and_the_next_tick_is_skipped(stage: Stage) -> None:
+    await added(stage)
+    stage.spawn(coordinate(stage))
+    await asyncio.sleep(130.0)
+    assert list((await states(stage)).values()) == ["created"]
+    assert await outcomes(stage) == ["created", "skipped"]
+
+
+async def test_queued_plans_run_one_after_the_other(stage: Stage) -> None:
+    await added(stage, overlap="queue")
+    job = stage.spawn(coordinate(stage))
+    await asyncio.sleep(130.0)
+    job.cancel()
+    assert list((await states(stage)).values()) == ["created", "created"]
+    first = runner(stage)
+    await first.look()
+    assert list(first.running) == ["nightly-19700112T134740Z"]
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(first.run())
+    await until_ended(stage, 2)
+
+
+async def test_plans_that_may_overlap_run_at_once(stage: Stage) -> None:
+    await added(stage, overlap="allow")
+    job = stage.spawn(coordinate(stage))
+    await asyncio.sleep(130.0)
+    job.cancel()
+    both = runner(stage)
+    await both.look()
+    assert len(both.running) == 2
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(both.run())
+    await until_ended(stage, 2)
+
+
+async def test_a_tick_replaces_the_earlier_plan(stage: Stage) -> None:
+    await added(stage, overlap="replace")
+    job = stage.spawn(coordinate(stage))
+    await asyncio.sleep(130.0)
+    job.cancel()
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    found = await until_ended(stage, 1)
+    assert found == {"nightly-19700112T134740Z": "cancelled", "nightly-19700112T134840Z": "completed"}
+    assert DONE == {"a": 1, "b": 1}
+
+
+async def test_another_runner_takes_over_when_the_owner_is_gone(stage: Stage) -> None:
+    await added(stage)
+    ticking = stage.spawn(coordinate(stage))
+    first = stage.spawn(runner(stage, "first").run())
+    await asyncio.sleep(75.0)
+    ticking.cancel()
+    [head] = await read_heads(stage.store)
+    assert head.device == "nightly-19700112T134740Z@first"
+    stage.spawn(runner(stage, "second").run())
+    await asyncio.sleep(30.0)
+    first.cancel()
+    await stage.device("desk", monitor_every=None)
+    await until_ended(stage, 1)
+    assert DONE == {"a": 1, "b": 1}
+
+
+async def test_the_plans_of_a_removed_schedule_go_on(stage: Stage) -> None:
+    await added(stage)
+    ticking = stage.spawn(coordinate(stage))
+    await asyncio.sleep(70.0)
+    ticking.cancel()
+    await stage.fleet().schedules.remove("nightly")
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    await until_ended(stage, 1)
+
+
+async def test_a_plan_that_comes_again_is_recognised(stage: Stage) -> None:
+    before = await added(stage)
+    job = stage.spawn(coordinate(stage))
+    await asyncio.sleep(65.0)
+    job.cancel()
+    register = await stage.store.register("schedule/nightly")
+    assert register is not None
+    await stage.store.commit([PutRegister("schedule/nightly", before.to_json(), register.revision)])  # as of a backup
+    await SchedulePass(stage.fleet()).run_pass()
+    assert await outcomes(stage) == ["created", "exists"]
+    assert len(await states(stage)) == 1
+
+
+async def test_a_person_asks_for_a_plan(stage: Stage) -> None:
+    await added(stage)
+    entry = await stage.fleet().schedules.run("nightly")
+    assert entry.outcome == "created"
+    assert list(await states(stage)) == [entry.what]
+
+
+async def test_a_runner_survives_an_outage_and_records_that_cannot_be_read(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.store.commit([PutRegister("schedule/later", {"schema": 9, "name": "later"}, None)])
+    await added(stage)
+    registers, outages = stage.store.registers, 3
+
+    async def unreachable(prefix: str) -> Any:
+        nonlocal outages
+        outages -= 1
+        if outages > 0:
+            raise StoreUnavailable("out of reach")
+        return await registers(prefix)
+
+    running = runner(stage)
+    monkeypatch.setattr(stage.store, "registers", unreachable)
+    job = stage.spawn(running.run())
+    await asyncio.sleep(60.0)
+    assert not job.done()
+    assert outages <= 0
+
+
+async def test_what_cannot_be_kept(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = Constellation("local")
+    local.add(Task("a", call=lambda: None))
+    with pytest.raises(NotJson):
+        await added(stage, local)
+    await stage.fleet().workflows.add(_work())
+    await stage.fleet().schedules.add("nightly", workflow="w", every=60)
+    with pytest.raises(ScheduleExists, match="creates workflow w: remove it before you add this one"):
+        await added(stage, replace=True)
+    monkeypatch.setattr(schedules_module, "LARGEST_PLAN", 10)
+    with pytest.raises(TooLarge, match="the plan of schedule 'nightly' has"):
+        await added(stage)
+
+
+def _work() -> Any:
+    from asterism.core.run.workflow import Workflow
+
+    return Workflow("w", argv=("true",))

@@ -1,0 +1,66 @@
+"""Simulated plans that are retried while machines crash; and that the simulator notices a missing safeguard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import AsterismError
+from asterism.durable import compaction, journal_store, plan_retry
+from asterism.store.protocol import PutRegister
+from asterism.testing.simulator import simulate
+from asterism.testing.simulator.retry_world import RetryWorld
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.hunt(few=4, many=100)
+def test_no_world_breaks_a_promise(seeds: range) -> None:
+    worlds = [simulate(seed, world=RetryWorld) for seed in seeds]
+    answers = [answer for world in worlds for answer in world.retries.values()]
+    assert "accepted" in answers
+
+
+@pytest.mark.parametrize("stride", [31, pytest.param(3, marks=pytest.mark.long)])
+def test_the_orchestrator_of_a_retry_may_die_at_every_commit(stride: int) -> None:
+    for number in range(1, 60, stride):
+        for after in (False, True):
+            simulate(1, world=RetryWorld, dies_at=number, after=after)
+
+
+@pytest.mark.hunt(few=1, many=25)
+def test_journals_that_are_compacted_all_the_time_know_of_retries(
+    monkeypatch: pytest.MonkeyPatch, seeds: range
+) -> None:
+    monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
+    monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
+    monkeypatch.setattr(journal_store, "PART_LENGTH", 1000)
+    for seed in seeds:
+        simulate(seed, world=RetryWorld)
+
+
+def noticed() -> None:
+    def look() -> None:
+        for seed in range(10):
+            simulate(seed, world=RetryWorld)
+
+    with pytest.raises((AssertionError, AsterismError)):
+        look()
+
+
+def test_without_the_head_in_the_same_commit_a_retry_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record alone: the head still says that the plan has ended, and nobody continues it."""
+    writes: Callable[..., Any] = plan_retry._writes
+
+    async def alone(*given: Any) -> list[Any]:
+        return [one for one in await writes(*given) if not (isinstance(one, PutRegister) and one.key == "plan/nightly")]
+
+    monkeypatch.setattr(plan_retry, "_writes", alone)
+    noticed()
+
+
+def test_one_seed_is_one_world() -> None:
+    logs: Iterable[tuple[str, ...]] = {simulate(3, world=RetryWorld).log for _ in range(2)}
+    assert len(list(logs)) == 1
