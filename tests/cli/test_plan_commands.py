@@ -265,6 +265,9 @@ def test_a_rejected_edit_names_every_violation_and_changes_nothing(scene: Scene)
     assert (result.exit_code, result.stdout) == (1, "")
     for rule in ("[unknown_task]", "[duplicate_task]", "[dependents]"):
         assert rule in result.stderr
+    first, *reasons = result.stderr.splitlines()
+    assert first == "the edit was rejected for 3 reasons:"
+    assert [line[:9] for line in reasons] == ["  - edit "] * 3
     told = scene.json(*words, code=1)
     assert {one["rule"] for one in told["violations"]} == {"unknown_task", "duplicate_task", "dependents"}
     assert scene.json("plan", "show", "nightly") == before
