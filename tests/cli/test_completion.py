@@ -62,6 +62,9 @@ def filled(scene: Scene) -> Scene:
     scene.device("box")
     scene.device("desk")
     scene.ok("series", "claim", "RFC-7", "--issue", "1")
+    for name in ("hourly", "gone"):
+        scene.ok("schedule", "add", name, "--workflow", "resize", "--every", "1h")
+    scene.ok("schedule", "remove", "gone")
     return scene
 
 
@@ -81,6 +84,7 @@ def filled(scene: Scene) -> Scene:
         (("series", "status", ""), ["RFC-7"]),
         (("series", "release", "RFC"), ["RFC-7"]),
         (("peer", "remove", ""), ["kitchen"]),
+        (("schedule", "show", ""), ["hourly"]),
         (("plan", "show", "x"), []),
     ],
     ids=" ".join,

@@ -150,3 +150,42 @@ def test_names_that_do_not_exist(scene: Scene) -> None:
     assert "Give either --workflow or --plan" in refused(scene, "add", "a", "--every", "1m")
     for command in ("show", "pause", "resume", "remove", "next", "history", "run"):
         assert "there is no schedule 'nope'; list them with: asterism schedule list" in refused(scene, command, "nope")
+
+
+PLAN = """asterism: 1
+tasks:
+  extract: {shell: "echo 41"}
+  load: {shell: "echo loading", after: extract}
+"""
+
+
+def test_a_schedule_of_a_plan_file(scene: Scene, tmp_path: Path) -> None:
+    path = tmp_path / "etl.yaml"
+    path.write_text(PLAN, "utf-8")
+    added = scene.run("schedule", "add", "etl", "--every", "1h", "--plan", str(path))
+    assert added.stdout.startswith("Schedule 'etl' creates plan etl, every 1h; first at 20")
+    assert "Its plans are run by: asterism monitor" in added.stderr
+    path.unlink()  # the store keeps it
+    assert scene.ok("schedule", "show", "etl", "--plan-file") == PLAN
+    name = scene.ok("schedule", "run", "etl").strip()
+    assert name.startswith("etl-")
+    assert [one["name"] for one in scene.json("plan", "list")] == [name]
+    assert f"no process runs {name}. Start one with: asterism monitor" in scene.ok("schedule", "show", "etl")
+    assert name in scene.ok("schedule", "history", "etl")
+    assert scene.json("schedule", "list")[0]["plan"] == "etl"
+
+
+def test_plan_files_that_cannot_be_used(scene: Scene, tmp_path: Path) -> None:
+    path = tmp_path / "etl.yaml"
+    path.write_text("asterism: 1\ntasks:\n  a: {shel: x}\n", "utf-8")
+    words = refused(scene, "add", "etl", "--every", "1h", "--plan", str(path))
+    assert "etl.yaml:3" in words
+    assert "nothing was done" in words
+    assert "cannot be read" in refused(scene, "add", "etl", "--every", "1h", "--plan", str(tmp_path / "none.yaml"))
+    both = refused(scene, "add", "etl", "--every", "1h", "--plan", str(path), "--workflow", "work")
+    assert "Give either --workflow or --plan" in both
+    scene.ok(*NIGHTLY)
+    assert "keeps no plan file" in refused(scene, "show", "nightly", "--plan-file")
+    path.write_text(PLAN, "utf-8")
+    words = refused(scene, "add", "etl", "--every", "1h", "--plan", str(path), "--priority", "3")
+    assert "are for the runs of a workflow, not for a plan" in words

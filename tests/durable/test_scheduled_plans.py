@@ -52,10 +52,13 @@ async def outcomes(stage: Stage) -> list[str]:
 
 async def until_ended(stage: Stage, number: int) -> dict[str, str]:
     """Wait until so many plans are completed."""
-    async with asyncio.timeout(3000.0):
-        while list((await states(stage)).values()).count("completed") < number:
-            await asyncio.sleep(1.0)
-    return await states(stage)
+    found = {}
+    for _ in range(3000):
+        found = await states(stage)
+        if list(found.values()).count("completed") >= number:
+            return found
+        await asyncio.sleep(1.0)
+    raise AssertionError(f"they never ended: {found}")
 
 
 async def test_a_tick_stores_a_plan_that_a_runner_runs(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections import Counter
 from typing import Any
@@ -168,10 +169,8 @@ async def killed_between_commits(stage: Stage, patch: Patch) -> Counter[str]:
             await commit(writes)
 
         patch.setattr(stage.store, "commit", dies)
-        try:
+        with contextlib.suppress(Dead):
             await SchedulePass(stage.fleet("dies")).run_pass()
-        except Dead:
-            pass
         patch.setattr(stage.store, "commit", commit)
         await SchedulePass(stage.fleet("next")).run_pass()
     return await created(stage)
@@ -196,7 +195,7 @@ async def test_with_two_commits_a_tick_is_lost(stage: Stage, monkeypatch: Patch)
     assert len(await killed_between_commits(stage, monkeypatch)) == 0
 
 
-# -- clocks --------------------------------------------------------------------------------------------------------------
+# -- clocks ----------------------------------------------------------------------------------------------------------
 
 
 async def set_back(stage: Stage) -> Counter[str]:

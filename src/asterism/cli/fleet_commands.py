@@ -86,7 +86,7 @@ def set_(store: str | None, as_json: bool, weights: tuple[tuple[str, str], ...],
     with_fleet(store, change)
 
 
-@fleet.command()
+@fleet.command(short_help="Print metrics of the fleet for Prometheus.")
 @click.option(
     "--window",
     type=positive_duration,

@@ -1,4 +1,4 @@
-"""Names that a shell completes: plans, tasks, runs, devices, workflows, series and peers of the store.
+"""Names that a shell completes: plans, tasks, runs, devices, workflows, schedules, series and peers of the store.
 
 ``asterism completion bash`` prints the script for a shell. The script calls the command with the words that were typed,
 and click finds the parameter that is being completed. ``complete_names`` decides by the place and the name of a
@@ -178,6 +178,12 @@ async def _peers(store: Store, context: click.Context, incomplete: str) -> Names
     return {peer.name: "" for peer in await PeerRegistry(store).all()}
 
 
+async def _schedules(store: Store, context: click.Context, incomplete: str) -> Names:
+    from asterism.fleet.scheduled_work import REMOVED, SCHEDULES
+
+    return _keys((one for one in await store.registers(SCHEDULES) if REMOVED not in one.value), SCHEDULES)
+
+
 def _keys(registers: Iterable[Any], prefix: str) -> Names:
     return {one.key.removeprefix(prefix): "" for one in registers}
 
@@ -188,5 +194,6 @@ _BY_GROUP: dict[str | None, Reader] = {
     "workflow": _workflows,
     "series": _issue_series,
     "peer": _peers,
+    "schedule": _schedules,
 }
 """What the argument NAME of the commands of a group names."""

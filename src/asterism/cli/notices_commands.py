@@ -36,8 +36,9 @@ def notices(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """List the notices of a fleet, the latest last: failed runs, lost contact, suspended devices and more.
+    """List and follow the notices of a fleet.
 
+    A notice is a message to people: a run failed, a device has suspended itself, a clock jumped. The latest is last.
     With --json, prints a JSON array; with --json and --follow, a JSON object for each line."""
 
     async def read(fleet: Fleet) -> None:

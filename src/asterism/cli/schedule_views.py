@@ -121,20 +121,34 @@ class ScheduleDetails:
     history: Sequence[TickEntry]
     open_work: Sequence[str]
     coordinator: str | None
+    unowned: str | None
+    """The oldest open plan, if no process runs it."""
+
     now: float
 
 
 async def read_details(fleet: Fleet, name: str) -> ScheduleDetails:
     """Raises UnknownSchedule."""
     schedule = await fleet.schedules.get(name)
+    open_work = await ScheduledWork(fleet).open_work(schedule)
     return ScheduleDetails(
         schedule,
         await fleet.schedules.next_times(name, NEXT_SHOWN),
         await fleet.schedules.history(name),
-        await ScheduledWork(fleet).open_work(schedule),
+        open_work,
         await fleet.coordinator(),
+        await _unowned(fleet, open_work[0]) if schedule.plan is not None and open_work else None,
         fleet.store.clock(),
     )
+
+
+async def _unowned(fleet: Fleet, plan: str) -> str | None:
+    """The plan, if no process runs it."""
+    from asterism.durable.admin import live_owner
+    from asterism.durable.journal_store import read_head
+
+    head, _ = await read_head(fleet.store, plan)
+    return plan if await live_owner(fleet.store, head) is None else None
 
 
 def details_json(found: ScheduleDetails) -> dict[str, Any]:
@@ -176,6 +190,8 @@ def _facts(found: ScheduleDetails) -> dict[str, str]:
     facts["made"] = str(schedule.made)
     if found.open_work:
         facts["open"] = ", ".join(found.open_work)
+    if found.unowned is not None:
+        facts["waits"] = f"no process runs {found.unowned}. Start one with: asterism monitor"
     facts["coordinator"] = found.coordinator or "none: nothing is created. Start one with: asterism monitor"
     return facts
 

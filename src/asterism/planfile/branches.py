@@ -12,11 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
-
-from asterism.base.cel.cel_syntax import Chain, Literal, Logical, Node, Prefixed, parse
-from asterism.base.cel.cel_values import InvalidExpression
 
 Terms = tuple[str, str | None]
 """``on`` and ``when`` of a dependency."""
@@ -26,9 +22,6 @@ Edges = Mapping[str, Mapping[str, Terms]]
 
 MAX_CONDITIONS = 2000
 """A plan with more conditions is not examined: the cost grows with tasks times conditions."""
-
-_OPPOSITES = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_LOWER, _UPPER = (">", ">="), ("<", "<=")
 
 
 def always_skipped(order: Sequence[str], edges: Edges, any_joins: frozenset[str]) -> Iterator[tuple[str, str]]:
@@ -141,72 +134,11 @@ class _Conditions:
         return None
 
 
-# -- expressions that exclude each other -------------------------------------------------------------------------------
-
-
 def _exclude(a: Terms, b: Terms) -> bool:
     if {a[0], b[0]} == {"success", "failure"}:
         return True
-    return a[1] is not None and b[1] is not None and _never_both(_facts(a[1]), _facts(b[1]))
-
-
-Fact = tuple[Any, str, Any]
-"""(expression, operator, expression). ``(x, "==", True)`` stands for an expression that holds."""
-
-TRUE = Literal(True)
-
-
-@lru_cache(maxsize=4096)
-def _facts(text: str) -> tuple[Fact, ...]:
-    """What holds if an expression does."""
-    try:
-        tree = parse(text)
-    except (InvalidExpression, RecursionError):
-        return ()
-    return tuple(_fact(part) for part in _conjuncts(tree))
-
-
-def _conjuncts(tree: Node) -> tuple[Node, ...]:
-    return tree.operands if isinstance(tree, Logical) and tree.operator == "&&" else (tree,)
-
-
-def _fact(tree: Any) -> Fact:
-    negated = False
-    while True:
-        if isinstance(tree, Prefixed) and tree.operator == "!":
-            negated ^= tree.times % 2 == 1
-            tree = tree.of
-        elif isinstance(tree, Chain) and len(tree.rest) == 1 and tree.rest[0][0] in _OPPOSITES:
-            operator, right = tree.rest[0]
-            if operator in ("==", "!=") and isinstance(right, Literal) and isinstance(right.value, bool):
-                negated ^= (operator == "==") is not right.value
-                tree = tree.first
-                continue
-            return tree.first, _OPPOSITES[operator] if negated else operator, right
-        else:
-            return tree, "!=" if negated else "==", TRUE
-
-
-def _never_both(a: Sequence[Fact], b: Sequence[Fact]) -> bool:
-    return any(one[0] == other[0] and _disjoint(one[1:], other[1:]) for one in a for other in b)
-
-
-def _disjoint(a: tuple[str, Any], b: tuple[str, Any]) -> bool:
-    """Whether no value stands in both relations."""
-    (relation, right), (other, boundary) = a, b
-    if right == boundary:
-        return _OPPOSITES[relation] == other or {relation, other} in ({"<", ">"}, {"==", "<"}, {"==", ">"})
-    if not (isinstance(right, Literal) and isinstance(boundary, Literal)):
+    if a[1] is None or b[1] is None:
         return False
-    x, y = right.value, boundary.value
-    if relation == other == "==":
-        return bool(x != y)
-    if not (_is_number(x) and _is_number(y)):
-        return False
-    if relation in _UPPER or (relation == "==" and other in _LOWER):
-        return bool(x < y) and (other in _LOWER or other == "==")
-    return bool(y < x) and relation in (*_LOWER, "==") and (other in _UPPER or other == "==")
+    from asterism.planfile.exclusive_conditions import never_both  # most plans need no parser
 
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return never_both(a[1], b[1])
