@@ -189,3 +189,15 @@ def test_plan_files_that_cannot_be_used(scene: Scene, tmp_path: Path) -> None:
     path.write_text(PLAN, "utf-8")
     words = refused(scene, "add", "etl", "--every", "1h", "--plan", str(path), "--priority", "3")
     assert "are for the runs of a workflow, not for a plan" in words
+
+
+def test_a_plan_with_parameters(scene: Scene) -> None:
+    path = scene.folder / "etl.yaml"
+    path.write_text("asterism: 1\nparams: {day: {}}\ntasks:\n  a: {argv: [echo, '{params.day}']}\n")
+    words = ("add", "p", "--every", "1h", "--plan", str(path))
+    assert "parameter 'day': a value is required; give one with --set day=VALUE" in refused(scene, *words)
+    assert "--set needs --plan" in refused(scene, "add", "a", "--every", "1h", "--workflow", "work", "--set", "day=1")
+    scene.ok("schedule", *words, "--set", "day=monday")
+    scene.ok("schedule", "run", "p")
+    [plan] = scene.json("plan", "list")
+    assert scene.json("plan", "show", plan["name"])["params"] == {"day": "monday"}

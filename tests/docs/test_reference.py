@@ -196,6 +196,10 @@ def test_every_exit_code_is_told() -> None:
     [
         ("Plan", "## The file"),
         ("Device", "## A device"),
+        ("Parameter", "## A parameter"),
+        ("Defaults", "## Defaults"),
+        ("Over", "## Foreach"),
+        ("Unchanged", "## Skip if unchanged"),
         ("Task", "## A task"),
         ("Terms", "## After"),
         ("Wanted", "## Device"),

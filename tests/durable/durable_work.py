@@ -104,3 +104,11 @@ ORIGINAL = shadowed
 
 def shadowed() -> None:  # type: ignore[no-redef]
     """Another function under the same name."""
+
+
+async def given(value: Any, until: str | None = None) -> Any:
+    """Returns the value; with ``until``, not before the test opens that gate."""
+    if until is not None:
+        gate(f"{until} begun").set()
+        await gate(until).wait()
+    return value

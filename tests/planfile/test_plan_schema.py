@@ -34,8 +34,9 @@ def test_the_schema_is_valid_and_says_which_dialect_it_is_in() -> None:
 
 def test_the_schema_knows_every_key_of_a_plan_file_and_no_other() -> None:
     schema = json_schema()
-    assert set(schema["properties"]) == {"asterism", "id", "devices", "policy", "tasks"}
-    assert (schema["required"], schema["additionalProperties"]) == (["asterism", "tasks"], False)
+    keys = {"asterism", "id", "devices", "policy", "params", "defaults", "include", "tasks"}
+    assert set(schema["properties"]) == keys
+    assert (schema["required"], schema["additionalProperties"]) == (["asterism"], False)
 
 
 def test_the_example_fits_the_schema() -> None:
@@ -57,6 +58,14 @@ def test_the_example_fits_the_schema() -> None:
         ),
         ("{http: {url: 'http://x', json: [1], headers: {A: {secret: B}}}}", True),
         ("{shell: x, inputs: {a: {from: a}, b: [1, {c: null}]}, after: a}", True),
+        ("{argv: [x, '{item}'], foreach: [1, {a: 2}]}", True),
+        ("{shell: echo $item, foreach: {from: a, select: result, max: 5}}", True),
+        ("{shell: echo $os, matrix: {os: [a, b]}, skip_if_unchanged: {outputs: [x]}}", True),
+        ("{shell: x, foreach: 5}", False),
+        ("{shell: x, foreach: {from: a, max: 0}}", False),
+        ("{shell: x, matrix: {os: 1}}", False),
+        ("{shell: x, skip_if_unchanged: {inputs: [x]}}", False),
+        ("{shell: x, skip_if_unchanged: {outputs: []}}", False),
         ("{shel: x}", False),
         ("{shell: 5}", False),
         ("{argv: []}", False),
@@ -72,6 +81,27 @@ def test_the_example_fits_the_schema() -> None:
 )
 def test_the_schema_and_the_models_agree(task: str, good: bool) -> None:
     text = f"asterism: 1\ntasks:\n  a: {{shell: x}}\n  it: {task}\n"
+    data, _ = parse_yaml(text)
+    found, _ = examine(text, "plan")
+    assert judged(data) is good
+    assert (found is not None) is good
+
+
+@pytest.mark.parametrize(
+    ("head", "good"),
+    [
+        ("params: {day: {type: integer, default: 1, choices: [1], description: x}, other: [1], more: x}", True),
+        ("params: {day: {type: date}}", False),
+        ("params: {day: {kind: text}}", False),
+        ("defaults: {retries: 2, env: {A: 1}, device: {needs: [a]}, timeout: 5m}", True),
+        ("defaults: {shell: x}", False),
+        ("defaults: {retries: -1}", False),
+        ("include: 5", False),
+        ("include: [5]", False),
+    ],
+)
+def test_the_schema_and_the_models_agree_on_the_head(head: str, good: bool) -> None:
+    text = f"asterism: 1\n{head}\ntasks:\n  a: {{shell: x}}\n"
     data, _ = parse_yaml(text)
     found, _ = examine(text, "plan")
     assert judged(data) is good

@@ -46,15 +46,17 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML without l
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mistake:
-    """One mistake in a file, as a sentence. A file that has only warnings can be used."""
+    """One mistake in a file, as a sentence. A file that has only warnings can be used. ``file`` is set if the mistake
+    is in another file than the one that was read, such as one that it includes."""
 
     line: int
     text: str
     warning: bool = False
+    file: str = ""
 
     def format(self, name: str) -> str:
         """``plan.yaml:7: …``, on one line: the form that editors and terminals can jump to."""
-        return clean(f"{name}:{self.line}: {'warning: ' if self.warning else ''}{self.text}")
+        return clean(f"{self.file or name}:{self.line}: {'warning: ' if self.warning else ''}{self.text}")
 
 
 class YamlMapping(dict[str, Any]):

@@ -136,3 +136,14 @@ def _source(text: str) -> str:
     if text == "-":
         return "standard input"
     return text[1:] if text.startswith("@") else "the value"
+
+
+def named_values(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    """The values of a repeatable ``NAME=VALUE`` by name; the last one counts."""
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE (example: --set day=2026-11-16).")
+        values[name] = value
+    return values

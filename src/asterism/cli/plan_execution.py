@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
@@ -74,9 +75,15 @@ class WatchedOrchestrator(DurableOrchestrator):
         self.recording: Recording | None = None
         self._joined_devices: list[Session] = []
 
-    async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
+    async def run(
+        self,
+        plan: Constellation,
+        *,
+        assignments: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Result:
         await self._choose_local_work(plan.id)
-        return await super().run(plan, assignments=assignments)
+        return await super().run(plan, assignments=assignments, params=params)
 
     async def run_stored(self, name: str) -> Result:
         await self._choose_local_work(name)
@@ -106,7 +113,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         self.local, self.can = slots, tuple(self.local_work.can or ())
         if slots and self.local_work.can is None:
             nodes = (await load(self.fleet.store, name)).plan.nodes.values()
-            self.can = tuple(sorted({need for node in nodes for need in node.task.needs}))
+            tasks = [template_of(node.task) or node.task for node in nodes]
+            self.can = tuple(sorted({need for task in tasks for need in task.needs}))
 
     async def own(self, kept: StoredConstellation, member: FleetMembership) -> Result:
         if self.local_work.slots is None and self.local:
@@ -181,10 +189,10 @@ def retry_command(fleet: Fleet, name: str) -> str:
     return shlex.join(["asterism", "plan", "retry", name, "--store", fleet.store.url])
 
 
-async def begin(orchestrator: WatchedOrchestrator, plan: Constellation) -> Result:
+async def begin(orchestrator: WatchedOrchestrator, plan: Constellation, params: Mapping[str, Any]) -> Result:
     """Store a plan and run it. If the name is taken, nothing changes and the error describes the existing plan."""
     try:
-        return await orchestrator.run(plan)
+        return await orchestrator.run(plan, params=params)
     except ConstellationExists:
         raise click.ClickException(await _name_is_taken(orchestrator.fleet, plan)) from None
 

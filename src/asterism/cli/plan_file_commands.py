@@ -5,7 +5,7 @@ With ``--store`` a run is durable: the plan is stored, and another process can r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ import click
 from click.core import ParameterSource
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import json_option, print_json, with_fleet
-from asterism.cli.option_types import duration
+from asterism.cli.cli_context import json_option, options, print_json, with_fleet
+from asterism.cli.option_types import duration, named_values
 from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
@@ -35,7 +35,8 @@ from asterism.core.plan.assignment_lock import POLICIES
 
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
-    from asterism.planfile import Mistake, PlanFile
+    from asterism.orchestrator.unchanged_tasks import ResultRecords
+    from asterism.planfile import GivenParameters, Mistake, PlanFile
 
 STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
 """Those of ``core.run.placement``, which a check does not need."""
@@ -49,6 +50,21 @@ STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
 
 
+parameter_options = options(
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        callback=named_values,
+        metavar="NAME=VALUE",
+        help="The value of a parameter of the plan file; repeatable.",
+    ),
+    click.option("--params", "params_file", metavar="FILE", help="A YAML or JSON file with values of parameters."),
+    click.option("--only", multiple=True, metavar="TASK", help="Only this task and what it needs; repeatable."),
+)
+"""Which plan a plan file becomes."""
+
+
 class UnusablePlanFile(click.ClickException):
     """A plan file that cannot be used. The message has a line for each mistake, already cleaned."""
 
@@ -60,6 +76,7 @@ class UnusablePlanFile(click.ClickException):
 
 @click.command(cls=LocalCommand)
 @plan_argument
+@parameter_options
 @click.option("--policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides.")
 @editor_option
 @concurrency_option
@@ -92,6 +109,9 @@ def run(
     as_json: bool,
     plain: bool,
     store: str | None,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
     **terms: Any,
 ) -> int:
     """Run the plan in a plan file.
@@ -106,8 +126,8 @@ def run(
     _check_store_options(context, store)
     check_result_option(result, as_json)
     allow_imports(plan)
-    found = load_plan_file(plan)
-    if result is not None and result not in found.constellation and editor is None:  # an editor may add it
+    found = load_plan_file(plan, given_parameters(settings, params_file), only)
+    if result is not None and result not in found.constellation and not _may_grow(found, editor):
         raise click.BadParameter(f"the plan has no task {result!r}.", param_hint="--result")
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
     terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
@@ -116,6 +136,13 @@ def run(
     if store is not None:
         return _run_in_store(store, found, {**terms, **store_terms}, output)
     return _run_here(found, terms, output)
+
+
+def _may_grow(found: PlanFile, editor: str | None) -> bool:
+    """Whether tasks may be added while the plan runs: by an editor, or for the elements of an upstream result."""
+    from asterism.base.foreach_expansion import template_of
+
+    return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
 
 
 def _check_store_options(context: click.Context, store: str | None) -> None:
@@ -137,10 +164,10 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
     from asterism.orchestrator.orchestrator import Orchestrator
     from asterism.report.result_report import Recording
 
-    async def run() -> int:
+    async def run(records: ResultRecords | None) -> int:
         plan = found.constellation
         devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
-        orchestrator = Orchestrator(devices, **terms)
+        orchestrator = Orchestrator(devices, records=records, **terms)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.to_stderr)
         async with watched(orchestrator, plan, screen, plain=output.plain):
@@ -148,8 +175,25 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
         recording.close()
         return print_result(result, recording, output, screen)
 
-    with quiet_log():
-        return asyncio.run(run())
+    with quiet_log(but=("asterism.unchanged",)):
+        return asyncio.run(_with_records(found, run))
+
+
+async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], Awaitable[int]]) -> int:
+    """Run with the records of the default store, if a task may be skipped because its files have not changed."""
+    from asterism.base.foreach_expansion import template_of
+
+    tasks = (template_of(node.task) or node.task for node in found.constellation.nodes.values())
+    if all(task.skip_if_unchanged is None for task in tasks):
+        return await run(None)
+    from asterism.orchestrator.result_records import StoreRecords
+    from asterism.store.url import open_store
+
+    store = await open_store()
+    try:
+        return await run(StoreRecords(store))
+    finally:
+        await store.close()
 
 
 def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
@@ -163,27 +207,36 @@ def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: Ou
 
     async def work(fleet: Fleet) -> int:
         orchestrator = WatchedOrchestrator(fleet, local, output, **terms)
-        return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan))
+        return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))
 
-    with quiet_log(but=("asterism.journal", "asterism.device")):
+    with quiet_log(but=("asterism.journal", "asterism.device", "asterism.unchanged")):
         return with_fleet(store, work, create=True)
 
 
 @click.command()
 @plan_argument
+@parameter_options
 @click.option("--imports", is_flag=True, help="Also import the functions of call tasks. This runs their modules.")
 @json_option
-def check(plan: str, imports: bool, as_json: bool) -> int:
+def check(
+    plan: str,
+    imports: bool,
+    as_json: bool,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
+) -> int:
     """Report every mistake in a plan file, with line numbers.
 
-    Exits with 0 if the plan can run, with 64 if not."""
+    Parameters without a value are no mistake here. Exits with 0 if the plan can run, with 64 if not."""
     from asterism.base.text import plural
     from asterism.planfile import check as check_file
 
     if imports:
         allow_imports(plan)
     try:
-        found, mistakes = check_file(plan, imports=imports)
+        params = given_parameters(settings, params_file, required=False)
+        found, mistakes = check_file(plan, imports=imports, params=params, only=only)
     except OSError as error:
         raise UnusablePlanFile(f"{clean(plan)} cannot be read: {error.strerror}.") from None
     if as_json:
@@ -216,9 +269,18 @@ def _findings_json(plan: str, found: PlanFile | None, mistakes: Iterable[Mistake
 
 @click.command()
 @plan_argument
+@parameter_options
 @drawing_options
 @json_option
-def show(plan: str, svg_path: str | None, as_mermaid: bool, as_json: bool) -> None:
+def show(
+    plan: str,
+    svg_path: str | None,
+    as_mermaid: bool,
+    as_json: bool,
+    settings: dict[str, str],
+    params_file: str | None,
+    only: tuple[str, ...],
+) -> None:
     """Draw the plan in a plan file.
 
     `asterism plan show NAME` draws a plan in a store, with the states of its tasks."""
@@ -226,7 +288,7 @@ def show(plan: str, svg_path: str | None, as_mermaid: bool, as_json: bool) -> No
     if not Path(plan).exists() and not plan.endswith((".yaml", ".yml")):
         name = clean(plan)
         raise UnusablePlanFile(f"There is no file {name}. To draw a plan in a store, use: asterism plan show {name}")
-    found = load_plan_file(plan).constellation
+    found = load_plan_file(plan, given_parameters(settings, params_file, required=False), only).constellation
     if as_json:
         from asterism.cli.plan_views import plan_json
 
@@ -247,12 +309,19 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
-def load_plan_file(path: str) -> PlanFile:
+def given_parameters(settings: dict[str, str], params_file: str | None, *, required: bool = True) -> GivenParameters:
+    """The values that ``--set`` and ``--params`` give. Unless ``required``, the others get stand-ins."""
+    from asterism.planfile import GivenParameters
+
+    return GivenParameters(texts=settings, file=params_file, required=required)
+
+
+def load_plan_file(path: str, params: GivenParameters | None = None, only: tuple[str, ...] = ()) -> PlanFile:
     """The plan in a file, after printing its warnings. Raises UnusablePlanFile with every mistake."""
     from asterism.planfile import BadPlan, load
 
     try:
-        found = load(path)
+        found = load(path, params=params or {}, only=only)
     except BadPlan as bad:
         raise UnusablePlanFile(f"{bad}\n{_count(bad.mistakes)} in {clean(path)}; nothing was done.") from None
     except OSError as error:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
-from asterism.base.text import clean, join_names
+from asterism.base.text import clean, join_names, json_text
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
@@ -83,6 +83,10 @@ def status_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
         lines.append(f"cancelled {stored.cancel_request}")
     if stored.paused is not None:
         lines.append(f"paused {stored.paused}")
+    if record.head.params:
+        params = PlanMask(record.plan).shown(record.head.params)
+        given = ", ".join(f"{name}={value_text(value)}" for name, value in params.items())
+        lines.append(f"parameters: {given}")
     return lines
 
 
@@ -98,6 +102,11 @@ def _nobody_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
         names = join_names(stored.orphaned, MOST_NAMES)
         lines.append(f"no device executes {names} now, though drawn as running")
     return [*lines, f"resume it with: {resume}"]
+
+
+def value_text(value: Any) -> str:
+    """A value on one line: text as it is, anything else as JSON."""
+    return clean(value if isinstance(value, str) else json_text(value))
 
 
 def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
@@ -178,7 +187,9 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
 
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
-    return {**summary_json(stored), **plan_json(stored.record.plan), "orphaned": list(stored.orphaned)}
+    params = PlanMask(stored.record.plan).shown(stored.record.head.params)
+    plan = {**summary_json(stored), **plan_json(stored.record.plan), "orphaned": list(stored.orphaned)}
+    return {**plan, "params": params} if params else plan
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:

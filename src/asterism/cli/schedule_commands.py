@@ -8,7 +8,7 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, note, print_json, with_fleet
-from asterism.cli.option_types import duration, json_object, positive_duration
+from asterism.cli.option_types import duration, json_object, named_values, positive_duration
 
 if TYPE_CHECKING:
     from asterism.core.schedule.schedule import Schedule
@@ -33,6 +33,14 @@ def schedule() -> None:
 @name_argument
 @click.option("--workflow", metavar="NAME", help="Create runs of this workflow.")
 @click.option("--plan", "path", metavar="PLAN.YAML", help="Create plans of this plan file, which the store keeps.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=named_values,
+    metavar="NAME=VALUE",
+    help="The value of a parameter of the plan file; repeatable.",
+)
 @click.option(
     "--input",
     "given",
@@ -72,7 +80,14 @@ def schedule() -> None:
 @click.option("--replace", is_flag=True, help="Change a schedule that exists; its history stays.")
 @fleet_options
 def add(
-    name: str, store: str | None, as_json: bool, every: float | None, cron: str | None, path: str | None, **terms: Any
+    name: str,
+    store: str | None,
+    as_json: bool,
+    every: float | None,
+    cron: str | None,
+    path: str | None,
+    settings: dict[str, str],
+    **terms: Any,
 ) -> None:
     """Add a schedule.
 
@@ -88,7 +103,9 @@ def add(
     if (terms["workflow"] is None) == (path is None):
         raise click.UsageError("Give either --workflow or --plan.")
     if path is not None:
-        terms |= _plan_terms(path)
+        terms |= _plan_terms(path, settings)
+    elif settings:
+        raise click.UsageError("--set needs --plan.")
     if every is not None and every != int(every):
         raise click.BadParameter("the interval must be a whole number of seconds.", param_hint="--every")
 
@@ -108,17 +125,18 @@ def add(
     with_fleet(store, put)
 
 
-def _plan_terms(path: str) -> dict[str, Any]:
+def _plan_terms(path: str, settings: dict[str, str]) -> dict[str, Any]:
     """The arguments of ``Schedules.add`` for a plan file. Raises UnusablePlanFile with every mistake."""
     from pathlib import Path
 
-    from asterism.cli.plan_file_commands import load_plan_file
+    from asterism.cli.plan_file_commands import given_parameters, load_plan_file
     from asterism.cli.user_files import allow_imports
 
     allow_imports(path)
-    found = load_plan_file(path)
+    found = load_plan_file(path, given_parameters(settings, None))
     text = Path(path).read_text("utf-8-sig")
-    return {"plan": found.constellation, "plan_text": text, "policy": found.policy or "scoped"}
+    terms = {"plan": found.constellation, "plan_text": text, "policy": found.policy or "scoped"}
+    return {**terms, "params": found.params}
 
 
 def _added(schedule: Schedule) -> str:

@@ -20,6 +20,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from asterism.core.errors import AlreadyRunning
+from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, EditBatch
@@ -47,6 +48,7 @@ from asterism.orchestrator.edit_cycles import Answer
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.result import Result
+from asterism.orchestrator.result_records import StoreRecords
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.store_errors import StoreUnavailable
 
@@ -96,7 +98,7 @@ class DurableOrchestrator(PlanCommands):
         make_agent: Callable[..., DeviceAgent] = DeviceAgent,
         **options: Any,
     ) -> None:
-        self.options = Options(max_losses=max_losses, **options)
+        self.options = Options(max_losses=max_losses, **{"records": StoreRecords(fleet.store), **options})
         self.fleet, self.local, self.can = fleet, local, tuple(can)
         self._host = host or socket.gethostname()
         self._agent_terms: dict[str, Any] = {
@@ -124,15 +126,23 @@ class DurableOrchestrator(PlanCommands):
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    async def run(self, plan: Constellation, *, assignments: Mapping[str, str] | None = None) -> Result:
-        """Store a plan under its id, and run it. Raises ConstellationExists, NotJson if another process could not
-        execute a task, and what ``run_stored`` raises."""
+    async def run(
+        self,
+        plan: Constellation,
+        *,
+        assignments: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """Store a plan under its id, and run it. ``params`` are recorded with it: the parameters of its plan file.
+        Raises ConstellationExists, NotJson if another process could not execute a task, and what ``run_stored``
+        raises."""
         check_storable(plan)
         recorded = RecordedConstellation.of(plan)
         self.options.prepare(recorded, assignments)
         lock = self.options.lock(recorded, RecordedLock)
         self.scheduler.attach_loop()
-        stored = await insert(self.fleet.store, recorded, lock, self.options.lock_terms | self._run_terms)
+        terms, given = self.options.lock_terms | self._run_terms, plain_json(params or {}, "params")
+        stored = await insert(self.fleet.store, recorded, lock, terms, given)
         async with FleetMembership(self._agent(plan.id)) as member:
             return await self.own(stored, member)
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.base import expressions, function_calls
 from asterism.base.expressions import Conditions
 from asterism.core.errors import AsterismError, NotJson, PlanError
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import (
     SCHEMA,
@@ -104,12 +105,18 @@ class Head:
     parts: int = 0
     """How many parts the snapshot has."""
 
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters of the plan file that the plan was started with."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
+        data = {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
+        if not self.params:  # so that an earlier version can read it
+            del data["params"]
+        return data
 
     def changed(self, **changes: Any) -> Head:
         return replace(self, **changes)
@@ -218,10 +225,14 @@ def snapshot_records(plan: RecordedConstellation, lock: RecordedLock, number: in
 
 
 async def insert(
-    store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]
+    store: Store,
+    plan: RecordedConstellation,
+    lock: RecordedLock,
+    terms: Mapping[str, Any],
+    params: Mapping[str, Any] = NOTHING,
 ) -> StoredConstellation:
     """Store a new plan, in one commit. Raises ConstellationExists."""
-    new, writes = insertion(store, plan, lock, terms)
+    new, writes = insertion(store, plan, lock, terms, params)
     try:
         await store.commit(writes)
     except Conflict:
@@ -232,13 +243,18 @@ async def insert(
 
 
 def insertion(
-    store: Store, plan: RecordedConstellation, lock: RecordedLock, terms: Mapping[str, Any]
+    store: Store,
+    plan: RecordedConstellation,
+    lock: RecordedLock,
+    terms: Mapping[str, Any],
+    params: Mapping[str, Any] = NOTHING,
 ) -> tuple[Head, list[PutRegister]]:
     """The head of a new plan, and the writes that store the plan; the first is that of the head."""
     check_name(plan.id)
     now = store.clock()
     number = int(now * NUMBERS_PER_SECOND)
-    new = Head(plan.id, str(ConstellationState.CREATED), now, terms, first=number, began=number)
+    created = str(ConstellationState.CREATED)
+    new = Head(plan.id, created, now, terms, first=number, began=number, params=dict(params))
     return new, [PutRegister(head_key(plan.id), new.to_json(), None), *snapshot_records(plan, lock, new.first)]
 
 

@@ -34,7 +34,8 @@ def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequenc
     """The writes that store the plan of a document under a name; the first is the head of the plan."""
     plan = Constellation.from_json(document["plan"])
     plan.id = name
-    return insertion(store, *unstarted(plan, {"policy": document["policy"]}))[1]
+    recorded, lock, terms = unstarted(plan, {"policy": document["policy"]})
+    return insertion(store, recorded, lock, terms, document.get("params", {}))[1]
 
 
 async def plan_ended(store: Store, name: str) -> bool:

@@ -27,6 +27,9 @@ HANDED = "handed/"
 """Prefix of registers that record which run this store handed over to a peer: if it fails there, a notice is left here,
 too."""
 
+UNCHANGED = "unchanged/"
+"""Prefix of registers with the results of tasks that are skipped if their files have not changed."""
+
 PAGE = 200
 """How many records one commit removes, or one query reads."""
 
@@ -44,6 +47,7 @@ async def prune(store: Store, ended_before: float, limit: int, *, spare: float =
                 await _remove_plan(store, head)
         await _remove_unused_workflows(store, {_name(head) for head in heads})
         await _remove_peer_records(store)
+        await _remove_result_records(store, ended_before)
     return removed
 
 
@@ -79,6 +83,13 @@ async def _remove_peer_records(store: Store) -> None:
     lost = [one for one in records if await store.run(one.key.partition("/")[2]) is None]
     for first in range(0, len(lost), PAGE):
         await _remove(store, lost[first : first + PAGE])
+
+
+async def _remove_result_records(store: Store, used_before: float) -> None:
+    """Remove the records of unchanged tasks that no plan has used since then. Their tasks are executed again."""
+    old = [one for one in await store.registers(UNCHANGED) if one.value.get("at", 0.0) < used_before]
+    for first in range(0, len(old), PAGE):
+        await _remove(store, old[first : first + PAGE])
 
 
 async def _remove_plan(store: Store, head: Register) -> None:

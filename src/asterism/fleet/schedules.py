@@ -70,6 +70,7 @@ class Schedules:
         plan: Constellation | None = None,
         plan_text: str = "",
         policy: str = "scoped",
+        params: Mapping[str, Any] | None = None,
         given: Mapping[str, Any] | None = None,
         priority: int | None = None,
         device: str | None = None,
@@ -86,7 +87,7 @@ class Schedules:
         :param workflow: the workflow whose runs are created; each tick uses its latest version.
         :param plan: the plan that is created at each tick, instead of runs of a workflow; the store keeps it.
         :param plan_text: the text of the plan file, kept for people.
-        :param policy: the lock policy of the plans.
+        :param policy: the lock policy of the plans; ``params`` are the parameters of their file, recorded with them.
         :param given: the input of each run.
         :param priority: the priority of each run.
         :param device: only this device may execute the runs.
@@ -119,13 +120,17 @@ class Schedules:
         )
         self._check_fires(schedule, now)
         if plan is not None:
-            return await self._put(schedule, replace, self._document(name, plan, plan_text, policy))
+            return await self._put(schedule, replace, self._document(name, plan, plan_text, policy, params))
         await self._fleet.workflows.latest(workflow or "")
         return await self._put(schedule, replace, None)
 
-    def _document(self, name: str, plan: Constellation, text: str, policy: str) -> dict[str, Any]:
+    def _document(
+        self, name: str, plan: Constellation, text: str, policy: str, params: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
         """A plan as the store keeps it for a schedule."""
         document = {**plan_port().plan_document(plan, policy), "text": text}
+        if params:
+            document["params"] = plain_json(dict(params), f"the parameters of schedule {name!r}")
         size = len(json.dumps(document))
         if size > LARGEST_PLAN:
             raise TooLarge(f"the plan of schedule {name!r} has {size:,} bytes; the limit is {LARGEST_PLAN:,}")

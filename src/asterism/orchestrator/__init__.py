@@ -14,6 +14,9 @@
 ``scheduler``           ``DeviceScheduler``: one step of the loop for all changes; shares devices among plans
 ``execution``           ``Execution``: one running plan: starts tasks, records ends, retries, stops, cancels
 ``edit_cycles``         calls the editor for tasks that ended, applies or rejects its answer, closes cycles in time
+``foreach_groups``      groups: expands them into tasks when their list is known, and gathers the results of these
+``unchanged_tasks``     tasks whose files have not changed since their last execution get their recorded result
+``result_records``      these records in a store
 ``roster``              the devices that have joined, the choice of one for a task, and the tasks that none can run
 ``devices``             the ``Device`` protocol, ``Work``, and ``LocalDevice``, which is this process
 ``events``              typed events, the bus, and ``PlanEvents``, the publisher of one plan's events
@@ -62,6 +65,7 @@ if TYPE_CHECKING:
     )
     from asterism.orchestrator.orchestrator import Orchestrator
     from asterism.orchestrator.result import Result, Summary
+    from asterism.orchestrator.result_records import StoreRecords
 
 __all__ = [
     "Answer",
@@ -75,6 +79,7 @@ __all__ = [
     "LocalDevice",
     "Orchestrator",
     "Result",
+    "StoreRecords",
     "Subscription",
     "Summary",
     "TaskEvent",
@@ -91,5 +96,6 @@ __getattr__, __dir__ = lazy_names(
         ],
         "asterism.orchestrator.orchestrator": ["Orchestrator"],
         "asterism.orchestrator.result": ["Result", "Summary"],
+        "asterism.orchestrator.result_records": ["StoreRecords"],
     },
 )

@@ -40,7 +40,8 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvent(Event):
     """task_started, task_retrying, task_completed, task_failed, task_cancelled, task_revoked, task_confirmed,
-    task_released, task_result_refused (the result arrived after the execution had been stopped)."""
+    task_released, task_unchanged (it completes with its recorded result), task_result_refused (the result arrived after
+    the execution had been stopped)."""
 
     task_id: str
     status: TaskStatus

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,31 +24,21 @@ from asterism.core.plan.graph import PLAN_CANCELLED
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import Entry
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
-from asterism.core.plan.task import Lane
+from asterism.core.plan.task import GROUP_LANE, Lane
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
+from asterism.orchestrator.foreach_groups import advance_group
 from asterism.orchestrator.options import Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
-from asterism.orchestrator.roster import Member, UnplaceableTasks
+from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
+from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
 
 logger = logging.getLogger("asterism.execution")
 
 MAX_BACKOFF = 60.0
 """Seconds between two attempts at most, before the random part."""
-
-
-@dataclass(slots=True, eq=False)
-class Active:
-    """A task that runs on a device."""
-
-    node: Node
-    member: Member
-    begun: bool = False
-    delay: float | None = None  # after a timeout: seconds until the next attempt
-    job: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
 
 
 class Execution:
@@ -105,7 +94,7 @@ class Execution:
                 continue
             member = self._roster.find(node.device) if node.device is not None else None
             if member is not None:
-                self._work_on(node, member)
+                self._work_on(node, member, resumed=True)
             elif node.device is not None:
                 self.plan.release(node, now, f"{node.device} is not here any more")
             else:
@@ -131,10 +120,12 @@ class Execution:
         return not (self.paused or self.cancelling or self.lock.holds_everything)
 
     def start_one(self, now: float) -> bool:
-        """Start the best ready task that a free device can run; False if there is none."""
+        """Start the best ready task that a free device can run, or advance a group; False if there is neither."""
         queue, roster = self.plan.queue, self._roster
         best: tuple[Entry, Lane, Member] | None = None
         for lane in tuple(queue.active_lanes):
+            if lane is GROUP_LANE and queue.peek(lane) is not None:
+                return advance_group(self, queue.pop(lane), now)
             member = roster.choose(lane)
             if member is not None:
                 entry = queue.peek(lane)
@@ -160,11 +151,11 @@ class Execution:
         """Whether an earlier execution of the task has not stopped yet: a task is executed once at a time."""
         return any(active.node.id == node.id for active in self.stopping.values())
 
-    def _work_on(self, node: Node, member: Member) -> None:
+    def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
         self.last_assigned = self._roster.assign(member)
         results = Upstream(plan.nodes, node.parents) if node.parents else NOTHING
-        active = self.active[epoch] = Active(node, member)
+        active = self.active[epoch] = Active(node, member, resumed)
         # not by the loop's factory: an eager one would run the task, and those that its end starts, inside this call
         active.job = asyncio.Task(
             self._execute(active, epoch, Work(task, plan.id, epoch, node.attempts, results)), loop=self._loop
@@ -180,7 +171,10 @@ class Execution:
         try:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
-            value = await active.member.device.execute(work)
+            if work.task.skip_if_unchanged is None:
+                value = await active.member.device.execute(work)
+            else:
+                value = await execute_unless_unchanged(self, active, work)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:
@@ -244,7 +238,11 @@ class Execution:
 
     def fail(self, node: Node, error: BaseException | None) -> None:
         """End a task as failed."""
-        self.lock.finish(node, FAILED, self._now(), None, error)
+        self.end(node, FAILED, None, error)
+
+    def end(self, node: Node, status: TaskStatus, value: Any, error: BaseException | None = None) -> None:
+        """End a task without an execution on a device that would report its end."""
+        self.lock.finish(node, status, self._now(), value, error)
         self.events.task_ended(node)
         self._wake()
 
@@ -392,8 +390,7 @@ class Execution:
         self.plan.queue.activate_all()
         self._wake()
 
-    def outside_the_queue(self) -> set[Node]:
-        """The ready tasks that are not in the queue. For tests: see ``invariants``."""
+    def outside_the_queue(self) -> set[Node]:  # for tests: see ``invariants``
         return {*self.parked, *self.unplaceable}
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Member, Roster
+from asterism.orchestrator.unchanged_tasks import ResultRecords
 
 if TYPE_CHECKING:
     from asterism.orchestrator.execution import Execution
@@ -44,6 +45,7 @@ class Options:
     max_losses: int = 3
     grace: float = 5.0
     seed: int | None = None
+    records: ResultRecords | None = None
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:

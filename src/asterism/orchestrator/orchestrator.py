@@ -27,6 +27,7 @@ from asterism.orchestrator.options import Options
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler
+from asterism.orchestrator.unchanged_tasks import ResultRecords
 
 
 class PlanCommands:
@@ -93,6 +94,7 @@ class Orchestrator(PlanCommands):
     ``max_losses``         how many losses of a device one task survives
     ``grace``              seconds that a task has to stop when asked
     ``seed``               of the random part of delays between attempts
+    ``records``            where results of tasks with ``skip_if_unchanged`` are kept; None: they are always executed
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Orchestrator(PlanCommands):
         max_losses: int = 3,
         grace: float = 5.0,
         seed: int | None = None,
+        records: ResultRecords | None = None,
     ) -> None:
         self.options = Options(
             editor=editor,
@@ -132,6 +135,7 @@ class Orchestrator(PlanCommands):
             max_losses=max_losses,
             grace=grace,
             seed=seed,
+            records=records,
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
         self._random = random.Random(seed)

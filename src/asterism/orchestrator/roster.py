@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from asterism.core.errors import NoDevice
 from asterism.core.plan.constellation import Constellation
@@ -130,6 +131,19 @@ class Roster:
         queue.deactivate(lane)
         for member in self.capable(lane):
             member.waiting_lanes[queue, lane] = None
+
+
+@dataclass(slots=True, eq=False)
+class Active:
+    """A task that runs on a device."""
+
+    node: Node
+    member: Member
+    resumed: bool = False  # an earlier process started it, and it may be under way
+    begun: bool = False
+    delay: float | None = None  # after a timeout: seconds until the next attempt
+    job: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
 
 
 class UnplaceableTasks:

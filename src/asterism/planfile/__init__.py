@@ -7,13 +7,17 @@
     plan_file = load("plan.yaml")              # raises BadPlan with every mistake, each with its line
     result = await Orchestrator(...).run(plan_file.constellation)
 
+    load("plan.yaml", params={"day": "2026-11-16"}, only=["load"])
+
     plan_file, mistakes = check("plan.yaml")   # the same, with warnings, without raising
     json_schema()                              # for editors that complete and check plan files
 
 ``loader`` turns the text of a plan file into a ``PlanFile``: the constellation, its devices and its lock policy. It
 reads YAML with line numbers (``base/yaml_lines``), checks the shape with the pydantic models in ``models``, whose
 errors ``validation_messages`` turns into sentences, and checks everything else (names, conditions, inputs, functions)
-with ``checks``. ``workflow_file`` reads workflows for a fleet.
+with ``checks`` and ``placeholder_checks``. ``include`` finds the files of a plan, and ``parameters`` the values of its
+parameters, which ``base/placeholders`` puts into the tasks; ``foreach`` makes tasks of lists. ``workflow_file`` reads
+workflows for a fleet.
 
 Invariants: one pass reports all mistakes of a file; a message says what to write instead; nothing beside the file is
 imported unless the caller allows it (``imports=True``).
@@ -30,12 +34,14 @@ if TYPE_CHECKING:
     from asterism.base.yaml_lines import Mistake
     from asterism.planfile.loader import BadPlan, DeviceLine, PlanFile, check, examine, load
     from asterism.planfile.models import json_schema
+    from asterism.planfile.parameters import GivenParameters
     from asterism.planfile.workflow_file import BadWorkflowFile, load_workflows
 
 __all__ = [
     "BadPlan",
     "BadWorkflowFile",
     "DeviceLine",
+    "GivenParameters",
     "Mistake",
     "PlanFile",
     "check",
@@ -52,6 +58,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.base.yaml_lines": ["Mistake"],
         "asterism.planfile.loader": ["BadPlan", "DeviceLine", "PlanFile", "check", "examine", "load"],
         "asterism.planfile.models": ["json_schema"],
+        "asterism.planfile.parameters": ["GivenParameters"],
         "asterism.planfile.workflow_file": ["BadWorkflowFile", "load_workflows"],
     },
 )

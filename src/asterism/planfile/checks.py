@@ -12,12 +12,15 @@ from importlib.util import find_spec
 from typing import Any
 
 from asterism.base import expressions, task_inputs
+from asterism.base.placeholders import placeholders
 from asterism.base.secret_mask import short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import MissingInput, fill_template, is_reference
 from asterism.base.text import describe_value, request_url_problem, suggestion
 from asterism.planfile import models
+from asterism.planfile.foreach import element_names, foreach_findings
 from asterism.planfile.models import Part
+from asterism.planfile.placeholder_checks import constants_problem, unknown_placeholders
 from asterism.planfile.validation_messages import format_path
 
 ACTIONS = ("argv", "shell", "call", "http")
@@ -29,12 +32,13 @@ Finding = tuple[tuple[Part, ...], str, bool]
 @dataclass(frozen=True, slots=True)
 class PlanContext:
     """What a task can refer to. ``devices`` maps ids to capabilities, None if unknown. ``imports`` allows importing the
-    functions of ``call`` tasks, which runs foreign code."""
+    functions of ``call`` tasks, which runs foreign code. ``params`` are the names of the plan's parameters."""
 
     tasks: Collection[str]
     devices: Mapping[str, frozenset[str]] | None
     imports: bool = False
     places: tuple[str, ...] = ()  # folders, beside the path of Python, that contain modules
+    params: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -53,9 +57,13 @@ class TaskChecks:
             yield (), "its name is empty or contains a control character", False
         yield from self._actions()
         yield from self._dependencies()
+        if self.task.foreach is not None or self.task.matrix is not None:
+            yield from foreach_findings(self.task, self.context.tasks, self.sources)
         for path, value in _values(self.task):
             yield from self._value(path, value)
         yield from self._templates()
+        if self._scope:
+            yield from unknown_placeholders(self.task, self._scope)
         if self.task.device is not None and self.context.devices is not None:
             yield from self._device(self.context.devices)
         if self.task.call is not None:
@@ -82,9 +90,20 @@ class TaskChecks:
                 self.sources[source] = (on, when)
             if on != "failure" and self.task.handles_failure_of(source):
                 yield path, f"after.{source}: handled needs on: failure", False
-            problem = None if when is None else expressions.check(when)
+            problem = None if when is None else self._expression_problem(when)
             if problem is not None:
                 yield (*path, "when"), f"the condition {when!r} is not valid: {problem}", False
+
+    @property
+    def _scope(self) -> dict[str, Any]:
+        """The names that placeholders and expressions can use, without their values."""
+        scope: dict[str, Any] = element_names(self.task)
+        return {"params": dict.fromkeys(self.context.params), **scope} if self.context.params else scope
+
+    def _expression_problem(self, text: str) -> str | None:
+        """What is wrong with a condition or selection; None if it is valid."""
+        problem = expressions.check(text)
+        return problem if problem is not None or not self._scope else constants_problem(text, self._scope)
 
     def _suggestion(self, source: str) -> str:
         return suggestion(source, list(self.context.tasks)) if len(self.context.tasks) <= 1000 else ""
@@ -114,7 +133,7 @@ class TaskChecks:
             )
         if is_reference(value) and value.get("select") is not None:
             expression = str(value["select"])
-            problem = expressions.check(expression)
+            problem = self._expression_problem(expression)
             if problem is not None:
                 yield (*path, "select"), f"the expression {expression!r} is not valid: {problem}", False
 
@@ -132,7 +151,7 @@ class TaskChecks:
                 yield ("shell",), str(error), False
         for path, text in texts:
             try:
-                fill_template(text, dict.fromkeys(self.task.inputs or (), ""))
+                fill_template(text, dict.fromkeys((*(self.task.inputs or ()), *self._scope), ""))
             except MissingInput as error:
                 if "inputs" not in self.faulty:
                     yield path, f"{error}; write {{{{ or }}}} for a brace", False
@@ -140,6 +159,8 @@ class TaskChecks:
     def _device(self, devices: Mapping[str, frozenset[str]]) -> Iterator[Finding]:
         wanted = self.task.wanted
         needs = frozenset(wanted.needs or ())
+        if any(True for text in (wanted.id or "", *needs) for _ in placeholders(text)):
+            return
         if wanted.id is not None and wanted.id not in devices:
             known = ", ".join(devices)
             yield ("device",), f"needs the device {wanted.id!r}, which is not listed; the devices are {known}", True

@@ -9,24 +9,33 @@ from __future__ import annotations
 import gc
 import os
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from asterism.base.cel import InvalidExpression
+from asterism.base.cel.cel_constants import with_constants
+from asterism.base.foreach_expansion import NotExpandable
+from asterism.base.placeholders import UnknownPlaceholder, fill_task
+from asterism.base.text import suggestion
 from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
 from asterism.core.errors import PlanError
-from asterism.core.json_values import plain_json
+from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.planfile import models
 from asterism.planfile.branches import always_skipped
 from asterism.planfile.checks import PlanContext, TaskChecks
+from asterism.planfile.foreach import add_group
+from asterism.planfile.include import PlanSource, read_sources
 from asterism.planfile.models import Part
+from asterism.planfile.parameters import Declaration, GivenParameters, declarations, resolve
+from asterism.planfile.task_order import cycles, task_order
 from asterism.planfile.validation_messages import AnyShape, error_path, error_text, valid_part
 
 Sources = dict[str, tuple[str, str | None]]
@@ -43,12 +52,14 @@ class DeviceLine:
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """The content of a plan file. ``policy`` is the lock policy, if the file has one."""
+    """The content of a plan file. ``policy`` is the lock policy, if the file has one; ``params`` are the values of its
+    parameters."""
 
     constellation: Constellation
     devices: tuple[DeviceLine, ...]
     policy: str | None
     warnings: tuple[Mistake, ...]
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 class BadPlan(PlanError):
@@ -59,15 +70,22 @@ class BadPlan(PlanError):
         super().__init__("\n".join(mistake.format(name) for mistake in self.mistakes))
 
 
-def load(path: str) -> PlanFile:
-    """The plan in a file. Raises BadPlan with every mistake, and OSError if the file cannot be read."""
-    found, mistakes = check(path)
+Params = Mapping[str, Any] | GivenParameters
+"""The values of parameters, by name; or where to find them."""
+
+
+def load(path: str, *, params: Params = NOTHING, only: Collection[str] = ()) -> PlanFile:
+    """The plan in a file. ``params`` are values of its parameters; with ``only`` the plan has these tasks and what they
+    need. Raises BadPlan with every mistake, and OSError if the file cannot be read."""
+    found, mistakes = check(path, params=params, only=only)
     if found is None:
         raise BadPlan(path, mistakes)
     return found
 
 
-def check(path: str, *, imports: bool = False) -> tuple[PlanFile | None, list[Mistake]]:
+def check(
+    path: str, *, imports: bool = False, params: Params = NOTHING, only: Collection[str] = ()
+) -> tuple[PlanFile | None, list[Mistake]]:
     """The plan in a file, or None, and all mistakes and warnings in the order of their lines.
 
     With ``imports``, imports the functions of ``call`` tasks and compares their parameters with the inputs."""
@@ -75,26 +93,36 @@ def check(path: str, *, imports: bool = False) -> tuple[PlanFile | None, list[Mi
     if mistakes:
         return None, mistakes
     places = (str(Path.cwd()), str(Path(path).resolve().parent))  # a run imports modules from there
-    return examine(text, PurePath(path).stem, imports=imports, places=places)
+    return examine(text, PurePath(path).stem, imports=imports, places=places, path=path, params=params, only=only)
 
 
 def examine(
-    text: str, name: str, *, imports: bool = False, places: tuple[str, ...] = ()
+    text: str,
+    name: str,
+    *,
+    imports: bool = False,
+    places: tuple[str, ...] = (),
+    path: str = "",
+    params: Params = NOTHING,
+    only: Collection[str] = (),
 ) -> tuple[PlanFile | None, list[Mistake]]:
-    """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules."""
+    """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules;
+    ``include`` is relative to the folder of ``path``."""
     with _no_collection():
-        return _examine(text, name, imports, places)
+        data, mistakes = parse_yaml(text)
+        if data is None:
+            return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
+        if not isinstance(data, YamlMapping):
+            return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
+        given = params if isinstance(params, GivenParameters) else GivenParameters(params)
+        reader = _PlanReader(path or name, read_sources(data, path, mistakes), given, mistakes)
+        found = reader.plan_file(name, PlanTerms(imports, places, tuple(only)))
+        return found, in_order(reader.mistakes)
 
 
-def _examine(text: str, name: str, imports: bool, places: tuple[str, ...]) -> tuple[PlanFile | None, list[Mistake]]:
-    data, mistakes = parse_yaml(text)
-    if data is None:
-        return None, mistakes or [Mistake(1, "the file is empty; a plan has 'asterism: 1' and 'tasks'")]
-    if not isinstance(data, YamlMapping):
-        return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
-    reader = _PlanReader(data, mistakes)
-    found = reader.plan_file(name, imports, places)
-    return found, sorted(reader.mistakes)
+def in_order(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """By file, the plan file first, and by line."""
+    return sorted(mistakes, key=lambda mistake: (mistake.file, mistake))
 
 
 @contextmanager
@@ -110,99 +138,190 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
+class PlanTerms(NamedTuple):
+    """How a plan is read. See ``check``."""
+
+    imports: bool
+    places: tuple[str, ...]
+    only: tuple[str, ...]
+
+
+class RawTask(NamedTuple):
+    """A task as it is written, with the defaults of its file."""
+
+    value: Any
+    line: int
+    file: str
+
+
 class _PlanReader:
-    def __init__(self, data: YamlMapping, mistakes: list[Mistake]) -> None:
-        self.data, self.mistakes = data, mistakes
+    def __init__(
+        self, path: str, sources: Sequence[PlanSource], given: GivenParameters, mistakes: list[Mistake]
+    ) -> None:
+        self.path, self.sources, self.given, self.mistakes = path, sources, given, mistakes
+        self.raw: dict[str, RawTask] = {}
 
-    def blame(self, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
-        self.mistakes.append(Mistake(line_of(self.data, path), text, warning))
+    def blame(self, task_id: str, path: tuple[Part, ...], text: str, warning: bool = False) -> None:
+        """A mistake in a task."""
+        raw = self.raw[task_id]
+        line = line_of(raw.value, path) if path and path[0] in getattr(raw.value, "lines", ()) else raw.line
+        self.mistakes.append(Mistake(line, f"task {task_id!r}: {text}", warning, raw.file))
 
-    def plan_file(self, name: str, imports: bool, places: tuple[str, ...]) -> PlanFile | None:
-        head, faulty = self._head()
-        devices = _devices(head)
-        raw = self._raw_tasks()
-        known = None if "devices" in faulty else {device.id: device.can for device in devices}
-        context = PlanContext(raw.keys(), known, imports, places)
+    def plan_file(self, name: str, terms: PlanTerms) -> PlanFile | None:
+        heads = [self._head(source) for source in self.sources]
+        declared: dict[str, Declaration] = {}
+        for (head, _), source in zip(heads, self.sources, strict=True):  # the declaration of the including file counts
+            declared = declarations(head, source.data, source.file, self.mistakes) | declared
+            self._add_raw_tasks(source, head.defaults)
+        if not self.raw and not self.mistakes:
+            self.mistakes.append(Mistake(1, "the plan has no tasks"))
+        params = resolve(declared, self.given, line_of(self.sources[0].data, ("params",)), self.mistakes)
+        devices = _devices([head for head, _ in heads])
+        known = None if any("devices" in faulty for _, faulty in heads) else {one.id: one.can for one in devices}
+        context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple(declared))
+        plan = self._plan(heads[0][0].id or name, context, {"params": params}, terms.only)
+        if plan is None or not all(mistake.warning for mistake in self.mistakes):
+            return None
+        return PlanFile(plan, devices, heads[0][0].policy, tuple(in_order(self.mistakes)), params)
+
+    def _plan(
+        self, name: str, context: PlanContext, scope: Mapping[str, Any], only: tuple[str, ...]
+    ) -> Constellation | None:
         tasks: dict[str, models.Task] = {}
         parents: dict[str, Sources] = {}
-        for task_id, value in raw.items():
-            tasks[task_id], parents[task_id] = self._task(task_id, value, context)
+        for task_id, raw in self.raw.items():
+            tasks[task_id], parents[task_id] = self._task(task_id, raw, context)
         order = self._order(parents)
         if order is None or not all(mistake.warning for mistake in self.mistakes):
             return None
         joins = frozenset(task_id for task_id, task in tasks.items() if task.join == "any")
         for task_id, text in always_skipped(order, parents, joins):
-            self.blame(("tasks", task_id, "after"), f"task {task_id!r}: {text}", True)
-        plan = Constellation(head.id or name)
-        for task_id in order:
-            self._add(plan, task_id, tasks[task_id], raw[task_id], parents[task_id])
-        if not all(mistake.warning for mistake in self.mistakes):
-            return None
-        return PlanFile(plan, devices, head.policy, tuple(sorted(self.mistakes)))
+            self.blame(task_id, ("after",), text, True)
+        needed = self._needed(only, parents)
+        plan = Constellation(name)
+        for task_id in order if needed is None else filter(needed.__contains__, order):
+            self._add(plan, task_id, tasks[task_id], parents[task_id], scope)
+        return plan
 
-    def _head(self) -> tuple[models.Head, set[str]]:
-        rest = {key: value for key, value in self.data.items() if key != "tasks"}
-        return self._validate(models.Head, rest, (), "", {"asterism": 1})
+    def _head(self, source: PlanSource) -> tuple[models.Head, set[str]]:
+        """Everything except the tasks, without its faulty parts, and the keys that have some."""
+        rest = {key: value for key, value in source.data.items() if key != "tasks"}
 
-    def _raw_tasks(self) -> Mapping[str, Any]:
-        raw = self.data.get("tasks")
+        def blame(path: tuple[Part, ...], text: str) -> None:
+            self.mistakes.append(Mistake(line_of(source.data, path), text, file=source.file))
+
+        return _validate(models.Head, rest, blame, {"asterism": 1})
+
+    def _add_raw_tasks(self, source: PlanSource, defaults: models.Defaults | None) -> None:
+        raw = source.data.get("tasks")
         if not isinstance(raw, YamlMapping):
-            absent = "tasks" not in self.data
-            self.blame(
-                ("tasks",), "the key 'tasks' is missing" if absent else "tasks must be a mapping of ids to tasks"
-            )
-            return {}
+            absent = "tasks" not in source.data
+            if not absent or (len(self.sources) == 1 and not source.data.get("include")):
+                text = "the key 'tasks' is missing" if absent else "tasks must be a mapping of ids to tasks"
+                self.mistakes.append(Mistake(line_of(source.data, ("tasks",)), text, file=source.file))
+            return
         if not raw:
-            self.blame(("tasks",), "the plan has no tasks")
-        return raw
+            self.mistakes.append(Mistake(line_of(source.data, ("tasks",)), "the plan has no tasks", file=source.file))
+        for task_id, value in raw.items():
+            line, known = raw.lines[task_id], self.raw.get(task_id)
+            if known is not None:
+                where = f"{known.file}:{known.line}" if known.file else f"line {known.line} of the plan file"
+                text = f"task {task_id!r} is in {where} too; give one of them another id"
+                self.mistakes.append(Mistake(line, text, file=source.file))
+                continue
+            if defaults is not None and isinstance(value, YamlMapping):
+                value = with_defaults(value, source.data["defaults"], defaults)
+            self.raw[task_id] = RawTask(value, line, source.file)
 
-    def _validate(
-        self, model: type[AnyShape], value: Any, path: tuple[Part, ...], about: str, least: dict[str, Any]
-    ) -> tuple[AnyShape, set[str]]:
-        """The value as a model, without its faulty parts, and the keys that have some."""
-        try:
-            return model.model_validate(value), set()
-        except ValidationError as error:
-            problems = error.errors(include_url=False)
-        for problem in problems:
-            self.blame((*path, *error_path(problem)), about + error_text(problem, model))
-        faulty = {str(problem["loc"][0]) for problem in problems if problem["loc"]}
-        return valid_part(model, value, problems, least), faulty
-
-    def _task(self, task_id: str, value: Any, context: PlanContext) -> tuple[models.Task, Sources]:
+    def _task(self, task_id: str, raw: RawTask, context: PlanContext) -> tuple[models.Task, Sources]:
         """A task without its faulty parts, and its dependencies."""
-        about = f"task {task_id!r}: "
-        task, faulty = self._validate(models.Task, value, ("tasks", task_id), about, {})
-        if not isinstance(value, dict):
+        task, faulty = _validate(models.Task, raw.value, partial(self.blame, task_id), {})
+        if not isinstance(raw.value, dict):
             return task, {}
         checks = TaskChecks(task_id, task, faulty, context)
         for path, text, warning in checks.findings():
-            self.blame(("tasks", task_id, *path), about + text, warning)
+            self.blame(task_id, path, text, warning)
         return task, checks.sources
 
     def _order(self, parents: Mapping[str, Sources]) -> list[str] | None:
         order = task_order(parents)
         if order is None:
             for source, target, path in cycles(parents):
-                task = self.data["tasks"][target]
-                after = task.get("after")
-                entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
-                self.blame(
-                    ("tasks", target, *(entry if source in (after or ()) else ("handles",))),
-                    f"task {target!r}: comes after {source!r}, which closes a cycle: {' -> '.join(path)}",
-                )
+                after = self.raw[target].value.get("after")
+                entry: tuple[Part, ...] = ("handles",)
+                if source in ([after] if isinstance(after, str) else after or ()):
+                    entry = ("after", list(after).index(source)) if isinstance(after, list) else ("after", source)
+                self.blame(target, entry, f"comes after {source!r}, which closes a cycle: {' -> '.join(path)}")
         return order
 
-    def _add(self, plan: Constellation, task_id: str, task: models.Task, raw: Any, sources: Sources) -> None:
-        after: dict[str, dict[str, Any]] = {}
-        for source, terms in sources.items():
-            after[source] = dict(zip(("on", "when"), terms, strict=True))
-            if task.handles_failure_of(source):
-                after[source]["handled"] = True
+    def _needed(self, only: tuple[str, ...], parents: Mapping[str, Sources]) -> set[str] | None:
+        """The tasks in ``only`` and all above them; None for all tasks."""
+        if not only:
+            return None
+        for name in only:
+            if name not in self.raw:
+                text = f"there is no task {name!r} to run{suggestion(name, list(self.raw))}"
+                self.mistakes.append(Mistake(line_of(self.sources[0].data, ("tasks",)), text))
+        needed = {name for name in only if name in self.raw}
+        open_tasks = list(needed)
+        while open_tasks:
+            for source in parents[open_tasks.pop()]:
+                if source not in needed:
+                    needed.add(source)
+                    open_tasks.append(source)
+        return needed
+
+    def _add(
+        self, plan: Constellation, task_id: str, task: models.Task, sources: Sources, scope: Mapping[str, Any]
+    ) -> None:
+        raw = self.raw[task_id]
+        template = _core_task(task_id, task, raw.value)
         try:
-            plan.add(_core_task(task_id, task, raw), after or None)
-        except PlanError as error:  # a rule of the core that the checks do not know
-            self.blame(("tasks", task_id), str(error))
+            after: dict[str, dict[str, Any]] = {
+                source: {"on": on, "when": None if when is None else with_constants(when, scope)}
+                for source, (on, when) in sources.items()
+            }
+            for source in filter(task.handles_failure_of, sources):
+                after[source]["handled"] = True
+            if task.foreach is not None or task.matrix is not None:
+                at = f"{raw.file or self.path}:{line_of(raw.value, ('foreach',))}"
+                add_group(plan, template, task, after, scope, at)
+            else:
+                plan.add(fill_task(template, scope) if scope["params"] else template, after or None)
+        except NotExpandable as error:
+            self.blame(task_id, ("foreach" if task.matrix is None else "matrix",), str(error))
+        except (PlanError, UnknownPlaceholder, InvalidExpression) as error:  # a rule that the checks do not know
+            self.blame(task_id, (), str(error).removeprefix(f"task {task_id!r}: "))
+
+
+def _validate(
+    model: type[AnyShape], value: Any, blame: Callable[[tuple[Part, ...], str], None], least: dict[str, Any]
+) -> tuple[AnyShape, set[str]]:
+    """The value as a model, without its faulty parts, and the keys that have some."""
+    try:
+        return model.model_validate(value), set()
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+    for problem in problems:
+        blame(error_path(problem), error_text(problem, model))
+    faulty = {str(problem["loc"][0]) for problem in problems if problem["loc"]}
+    return valid_part(model, value, problems, least), faulty
+
+
+def with_defaults(value: YamlMapping, given: YamlMapping, defaults: models.Defaults) -> YamlMapping:
+    """A task with the defaults of its file, as they are ``given``, for the keys that it does not have. ``env`` is
+    merged variable by variable. Every key keeps its line."""
+    merged = YamlMapping(value.line)
+    for key in (key for key in given if key in defaults.model_fields_set):
+        merged[key], merged.lines[key] = given[key], given.lines[key]
+    for key, own in value.items():
+        if key == "env" and isinstance(own, YamlMapping) and isinstance(merged.get("env"), YamlMapping):
+            variables = YamlMapping(own.line)
+            variables.update(merged["env"] | own)
+            variables.lines = merged["env"].lines | own.lines
+            own = variables
+        merged[key], merged.lines[key] = own, value.lines[key]
+    return merged
 
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
@@ -224,82 +343,17 @@ def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
         estimate=task.estimate,
         revocable=task.revocable,
         join=task.join,
+        skip_if_unchanged=None if task.skip_if_unchanged is None else task.skip_if_unchanged.model_dump(),
         **given,
     )
 
 
-def _devices(head: models.Head) -> tuple[DeviceLine, ...]:
-    """The devices of a plan; this machine if it lists none."""
+def _devices(heads: Sequence[models.Head]) -> tuple[DeviceLine, ...]:
+    """The devices of a plan; this machine if it lists none. A device of the plan file replaces an included one."""
     processors = os.cpu_count() or 1
-    if head.devices is None:
+    listed = {name: device for head in reversed(heads) for name, device in (head.devices or {}).items()}
+    if not listed:
         return (DeviceLine(platform.node() or "localhost", processors, frozenset()),)
     return tuple(
-        DeviceLine(name, device.slots or processors, frozenset(device.can or ()))
-        for name, device in head.devices.items()
+        DeviceLine(name, device.slots or processors, frozenset(device.can or ())) for name, device in listed.items()
     )
-
-
-Parents = Mapping[str, Collection[str]]
-"""The parents of each task, in the order of the file."""
-
-MOST_SHOWN = 12
-"""How many tasks of a cycle a message names."""
-
-
-def task_order(parents: Parents) -> list[str] | None:
-    """All tasks, parents first and otherwise in the order of the file; None if there is a cycle."""
-    names = list(parents)
-    position = {name: number for number, name in enumerate(names)}
-    children: dict[str, list[str]] = {}
-    open_parents = [len(above) for above in parents.values()]
-    for name, above in parents.items():
-        for source in above:
-            children.setdefault(source, []).append(name)
-    free = [number for number, count in enumerate(open_parents) if not count]
-    heapify(free)
-    found = []
-    while free:
-        name = names[heappop(free)]
-        found.append(name)
-        for child in children.get(name, ()):
-            number = position[child]
-            open_parents[number] -= 1
-            if not open_parents[number]:
-                heappush(free, number)
-    return found if len(found) == len(names) else None
-
-
-def cycles(parents: Parents) -> Iterator[tuple[str, str, list[str]]]:
-    """Every dependency that closes a cycle, as (source, target, tasks of the cycle). Long cycles are cut in the middle.
-
-    Walks from tasks to their parents, depth first, without recursion."""
-    depth: dict[str, int] = {}  # of the tasks on the path that is being walked
-    done: set[str] = set()
-    for start in parents:
-        if start in done:
-            continue
-        path, open_above = [start], [iter(parents[start])]
-        depth[start] = 0
-        while path:
-            source = next(open_above[-1], None)
-            if source is None:
-                name = path.pop()
-                open_above.pop()
-                del depth[name]
-                done.add(name)
-            elif source in depth:
-                yield source, path[-1], _cycle(path, depth[source])
-            elif source not in done:
-                depth[source] = len(path)
-                path.append(source)
-                open_above.append(iter(parents[source]))
-
-
-def _cycle(path: list[str], first: int) -> list[str]:
-    """The tasks of the cycle, sources first; ``path`` goes from targets to sources."""
-    length = len(path) - first
-    if length <= MOST_SHOWN:
-        return [path[-1 - step] for step in range(length)] + [path[-1]]
-    half = MOST_SHOWN // 2
-    head, tail = [path[-1 - step] for step in range(half)], [path[first + half - 1 - step] for step in range(half)]
-    return [*head, f"({length - MOST_SHOWN} more)", *tail, path[-1]]

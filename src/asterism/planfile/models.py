@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic.json_schema import GenerateJsonSchema
 
 from asterism.base.durations import DURATION_PATTERN, parse_duration
+from asterism.base.foreach_expansion import DEFAULT_ELEMENTS, MAX_ELEMENTS
 from asterism.core.plan.assignment_lock import LockPolicy
 
 UNTAGGED = "\0"
@@ -84,6 +85,11 @@ class Wanted(Shape):
 
 ANY_DEVICE = Wanted.model_construct()
 
+WantedDevice = Annotated[
+    Annotated[Name, _text] | Annotated[Wanted, _mapping],
+    _one_of("must be the id of a device, or {id: …, needs: […]}"),
+]
+
 
 class Secret(Shape):
     """A secret from the environment, which is never written down."""
@@ -121,6 +127,9 @@ AnyValue = Annotated[
 ]
 
 
+AnyConstant = Annotated[Any, WithJsonSchema({"description": "any value"})]
+
+
 class Request(Shape):
     """An HTTP request. ``{name}`` in the URL stands for an input."""
 
@@ -150,6 +159,32 @@ After = Annotated[
         _mapping,
     ],
     _one_of("must be an id, a list of ids, or a mapping of ids to success, failure, completion or {on: …, when: …}"),
+]
+
+
+class Unchanged(Shape):
+    """The files of a task, which is skipped if their content has not changed since its last execution."""
+
+    inputs: Annotated[list[Name], Field(description="files that it reads; `*`, `?`, `**` as in a shell")] = []
+    outputs: Annotated[list[Name], Field(min_length=1, description="files that it writes")]
+
+
+class Over(Shape):
+    """The result of a task, which must be a list: one task for each of its elements."""
+
+    source: Annotated[Name, Field(alias="from")]
+    select: Annotated[Name | None, Field(description="a CEL expression over `result` that selects the list")] = None
+    max: Annotated[int, Field(ge=1, le=MAX_ELEMENTS, description="how many elements it may have")] = DEFAULT_ELEMENTS
+
+
+Foreach = Annotated[
+    Annotated[Name, _text] | Annotated[list[AnyConstant], _list] | Annotated[Over, _mapping],
+    _one_of('must be a list, "{params.NAME}", or {from: task, select: …}'),
+]
+
+Axis = Annotated[
+    Annotated[Name, _text] | Annotated[list[AnyConstant], _list],
+    _one_of('must be a list or "{params.NAME}"'),
 ]
 
 Part = str | int
@@ -185,16 +220,18 @@ class Task(Shape):
     backoff: Annotated[Pause, Field(description="delay before the first retry; it doubles each time")] = 0.5
     timeout: Annotated[Duration | None, Field(description="time limit of each attempt")] = None
     priority: Literal["low", "normal", "high", "critical"] = "normal"
-    device: (
-        Annotated[
-            Annotated[Name, _text] | Annotated[Wanted, _mapping],
-            _one_of("must be the id of a device, or {id: …, needs: […]}"),
-        ]
-        | None
-    ) = None
+    device: WantedDevice | None = None
     estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
     revocable: Annotated[bool, Field(description="may start before the tasks above are reviewed")] = False
     description: str = ""
+    foreach: Annotated[Foreach | None, Field(description="one task for each element; `{item}` stands for it")] = None
+    matrix: Annotated[
+        dict[Name, Axis] | None, Field(min_length=1, description="one task for each combination; `{matrix.NAME}`")
+    ] = None
+
+    skip_if_unchanged: Annotated[
+        Unchanged | None, Field(description="skip it if these files are as after its last execution")
+    ] = None
 
     @property
     def wanted(self) -> Wanted:
@@ -227,6 +264,37 @@ class Task(Shape):
         return source in self.handled_tasks() or (isinstance(terms, Terms) and terms.handled)
 
 
+def _parameter_kind(value: Any) -> str | None:
+    kind = _kind(value)
+    return kind if kind in (f"{UNTAGGED}mapping", f"{UNTAGGED}list", None) else f"{UNTAGGED}scalar"
+
+
+class Parameter(Shape):
+    """A parameter of the plan. Without a default, a value must be given."""
+
+    type: Annotated[
+        Literal["text", "integer", "number", "boolean", "list", "mapping"] | None,
+        Field(description="default: the type of the default, or text"),
+    ] = None
+    default: Annotated[AnyConstant, Field(description="the value if none is given")] = None
+    description: str = ""
+    choices: Annotated[list[AnyConstant] | None, Field(min_length=1, description="the values that are allowed")] = None
+
+
+class Defaults(Shape):
+    """What the tasks of this file have unless they say otherwise. ``env`` is merged variable by variable."""
+
+    env: dict[Name, Value] | None = None
+    cwd: Name | None = None
+    retries: Annotated[int | None, Field(ge=0)] = None
+    backoff: Pause | None = None
+    timeout: Duration | None = None
+    priority: Literal["low", "normal", "high", "critical"] | None = None
+    device: WantedDevice | None = None
+    estimate: Duration | None = None
+    revocable: bool | None = None
+
+
 class Head(Shape):
     """Everything except the tasks."""
 
@@ -237,12 +305,39 @@ class Head(Shape):
         LockPolicy | None,
         Field(description="lock policy: what is held while an editor decides"),
     ] = None
+    params: Annotated[
+        dict[
+            Name,
+            Annotated[
+                Annotated[Parameter, _mapping]
+                | Annotated[list[AnyConstant], _list]
+                | Annotated[str | int | float | bool, _scalar],
+                Discriminator(
+                    _parameter_kind,
+                    custom_error_type="alternatives",
+                    custom_error_message="must be {type: …, default: …}, or a default value",
+                ),
+            ],
+        ]
+        | None,
+        Field(description="parameters: {type: …, default: …, description: …, choices: […]}, or only a default"),
+    ] = None
+    defaults: Annotated[Defaults | None, Field(description="for all tasks of this file")] = None
+    include: Annotated[
+        Annotated[Annotated[Name, _text] | Annotated[list[Name], _list], _one_of("must be a file or a list of files")]
+        | None,
+        Field(description="other plan files, relative to this one, whose tasks belong to this plan"),
+    ] = None
 
 
 class Plan(Head):
     """A plan for Asterism: tasks, their dependencies, and the devices that execute them."""
 
-    tasks: Annotated[dict[Name, Task], Field(min_length=1)]
+    model_config = ConfigDict(defer_build=True)  # only the schema needs it: files are validated task by task
+
+    tasks: Annotated[
+        dict[Name, Task], Field(min_length=1, description="required, unless included files have some")
+    ] = {}
 
 
 class _Untitled(GenerateJsonSchema):

@@ -55,7 +55,11 @@ def _keys(parent: tuple[Part, ...], model: type[BaseModel]) -> list[str]:
         ("http",): models.Request,
         ("device",): models.Wanted,
         ("after",): models.Terms,
+        ("foreach",): models.Over,
+        ("skip_if_unchanged",): models.Unchanged,
         ("devices",): models.Device,
+        ("params",): models.Parameter,
+        ("defaults",): models.Defaults,
     }
     found = inner.get(parent if parent[:1] == ("http",) else parent[:1])
     if found is None:

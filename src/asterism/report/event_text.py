@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,7 @@ from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 
 MOST_NAMES = 6
+MOST_EDITS = 20
 
 
 def sentence(event: Event, plan: Constellation) -> str:
@@ -64,7 +65,12 @@ def _plan_ended(event: ConstellationEvent, plan: Constellation) -> str:
 
 
 def _applied(event: EditEvent, plan: Constellation) -> str:
-    return f"edit by {event.author or 'unknown'} applied: {'; '.join(event.edits)}"
+    edits = event.edits if len(event.edits) <= MOST_EDITS else (*event.edits[:MOST_EDITS], _more(event.edits))
+    return f"edit by {event.author or 'unknown'} applied: {'; '.join(edits)}"
+
+
+def _more(edits: Sequence[str]) -> str:
+    return f"and {len(edits) - MOST_EDITS:,} more edits"
 
 
 def _rejected(event: EditEvent, plan: Constellation) -> str:
@@ -99,6 +105,7 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "task_revoked": _task("{task} revoked: an edit changed the plan that it started from"),
     "task_confirmed": _task("{task} confirmed"),
     "task_released": _task("{task} put back: its device left before it started"),
+    "task_unchanged": _task("{task} is unchanged: its recorded result is used"),
     "task_result_refused": _task("{task}: a late result was refused"),
     "constellation_started": _plan_started,
     "constellation_paused": _plan("{plan} paused"),

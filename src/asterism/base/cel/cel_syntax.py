@@ -123,7 +123,7 @@ class Member:
 Node = Literal | Name | ListOf | MapOf | Call | Has | Prefixed | Chain | Logical | Conditional | Member
 
 
-class _Token(NamedTuple):
+class Token(NamedTuple):
     kind: str
     text: str
     at: int
@@ -164,8 +164,9 @@ def parse(text: str) -> Node:
     return _Parser(text).whole()
 
 
-def _tokens(text: str) -> list[_Token]:
-    tokens, at = [], 0
+def tokens(text: str) -> list[Token]:
+    """The tokens of an expression, the last of kind ``end``. Raises InvalidExpression with the position."""
+    found, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
@@ -173,17 +174,17 @@ def _tokens(text: str) -> list[_Token]:
             raise InvalidExpression(f"at character {at + 1}: {what}")
         kind = str(match.lastgroup)
         if kind != "space":
-            tokens.append(_Token("sign" if match.group() == "in" else kind, match.group(), at))
+            found.append(Token("sign" if match.group() == "in" else kind, match.group(), at))
         at = match.end()
-    tokens.append(_Token("end", "", at))
-    return tokens
+    found.append(Token("end", "", at))
+    return found
 
 
 class _Parser:
     """Recursive descent; one level of recursion for each pair of brackets."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = _tokens(text)
+        self._tokens = tokens(text)
         self._next = 0
         self._depth = 0
 
@@ -315,7 +316,7 @@ class _Parser:
         self._next -= 1
         self._unexpected("a value")
 
-    def _named(self, token: _Token) -> Node:
+    def _named(self, token: Token) -> Node:
         if token.text in _CONSTANTS:
             return Literal(_CONSTANTS[token.text])
         if token.text in _RESERVED:
@@ -351,7 +352,7 @@ class _Parser:
         return tuple(entries)
 
 
-def _integer(token: _Token, negative: bool) -> int:
+def _integer(token: Token, negative: bool) -> int:
     digits = token.text.rstrip("uU")
     number = int(digits, 16 if digits.startswith("0x") else 10) if len(digits) <= 40 else LARGEST_UINT + 1
     unsigned = len(digits) < len(token.text)
@@ -360,7 +361,7 @@ def _integer(token: _Token, negative: bool) -> int:
     return UInt(number) if unsigned else -number if negative else number
 
 
-def _text(token: _Token) -> str | bytes:
+def _text(token: Token) -> str | bytes:
     body = token.text.lstrip("rRbB")
     prefix = token.text[: -len(body)].lower()
     quotes = 3 if body[:3] in ("'''", '"""') else 1
@@ -377,7 +378,7 @@ def _text(token: _Token) -> str | bytes:
     return b"".join([*pieces, body[at:].encode()])
 
 
-def _code(escape: str, token: _Token) -> int:
+def _code(escape: str, token: Token) -> int:
     mark = escape[1]
     if mark in "xXuU":
         code = int(escape[2:], 16)

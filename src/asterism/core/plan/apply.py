@@ -363,7 +363,7 @@ class _Attempt:
         for key in self.touched:
             graph.touched[key] = graph.version
         why = f"version {graph.version} by {batch.author or NO_AUTHOR}" + (f": {batch.reason}" if batch.reason else "")
-        graph.add_entry(now, "edited", None, f"{why} ({'; '.join(map(str, batch.edits)) or 'nothing'})")
+        graph.add_entry(now, "edited", None, f"{why} ({batch.description})")
         revoked = [node for node in dict.fromkeys(self.to_revoke) if node.provisional]
         stopped = graph.revoke(revoked, now, why)
         cancelled = []

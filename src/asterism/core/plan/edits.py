@@ -189,6 +189,10 @@ EDITS: dict[str, type[Any]] = {
 }
 
 
+MOST_LISTED = 100
+"""How many edits of a batch the story lists: a batch may add thousands of tasks."""
+
+
 @dataclass(frozen=True, slots=True)
 class EditBatch:
     """Edits that are applied all or none.
@@ -202,6 +206,13 @@ class EditBatch:
     base_version: int | None = None
     triggers: tuple[str, ...] = field(default=())
     undoes: int | None = None
+
+    @property
+    def description(self) -> str:
+        """The edits as text, for the story. Replay of a journal repeats it, so it never changes."""
+        more = len(self.edits) - MOST_LISTED
+        listed = [*map(str, self.edits[:MOST_LISTED]), *([f"and {more:,} more edits"] if more > 0 else [])]
+        return "; ".join(listed) or "nothing"
 
     def to_json(self) -> dict[str, Any]:
         out = {

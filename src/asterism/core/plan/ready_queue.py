@@ -40,7 +40,8 @@ class ReadyQueue:
         since = self._pushed if node.entry is None else node.entry[2]  # a moved node keeps its position among equals
         entry = (-task.priority, -node.rank, since, self._pushed, node)
         node.entry = entry
-        lane = ANY_DEVICE if task.device is None and not task.needs else lane_of(task)
+        plain = task.device is None and not task.needs and task.foreach is None
+        lane = ANY_DEVICE if plain else lane_of(task)
         heap = self.lanes.get(lane)
         if heap is None:
             heap = self.lanes[lane] = []

@@ -34,6 +34,8 @@ Lane = tuple[str | None, frozenset[str]] | None
 """The device and the capabilities that a task requires; None if any device will do."""
 
 ANY_DEVICE: Lane = None
+GROUP_LANE: Lane = ("", frozenset())
+"""The lane of groups, which need no device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,13 @@ class Task:
     the id of the only device that may run it. ``estimate`` (seconds) is used for the critical-path rank. ``revocable``
     allows a provisional start under the lock policy ``speculative``. ``join="any"`` starts the task when one of its
     dependencies holds and the others are decided: the end of an if/else.
+
+    With ``foreach`` the task is a group, which no device executes: ``{"of": [ids]}`` completes with the results of
+    these tasks, in this order; ``{"from": task, "template": {…}}`` first becomes tasks, one for each element of the
+    result of that task (``base/foreach_expansion``).
+
+    ``skip_if_unchanged`` names files: ``{"inputs": [paths], "outputs": [paths]}``. If their content and the work are as
+    after the last execution, an orchestrator that keeps records completes the task with its recorded result.
     """
 
     id: str
@@ -69,9 +78,11 @@ class Task:
     revocable: bool = False
     join: str = "all"
     data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    foreach: Mapping[str, Any] | None = None
+    skip_if_unchanged: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("http", "inputs", "env", "data"):
+        for name in ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged"):
             value = getattr(self, name)
             if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
@@ -144,6 +155,8 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
     "inputs": dict,
     "env": dict,
     "data": dict,
+    "foreach": dict,
+    "skip_if_unchanged": dict,
 }
 
 
@@ -176,6 +189,8 @@ def _needs(value: Any) -> frozenset[str]:
 
 def lane_of(task: Task) -> Lane:
     """The lane of a task."""
+    if task.foreach is not None:
+        return GROUP_LANE
     if task.device is None and not task.needs:
         return ANY_DEVICE
     return (task.device, task.needs)
@@ -203,8 +218,10 @@ _TYPES: dict[str, tuple[type, str]] = {
     "revocable": (bool, "true or false"),
     "device": (str, "the id of a device"),
     "cwd": (str, "a directory"),
+    "foreach": (Mapping, "a mapping"),
+    "skip_if_unchanged": (Mapping, "a mapping"),
 }
-_OPTIONAL = ("shell", "http", "device", "cwd")
+_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged")
 
 
 def _problems(task: Task) -> list[FieldProblem]:
@@ -238,7 +255,24 @@ def _problems(task: Task) -> list[FieldProblem]:
         problems.append(FieldProblem("device", "device is the id of a device, not ''"))
     if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):
         problems.append(FieldProblem("http", "http needs a url"))
+    if isinstance(task.foreach, Mapping) and not _is_group(task.foreach):
+        problems.append(FieldProblem("foreach", "foreach has 'of', a list of ids, or 'from' and 'template'"))
+    if isinstance(task.skip_if_unchanged, Mapping) and not _names_files(task.skip_if_unchanged):
+        words = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs'"
+        problems.append(FieldProblem("skip_if_unchanged", words))
     return problems
+
+
+def _names_files(spec: Mapping[str, Any]) -> bool:
+    lists = [spec.get("outputs"), spec.get("inputs", [])]
+    texts = all(isinstance(one, list | tuple) and all(isinstance(path, str) for path in one) for one in lists)
+    return texts and bool(spec["outputs"]) and set(spec) <= {"inputs", "outputs"}
+
+
+def _is_group(foreach: Mapping[str, Any]) -> bool:
+    if "of" in foreach:
+        return isinstance(foreach["of"], list | tuple) and all(isinstance(one, str) for one in foreach["of"])
+    return isinstance(foreach.get("from"), str) and isinstance(foreach.get("template"), Mapping)
 
 
 def _is_number(value: object) -> bool:

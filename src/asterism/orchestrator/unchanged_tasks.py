@@ -1,0 +1,134 @@
+"""Tasks that are skipped if nothing has changed: ``skip_if_unchanged``, as in make.
+
+Such a task declares the files that it reads and the files that it writes. After it has completed, a record keeps the
+hashes of these files, a hash of what was executed (command, inputs, results of other tasks), and its result. If all of
+this is the same the next time, the task completes at once with the result of the record. The record belongs to the
+output files: a plan of another name that writes the same files in the same way finds it.
+
+The files are those of the process that runs the plan. The inputs are hashed before the execution: a file that changes
+meanwhile counts as changed. A record that cannot be read or written costs an execution, never the task. Values of
+secrets are not part of the record, nor is the code of functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from asterism.base.file_hashes import TooManyFiles, hash_files
+from asterism.base.function_calls import call_in_thread
+from asterism.core.errors import AsterismError, NotJson
+from asterism.core.json_values import plain_json
+from asterism.core.plan.task import Task
+from asterism.orchestrator.devices import Work
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.execution import Execution
+    from asterism.orchestrator.roster import Active
+
+log = logging.getLogger("asterism.unchanged")
+
+LONGEST_RECORD = 512 * 1024
+"""The longest record, in characters. A task with a larger result, or with too many files, is always executed."""
+
+_EXECUTED = ("call", "argv", "shell", "http", "inputs", "env")
+"""The fields of a task that decide what is executed."""
+
+
+class ResultRecords(Protocol):
+    """Where the records are kept."""
+
+    async def get(self, key: str) -> Mapping[str, Any] | None:
+        """The record under a key; None if there is none."""
+
+    async def put(self, key: str, record: Mapping[str, Any]) -> None:
+        """Replace the record under a key."""
+
+
+async def execute_unless_unchanged(execution: Execution, active: Active, work: Work) -> Any:
+    """The recorded result of a task if nothing has changed, with a note in the story; else that of its execution."""
+    records, execute = execution.options.records, active.member.device.execute
+    if records is None or active.resumed:  # its execution may be under way, and its files about to change
+        return await execute(work)
+    try:
+        files = _Files(work.task)
+        executed = _digest(_executed(work))
+        inputs = await files.inputs()
+        record = await records.get(files.key)
+        same = record is not None and (record.get("executed"), record.get("inputs")) == (executed, inputs)
+        if record is not None and same and record.get("outputs") == await files.outputs():
+            await records.put(files.key, record)  # so that retention knows of its use
+            why = f"{len(inputs)} input and {len(record['outputs'])} output files are as after its last execution"
+            execution.plan.note(execution.plan.clock(), "unchanged", work.task.id, why)
+            execution.events.task_changed("task_unchanged", active.node)
+            return record.get("result")
+    except (AsterismError, TooManyFiles) as error:
+        log.warning("task %s is executed without a comparison of its files: %s", work.task.id, error)
+        return await execute(work)
+    result = await execute(work)
+    try:
+        record = {"executed": executed, "inputs": inputs, "outputs": await files.outputs(), "result": result}
+        await _keep(records, files.key, record)
+    except (AsterismError, TooManyFiles) as error:
+        log.warning("task %s will be executed again: its result is not recorded: %s", work.task.id, error)
+    return result
+
+
+class _Files:
+    """The files of a task."""
+
+    def __init__(self, task: Task) -> None:
+        self._spec = task.skip_if_unchanged or {}
+        self._folder = os.path.abspath(task.cwd or ".")
+        self.key = _digest([self._folder, list(self._spec["outputs"])])
+
+    async def inputs(self) -> dict[str, str | None]:
+        return await self._hashes(self._spec.get("inputs", ()))
+
+    async def outputs(self) -> dict[str, str | None]:
+        return await self._hashes(self._spec["outputs"])
+
+    async def _hashes(self, patterns: Sequence[str]) -> dict[str, str | None]:
+        found: dict[str, str | None] = await call_in_thread(hash_files, {"patterns": patterns, "folder": self._folder})
+        return found
+
+
+async def _keep(records: ResultRecords, key: str, record: Mapping[str, Any]) -> None:
+    """Write a record, unless the task did not write its outputs."""
+    missing = [path for path, digest in record["outputs"].items() if digest is None]
+    if missing or not record["outputs"]:
+        raise NotJson(f"it did not write {missing[0]!r}" if missing else "no file matches its outputs")
+    if len(json.dumps(plain_json(record))) > LONGEST_RECORD:
+        raise NotJson(f"the record is longer than {LONGEST_RECORD:,} characters")
+    await records.put(key, plain_json(record))
+
+
+def _executed(work: Work) -> Any:
+    """What decides the outcome of an execution, beside files: the action, its inputs, and the results that it gets.
+    Raises NotJson for a function without an import path."""
+    task = work.task
+    results = dict(work.results) if task.call is not None else {name: work.results[name] for name in _sources(task)}
+    return [{name: task.field_to_json(name) for name in _EXECUTED}, plain_json(results)]
+
+
+def _sources(task: Task) -> set[str]:
+    """The tasks to whose results inputs, variables or the request refer."""
+    found: set[str] = set()
+    stack: list[Any] = [dict(task.inputs), dict(task.env), dict(task.http or {})]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Mapping):
+            if isinstance(value.get("from"), str):
+                found.add(value["from"])
+            stack.extend(value.values())
+        elif isinstance(value, list | tuple):
+            stack.extend(value)
+    return found
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(plain_json(value), sort_keys=True).encode()).hexdigest()

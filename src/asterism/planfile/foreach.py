@@ -1,0 +1,91 @@
+"""``foreach`` and ``matrix`` in a plan file: their checks, and the tasks that they become when the file is loaded.
+
+See ``base/foreach_expansion`` for what a group is. A group over the result of a task stays one task with a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from asterism.base import expressions
+from asterism.base.cel.cel_constants import names_used, with_constants
+from asterism.base.foreach_expansion import (
+    NotExpandable,
+    deferred_group,
+    element_tasks,
+    group_task,
+    list_scopes,
+    matrix_scopes,
+)
+from asterism.base.placeholders import Scope, fill_value
+from asterism.base.text import describe_value, suggestion
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.task import Task
+from asterism.planfile import models
+from asterism.planfile.models import Part
+
+ELEMENT_NAMES = ("item", "index", "matrix")
+
+
+def element_names(task: models.Task) -> dict[str, Any]:
+    """The names that the placeholders of a group can use, beside the parameters, without their values."""
+    if task.matrix is not None:
+        return {"matrix": dict.fromkeys(task.matrix), "index": None}
+    return {} if task.foreach is None else {"item": None, "index": None}
+
+
+def foreach_findings(
+    task: models.Task, tasks: Collection[str], sources: dict[str, tuple[str, str | None]]
+) -> Iterator[tuple[tuple[Part, ...], str, bool]]:
+    """The mistakes in ``foreach`` and ``matrix``. Adds the task that a group waits for to ``sources``."""
+    if task.foreach is not None and task.matrix is not None:
+        yield ("matrix",), "has foreach and matrix; a task has one of them", False
+    for source, _, when, path in task.dependencies():
+        if when is not None and (names := names_used(when, ELEMENT_NAMES)):
+            text = f"the condition on {source!r} cannot use {', '.join(sorted(names))}: it decides about all elements"
+            yield (*path, "when"), text, False
+    over = task.foreach
+    if not isinstance(over, models.Over):
+        return
+    if over.source not in tasks:
+        hint = suggestion(over.source, list(tasks)) if len(tasks) <= 1000 else ""
+        yield ("foreach", "from"), f"foreach refers to {over.source!r}, but there is no such task{hint}", False
+    else:
+        sources.setdefault(over.source, ("success", None))
+    problem = None if over.select is None else expressions.check(over.select)
+    if problem is not None:
+        yield ("foreach", "select"), f"the expression {over.select!r} is not valid: {problem}", False
+
+
+def add_group(
+    plan: Constellation, template: Task, task: models.Task, after: Mapping[str, Any], scope: Scope, at: str
+) -> None:
+    """Add a group to the plan, with its elements if they are known. ``at`` is its place in the file. Raises
+    NotExpandable, and what ``fill_task`` raises."""
+    params = scope["params"]
+    if isinstance(task.foreach, models.Over):
+        over = task.foreach
+        select = None if over.select is None else with_constants(over.select, scope)
+        spec = {"from": over.source, "select": select, "max": over.max, "at": at}
+        plan.add(deferred_group(template, spec, params), after)
+        return
+    if task.matrix is not None:
+        scopes = matrix_scopes({name: _axis(name, values, scope) for name, values in task.matrix.items()})
+    else:
+        items = fill_value(task.foreach, scope)
+        scopes = list_scopes(items, task.foreach if isinstance(task.foreach, str) else "the list")
+    elements = element_tasks(template, scopes, params)
+    for element in elements:
+        plan.add(element, after or None)
+    # without elements there is nothing to wait for but what the elements would have waited for
+    above = dict.fromkeys((element.id for element in elements), "completion") if elements else after
+    plan.add(group_task(template, {"of": [element.id for element in elements]}), above or None)
+
+
+def _axis(name: str, values: Any, scope: Scope) -> list[Any]:
+    filled = fill_value(values, scope)
+    if not isinstance(filled, list):
+        hint = "use a parameter whose type is list"
+        raise NotExpandable(f"matrix.{name} needs a list, but {values} is {describe_value(filled)}; {hint}")
+    return filled

@@ -1,0 +1,82 @@
+"""The files of a plan: the plan file itself, and those that it includes.
+
+``include`` names other plan files, relative to the file that has it. Their tasks, parameters and devices belong to the
+plan; ``id`` and ``policy`` count only in the plan file itself, and ``defaults`` only for the tasks of their own file. A
+file that is included twice counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os.path import dirname, join, normpath
+from pathlib import Path
+
+from asterism.base.text import describe_value
+from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, read_text
+
+MAX_FILES = 100
+"""How many files a plan may consist of."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSource:
+    """One file of a plan. ``file`` is its path as messages show it; empty for the plan file itself."""
+
+    data: YamlMapping
+    file: str = ""
+
+
+def read_sources(data: YamlMapping, path: str, mistakes: list[Mistake]) -> list[PlanSource]:
+    """The plan file, whose content is ``data``, and all files that it includes, in the order of their mention."""
+    reader = _IncludeReader(path, mistakes)
+    reader.add(PlanSource(data), path, (path,))
+    return reader.sources
+
+
+class _IncludeReader:
+    def __init__(self, path: str, mistakes: list[Mistake]) -> None:
+        self.mistakes = mistakes
+        self.sources: list[PlanSource] = []
+        self.known = {Path(path).resolve()}
+
+    def add(self, source: PlanSource, path: str, chain: tuple[str, ...]) -> None:
+        """Add a file and what it includes. ``chain`` are the files from the plan file to this one."""
+        self.sources.append(source)
+        for line, name in _included(source.data):
+            place = normpath(join(dirname(path), name))
+            if (problem := self._add_included(name, place, chain)) is not None:
+                self.mistakes.append(Mistake(line, problem, file=source.file))
+
+    def _add_included(self, name: str, place: str, chain: tuple[str, ...]) -> str | None:
+        """Read a file that is included. Returns what is wrong with the include."""
+        resolved = Path(place).resolve()
+        if resolved in {Path(one).resolve() for one in chain}:
+            return f"includes {name!r}, which closes a cycle: {' -> '.join([*chain, place])}"
+        if resolved in self.known:
+            return None
+        if len(self.known) >= MAX_FILES:
+            return f"includes {name!r}, but a plan consists of at most {MAX_FILES} files"
+        self.known.add(resolved)
+        try:
+            text, mistakes = read_text(place)
+        except OSError as error:
+            return f"includes {name!r}, but {place} cannot be read: {error.strerror}"
+        data, more = (None, []) if mistakes else parse_yaml(text)
+        self.mistakes.extend(Mistake(one.line, one.text, one.warning, place) for one in [*mistakes, *more])
+        if isinstance(data, YamlMapping):
+            self.add(PlanSource(data, place), place, (*chain, place))
+        elif not mistakes and not more:
+            return f"includes {name!r}, which is not a plan file but {describe_value(data)}"
+        return None
+
+
+def _included(data: YamlMapping) -> Iterator[tuple[int, str]]:
+    """The files that ``include`` names, with the line of each. What has another shape is reported with the head."""
+    given = data.get("include")
+    if isinstance(given, str) and given:
+        yield line_of(data, ("include",)), given
+    elif isinstance(given, list):
+        for index, name in enumerate(given):
+            if isinstance(name, str) and name:
+                yield line_of(data, ("include", index)), name

@@ -1,0 +1,202 @@
+"""Parameters of a plan file: their declarations, and the values that they are given.
+
+A value comes from the caller (``--set NAME=VALUE``, or a program), else from a file of values (``--params FILE``), else
+from the environment variable ``ASTERISM_PARAM_<name>``, else it is the default. Texts from a command line or the
+environment are converted to the type of the parameter; values from a file or a program must have it.
+
+Values are stored with the plan and shown with it, so a parameter is no place for a secret: use ``{secret: NAME}``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from asterism.base.task_inputs import is_reserved
+from asterism.base.text import describe_value, suggestion
+from asterism.base.yaml_lines import Mistake, YamlMapping, line_of, parse_yaml, plain_value, read_text
+from asterism.core.errors import NotJson
+from asterism.core.json_values import plain_json
+from asterism.planfile import models
+
+VARIABLE_PREFIX = "ASTERISM_PARAM_"
+
+TYPES = {
+    "text": (str, "text"),
+    "integer": (int, "a whole number"),
+    "number": (int | float, "a number"),
+    "boolean": (bool, "true or false"),
+    "list": (list, "a list"),
+    "mapping": (Mapping, "a mapping"),
+}
+"""The types of parameters: the type of their values, and how messages name it."""
+
+_STAND_INS: dict[str, Any] = {"integer": 0, "number": 0, "boolean": False, "list": [], "mapping": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class GivenParameters:
+    """The values that a caller gives. ``values`` have their types, ``texts`` are converted; ``file`` is the path of a
+    file of values. With ``required=False`` a parameter without a value gets a stand-in: the plan can be checked and
+    drawn, but must not run."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    file: str | None = None
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A parameter, and where it is declared."""
+
+    name: str
+    type: str
+    description: str
+    choices: Sequence[Any] | None
+    default: Any
+    required: bool
+    file: str
+    line: int
+
+    def mistake(self, text: str) -> Mistake:
+        return Mistake(self.line, f"parameter {self.name!r}: {text}", file=self.file)
+
+    @property
+    def stand_in(self) -> Any:
+        return self.choices[0] if self.choices else _STAND_INS.get(self.type, self.name)
+
+    def problem(self, value: Any) -> str | None:
+        """What is wrong with a value; None if the parameter may have it."""
+        kind, words = TYPES[self.type]
+        if not isinstance(value, kind) or (isinstance(value, bool) and self.type != "boolean"):
+            quotes = self.type == "text" and isinstance(value, bool | int | float)
+            hint = f'; write it in quotes: "{describe_value(value)}"' if quotes else ""
+            return f"must be {words}, not {describe_value(value)}{hint}"
+        if self.choices is not None and value not in self.choices:
+            return f"must be one of {', '.join(map(describe_value, self.choices))}, not {describe_value(value)}"
+        return None
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
+def declarations(head: models.Head, data: YamlMapping, file: str, mistakes: list[Mistake]) -> dict[str, Declaration]:
+    """The parameters that a file declares."""
+    found = {}
+    for name, given in (head.params or {}).items():
+        line = line_of(data, ("params", name))
+        if is_reserved(name):
+            word = name.isascii() and name.isidentifier()
+            why = "has a meaning to shells and programs" if word else "may contain only letters, digits and _"
+            mistakes.append(Mistake(line, f"parameter {name!r}: the name {why}; choose another one", file=file))
+            continue
+        one = _declaration(name, given, file, line)
+        found[name] = one
+        for what, value in [("the default", one.default)] * (not one.required) + [
+            ("a choice", choice) for choice in one.choices or ()
+        ]:
+            allowed = one if what == "the default" else Declaration(name, one.type, "", None, None, True, file, line)
+            if (problem := allowed.problem(value)) is not None:
+                mistakes.append(one.mistake(f"{what} {problem}"))
+    return found
+
+
+def _declaration(name: str, given: Any, file: str, line: int) -> Declaration:
+    if not isinstance(given, models.Parameter):
+        given = models.Parameter(default=given)
+    required = "default" not in given.model_fields_set
+    kind = given.type or ("text" if required else _type_of(given.default))
+    return Declaration(name, kind, given.description, given.choices, given.default, required, file, line)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    return "list" if isinstance(value, list) else "mapping" if isinstance(value, Mapping) else "text"
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def resolve(
+    declared: Mapping[str, Declaration], given: GivenParameters, line: int, mistakes: list[Mistake]
+) -> dict[str, Any]:
+    """The value of each parameter, as JSON. ``line`` is that of ``params`` in the plan file."""
+    from_file, file_lines = _values_in_file(given.file, mistakes)
+    for name in [*given.texts, *given.values]:
+        if name not in declared:
+            mistakes.append(Mistake(line, unknown_parameter(name, declared)))
+    for name in from_file:
+        if name not in declared:
+            mistakes.append(Mistake(file_lines[name], unknown_parameter(name, declared), file=given.file or ""))
+    values = {}
+    for name, one in declared.items():
+        value, source = _value(one, given, from_file)
+        problem = one.problem(value) if source else None
+        if problem is not None and source == given.file:
+            mistakes.append(Mistake(file_lines[name], f"parameter {name!r}: {problem}", file=source))
+        elif problem is not None:
+            mistakes.append(one.mistake(f"{problem} (given by {source})"))
+        if problem is not None or (not source and one.required):
+            value = one.stand_in
+        if not source and one.required and given.required:
+            mistakes.append(one.mistake(f"a value is required; give one with --set {name}=VALUE"))
+        try:
+            values[name] = plain_json(value, f"parameter {name!r}")
+        except NotJson as error:
+            mistakes.append(one.mistake(str(error)))
+    return values
+
+
+def unknown_parameter(name: str, declared: Mapping[str, Any]) -> str:
+    known = f"; the parameters are {', '.join(declared)}" if declared else "; the plan has no parameters"
+    return f"there is no parameter {name!r}{suggestion(name, list(declared)) or known}"
+
+
+def _value(one: Declaration, given: GivenParameters, from_file: Mapping[str, Any]) -> tuple[Any, str]:
+    """The value of a parameter, and where it comes from; no origin for the default."""
+    name = one.name
+    if name in given.texts:
+        return _converted(given.texts[name], one.type), f"--set {name}={given.texts[name]}"
+    if name in given.values:
+        return given.values[name], "the caller"
+    if name in from_file:
+        return from_file[name], str(given.file)
+    variable = VARIABLE_PREFIX + name
+    if variable in os.environ:
+        return _converted(os.environ[variable], one.type), f"the environment variable {variable}"
+    return one.default, ""
+
+
+def _converted(text: str, kind: str) -> Any:
+    """A text as a value of a type. Text that has another form is returned as it is, and refused later."""
+    if kind == "text":
+        return text
+    if kind in ("list", "mapping"):
+        data, mistakes = parse_yaml(text)
+        return text if mistakes or not isinstance(data, list | dict) else data
+    return plain_value(text.strip())
+
+
+def _values_in_file(path: str | None, mistakes: list[Mistake]) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values in a file, and their lines."""
+    if path is None:
+        return {}, {}
+    try:
+        text, found = read_text(path)
+        data, more = (None, []) if found else parse_yaml(text)
+    except OSError as error:
+        mistakes.append(Mistake(1, f"the file of parameters cannot be read: {error.strerror}", file=path))
+        return {}, {}
+    found = [*found, *more]
+    if not found and data is not None and not isinstance(data, YamlMapping):
+        found = [Mistake(1, "a file of parameters must be a mapping of names to values")]
+    mistakes.extend(Mistake(one.line, one.text, one.warning, path) for one in found)
+    return (dict(data), data.lines) if isinstance(data, YamlMapping) else ({}, {})

@@ -1,0 +1,182 @@
+"""``foreach`` and ``matrix`` in a plan file: the tasks that they become, and every mistake."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+from typing import Any
+
+import pytest
+
+from asterism import Constellation
+from asterism.base import foreach_expansion
+from asterism.planfile import examine
+
+
+def plan(tasks: str, params: str = "", **values: Any) -> Constellation:
+    text = f"asterism: 1\n{params}tasks:\n{indent(dedent(tasks), '  ')}"
+    found, mistakes = examine(text, "plan", params=values)
+    assert found is not None, mistakes
+    return found.constellation
+
+
+def complaint(body: str, params: str = "") -> str:
+    """The one mistake of a task ``it`` in line 4, after a task ``list``."""
+    text = f"asterism: 1\n{params or '# no parameters'}\ntasks:\n  it: {{{body}}}\n  list: {{shell: x}}\n"
+    _, mistakes = examine(text, "plan")
+    [mistake] = mistakes
+    return mistake.format("plan.yaml")
+
+
+def test_each_element_is_a_task_and_the_group_gathers_them_in_order() -> None:
+    found = plan(
+        """\
+          first: {shell: x}
+          load:
+            foreach: [eu, us]
+            argv: [load, "{item}", "{index}", "{{item}}"]
+            inputs: {all: {from: first, select: "result[item]"}, whole: "{item}"}
+            env: {REGION: "in {item}"}
+            after: {first: {when: "result.ok"}}
+            retries: 2
+            priority: high
+          last: {call: "os.path:join", after: load, inputs: {a: {from: load}}}
+        """
+    )
+    assert [task.id for task in found] == ["first", "load[eu]", "load[us]", "load", "last"]
+    element, group = found["load[us]"].task, found["load"].task
+    assert element.argv == ("load", "us", "1", "{{item}}")
+    assert element.inputs == {"all": {"from": "first", "select": 'result["us"]'}, "whole": "us"}
+    assert (element.env, element.retries, element.priority) == ({"REGION": "in us"}, 2, 3)
+    assert [(one.source, one.on, one.when) for one in found["load[us]"].dependencies] == [
+        ("first", "success", "result.ok")
+    ]
+    assert group.foreach == {"of": ["load[eu]", "load[us]"]}
+    assert (group.argv, group.retries, group.priority) == (None, 0, 3)
+    assert [(one.source, one.on) for one in found["load"].dependencies] == [
+        ("load[eu]", "completion"),
+        ("load[us]", "completion"),
+    ]
+
+
+def test_a_matrix_has_all_combinations() -> None:
+    found = plan(
+        """\
+          test:
+            matrix: {os: [linux, mac], python: ["3.11", "3.12"]}
+            shell: tox -e "$python" "$index"
+            cwd: /work/{matrix.os}
+            device: {needs: ["{matrix.os}"]}
+        """
+    )
+    ids = ["test[linux,3.11]", "test[linux,3.12]", "test[mac,3.11]", "test[mac,3.12]"]
+    assert [task.id for task in found] == [*ids, "test"]
+    task = found["test[mac,3.11]"].task
+    assert (task.inputs, task.cwd, task.needs) == ({"python": "3.11", "index": 2}, "/work/mac", {"mac"})
+
+
+@pytest.mark.parametrize(
+    ("items", "labels"),
+    [
+        ("[a, b]", ["a", "b"]),
+        ("[1, 2.5, true]", ["1", "2.5", "true"]),
+        ("[a, a]", ["0", "1"]),
+        ("[1, '1']", ["0", "1"]),
+        ("[a, {b: 1}]", ["0", "1"]),
+        ("[a, '']", ["0", "1"]),
+        ("['a,b', 'a]']", ["0", "1"]),
+        (f"[a, {'x' * 41}]", ["0", "1"]),
+        ("[]", []),
+    ],
+)
+def test_short_and_different_elements_name_their_tasks(items: str, labels: list[str]) -> None:
+    found = plan(f"it: {{foreach: {items}, shell: echo $item}}\n")
+    assert [task.id for task in found] == [*(f"it[{label}]" for label in labels), "it"]
+
+
+def test_a_list_may_be_a_parameter_and_elements_use_parameters_too() -> None:
+    found = plan(
+        "it: {foreach: '{params.files}', argv: [cp, '{item.name}', '{params.to}'], inputs: {n: '{item.n}'}}\n",
+        "params: {files: {type: list}, to: /tmp}\n",
+        files=[{"name": "{params.to}", "n": 1}],
+    )
+    element = found["it[0]"].task
+    assert element.argv == ("cp", "{{params.to}}", "/tmp")  # what stands in a value is no placeholder
+    assert element.inputs == {"n": 1}
+
+
+def test_a_group_over_a_result_keeps_its_template() -> None:
+    found = plan(
+        """\
+          list: {shell: ls}
+          it:
+            foreach: {from: list, select: "result[params.key]", max: 5}
+            argv: [convert, "{item}", "{params.key}"]
+            device: {needs: [gpu]}
+        """,
+        "params: {key: files}\n",
+    )
+    assert [task.id for task in found] == ["list", "it"]
+    task = found["it"].task
+    assert task.foreach is not None
+    assert {name: value for name, value in task.foreach.items() if name != "template"} == {
+        "from": "list",
+        "select": 'result["files"]',
+        "max": 5,
+        "at": "plan:6",
+        "params": {"key": "files"},
+    }
+    template = foreach_expansion.template_of(task)
+    assert template is not None
+    assert (template.argv, template.needs) == (("convert", "{item}", "{params.key}"), {"gpu"})
+    assert (task.argv, task.needs) == (None, frozenset())
+    assert [one.source for one in found["it"].dependencies] == ["list"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("foreach: 5, shell: x", 'foreach must be a list, "{params.NAME}", or {from: task, select: …}, not 5'),
+        ("foreach: many, shell: x", "foreach needs a list, but many is 'many'"),
+        ("foreach: '{params.n}', shell: x", "foreach needs a list, but {params.n} is 3"),
+        ("matrix: {a: '{params.n}'}, shell: x", "matrix.a needs a list, but {params.n} is 3"),
+        ("matrix: {a: 1}, shell: x", 'matrix.a must be a list or "{params.NAME}", not 1'),
+        ("matrix: {}, shell: x", "matrix is empty"),
+        ("foreach: [1], matrix: {a: [1]}, shell: x", "has foreach and matrix; a task has one of them"),
+        (
+            "foreach: {from: lits}, shell: x",
+            "refers to 'lits', but there is no such task; did you mean 'list'?",
+        ),
+        ("foreach: {from: list, selct: x}, shell: x", "unknown key 'foreach.selct'; did you mean 'select'?"),
+        ("foreach: {from: list, select: 'result.'}, shell: x", "the expression 'result.' is not valid"),
+        ("foreach: {from: list, max: 10001}, shell: x", "foreach.max must be 10000 or less, not 10001"),
+        (
+            "foreach: [1], shell: 'echo {item}'",
+            'line takes values as variables: write "$item" instead of {item}',
+        ),
+        ("matrix: {a: [1]}, argv: [x, '{matrix.b}']", "{matrix.b}: there is no matrix variable 'b'; there is a"),
+        ("foreach: [{a: 1}], argv: [x, '{item.b}']", "{item.b} has no value: item has no 'b'; it has a"),
+        (
+            "foreach: [1], shell: x, after: {list: {when: 'result > item'}}",
+            "the condition on 'list' cannot use item: it decides about all elements",
+        ),
+        ("foreach: {from: it}, shell: x", "comes after 'it', which closes a cycle: it -> it"),
+        ("foreach: [{secret: HOME}], shell: echo $item", "which would be a reference; use a part of it"),
+    ],
+)
+def test_mistakes(body: str, words: str) -> None:
+    told = complaint(body, "params: {n: 3}")
+    assert told.startswith("plan.yaml:4: task 'it': ")
+    assert words in told
+
+
+def test_too_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreach_expansion, "MAX_ELEMENTS", 4)
+    monkeypatch.setattr(foreach_expansion.list_scopes, "__defaults__", (4,))
+    told = complaint("foreach: [1, 2, 3, 4, 5], shell: x")
+    assert "the list has 5 elements, and 4 are allowed; let a task work on several elements" in told
+    told = complaint("matrix: {a: [1, 2, 3], b: [1, 2]}, shell: x")
+    assert "the matrix has 6 combinations, and 4 are allowed; remove some values" in told
+
+
+def test_braces_stay_without_foreach() -> None:
+    assert plan("it: {shell: 'echo {item} {matrix.a}', env: {A: '{index}'}}\n")["it"].task.env == {"A": "{index}"}
