@@ -237,6 +237,24 @@ def test_two_thousand_tasks_are_readable_in_thirty_lines() -> None:
     assert lines[-1].startswith("first-1 │ xxx")
 
 
+def test_the_end_of_the_newest_output_is_shown() -> None:
+    plan = Constellation("release")
+
+    def noisy() -> None:
+        for number in range(5):
+            print(f"line {number}")
+
+    async def look() -> None:
+        await scene.picture()
+
+    plan.add(Task("quiet", call=nothing))
+    plan.add(Task("noisy", call=noisy), "quiet")
+    plan.add(Task("look", call=look), "noisy")
+    scene = Scene(plan, [LocalDevice("laptop", slots=1)])
+    scene.run()
+    assert scene.pictures[0][-3:] == ["noisy │ line 2", "noisy │ line 3", "noisy │ line 4"]
+
+
 def test_held_tasks_without_room_are_counted_for_their_cycle() -> None:
     plan = Constellation("release")
     plan.add(Task("build", call=nothing))

@@ -168,6 +168,15 @@ MOST_GROUPS = 6
 COUNTED = 5000
 """How many tasks of a group are counted one by one."""
 
+OUTPUT_LINES = 3
+"""How many lines of the newest output are shown."""
+
+OUTPUT_TASKS = 5
+"""How many running tasks, and how many ended ones, are asked for their output: the newest."""
+
+OUTPUT_INTERVAL = 0.5
+"""Seconds between two looks for output."""
+
 COUNTED_NAMES = 200
 """How many ready tasks are sorted to name the first ones."""
 
@@ -190,9 +199,34 @@ class OutputTail:
     lines: Sequence[str]
 
 
-def no_output() -> OutputTail | None:
-    """For a plan whose output is not kept in this process."""
-    return None
+class NewestOutput:
+    """Finds the task that has printed last, among those that run here or have just ended. It looks at few tasks, and
+    not with every frame: reading a log splits it into lines."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._looked_at = float("-inf")
+        self._tail: OutputTail | None = None
+
+    def __call__(self) -> OutputTail | None:
+        progress = self._progress
+        if not progress.executing:
+            return self._tail
+        now = progress.orchestrator.now()
+        if now - self._looked_at >= OUTPUT_INTERVAL:
+            self._looked_at = now
+            self._tail = self._newest() or self._tail
+        return self._tail
+
+    def _newest(self) -> OutputTail | None:
+        progress, found = self._progress, []
+        newest_running = islice(reversed(progress.running), OUTPUT_TASKS)
+        for task_id in (*newest_running, *islice(progress.ended, OUTPUT_TASKS)):
+            logs = progress.orchestrator.logs(task_id, progress.plan.id) if task_id in progress.plan else []
+            lines = logs[-1].lines if logs else []
+            if lines:
+                found.append((lines[-1].at, OutputTail(task_id, [line.text for line in lines[-OUTPUT_LINES:]])))
+        return max(found, key=lambda one: one[0])[1] if found else None
 
 
 class Progress:
@@ -209,7 +243,7 @@ class Progress:
         self.stranded: dict[str, None] = {}
         self.latest = ""
         self.doing = ""
-        self.newest_output: Callable[[], OutputTail | None] = no_output
+        self.newest_output: Callable[[], OutputTail | None] = NewestOutput(self)
 
     @property
     def executing(self) -> bool:
@@ -353,7 +387,6 @@ def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
 
 MOST_DEVICES = 6
 MOST_CYCLES = 3
-OUTPUT_LINES = 3
 HEIGHT_FOR_OUTPUT = 10
 """The fewest lines for tasks that leave room for output."""
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         load,
     )
     from asterism.durable.plan_requests import EditAnswer, NotAnswered, PauseAnswer, edit_plan, pause_plan, undo_edit
+    from asterism.durable.task_logs import task_logs
 
 __all__ = [
     "ConstellationExists",
@@ -79,6 +80,7 @@ __all__ = [
     "insert_plan",
     "load",
     "pause_plan",
+    "task_logs",
     "undo_edit",
 ]
 
@@ -103,5 +105,6 @@ __getattr__, __dir__ = lazy_names(
             "pause_plan",
             "undo_edit",
         ],
+        "asterism.durable.task_logs": ["task_logs"],
     },
 )
