@@ -98,6 +98,7 @@ class Ledger:
         tries: int | None = None,
         tried: Run | None = None,
         put: Callable[[Run, Run], Awaitable[Write]] | None = None,
+        also: Sequence[Write] = (),
     ) -> Run:
         """Apply a step to a run and return the run as it is then.
 
@@ -106,6 +107,7 @@ class Ledger:
         :param tries: raise Conflict after so many conflicts; None to try until one succeeds.
         :param tried: the result of the same step elsewhere, if nothing is known about whether it was written.
         :param put: makes the write from the run after the step and before it; by default a PutRun.
+        :param also: writes of the same commit.
 
         Raises what ``step`` raises, and StoreUnavailable."""
         run_id, known = (run.id, run) if isinstance(run, Run) else (run, None)
@@ -122,6 +124,7 @@ class Ledger:
             if after is before:
                 return before
             writes: list[Write] = [PutRun(after, before.revision) if put is None else await put(after, before)]
+            writes += also
             async with self._series_turn(after.series) if after.series is not None and after.ended else _NO_TURN:
                 if after.series is not None or after.error is not None:
                     writes += await self.consequences(after)
