@@ -82,8 +82,8 @@ async def create_each(fleet: Fleet, *, wanted: str | Workflow, each: Each, as_js
             advance(sum(map(len, lines)) + len(lines), progress.runs)
     if progress is not None and progress.lines < progress.resumed_lines:
         raise click.ClickException(
-            f"{each.name} has {progress.lines:,} lines; runs were created of {progress.resumed_lines:,} before the last "
-            "command stopped. Restore them to continue, or create runs of all lines with --restart"
+            f"{each.name} has {progress.lines:,} lines; runs were created of {progress.resumed_lines:,} before the "
+            "last command stopped. Restore them to continue, or create runs of all lines with --restart"
         )
     if progress is None or not progress.runs:
         note(f"{each.name} has no lines, so no run was created.")
