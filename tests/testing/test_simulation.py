@@ -183,7 +183,7 @@ def test_an_argument_that_a_shell_cannot_pass_is_named_behind_the_command() -> N
     [
         (["--world", "moon"], "unknown world 'moon'"),
         (["--world", "asterism.testing.simulator:simulate"], "is not a class of worlds"),
-        (["--world", "no.such.module:FleetWorld"], "use fleet, batteries, wall-clocks, plans"),
+        (["--world", "no.such.module:FleetWorld"], "use fleet, batteries, wall-clocks, schedules, plans"),
         (["--terms", "[]"], "--terms must be a JSON object"),
         (["--terms", "{"], "Expecting property name"),
     ],

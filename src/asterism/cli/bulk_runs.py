@@ -251,14 +251,17 @@ def _progress_bar(file: BinaryIO) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda size, runs: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from asterism.cli.screen import Screen
 
     size = None
     with suppress(OSError):
         status = os.fstat(file.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else None
     columns = (TextColumn("Creating runs"), BarColumn(), TextColumn("{task.fields[runs]:,}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # rich's own redirection of the streams would write its escape sequences through the stream that cleans them
+    terms = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+    with Progress(*columns, console=Screen(stderr=True), **terms) as bar:
         task = bar.add_task("", total=size, runs=0)
         yield lambda size, runs: bar.update(task, advance=size, runs=runs)

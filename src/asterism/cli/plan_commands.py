@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, note, options, print_json, with_fleet
+from asterism.cli.cli_context import CommandGroup, fleet_options, log_options, note, options, print_json, with_fleet
 from asterism.cli.edit_batches import edit_batch, read_batch
 from asterism.cli.option_types import capabilities, json_object
 from asterism.cli.plan_context import (
@@ -39,7 +39,7 @@ name_argument = click.argument("name")
 
 @click.group(cls=CommandGroup)
 def plan() -> None:
-    """Manage plans: list, show, story, why, edit, pause, resume, retry and more.
+    """Manage plans: list, show, story, why, edit, pause, resume and more.
 
     NAME is the name of a plan in the store; `asterism run PLAN.YAML --store URL` starts one."""
 
@@ -344,7 +344,9 @@ def retry(
     as_json: bool,
     **terms: Any,
 ) -> int:
-    """Run what failed in a plan again, and what was cancelled because of it.
+    """Run again what failed in a plan that has ended.
+
+    What was cancelled because of a failure runs, too.
 
     \b
     asterism plan retry nightly
@@ -367,6 +369,32 @@ def retry(
         return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
 
     return _run_in_store(store, as_json, terms, work)
+
+
+@plan.command(short_help="Print what the tasks of a plan have printed.")
+@name_argument
+@click.argument("task", required=False)
+@log_options
+@fleet_options
+def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms: Any) -> None:
+    """Print what the tasks of a plan have printed, or one task.
+
+    Without TASK the lines of all tasks are printed in the order of time, each with the name of its task. The output of
+    all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json each line is a
+    JSON object with its task, attempt, time and stream."""
+
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.log_output import LogOptions, print_plan_log
+        from asterism.cli.stored_plans import read_plan
+        from asterism.core.errors import UnknownTask
+        from asterism.durable.task_logs import task_runs
+
+        found = (await read_plan(fleet, name)).record.plan
+        if task is not None and task not in found and not await task_runs(fleet.store, name, task):
+            raise UnknownTask(task)
+        await print_plan_log(fleet, name, task, LogOptions(**terms, as_json=as_json))
+
+    with_fleet(store, read)
 
 
 def _run_in_store(

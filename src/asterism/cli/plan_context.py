@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from asterism.cli.screen import Screen
     from asterism.core.plan.constellation import Constellation
     from asterism.orchestrator.result import Result
+    from asterism.report.log_text import LogsOf
     from asterism.report.result_report import Recording
 
 ALL_PROCESSORS = "one per processor"
@@ -122,20 +123,33 @@ def quiet_log(*, but: tuple[str, ...] = ()) -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def print_result(result: Result, recording: Recording | None, output: OutputOptions, screen: Screen) -> None:
-    """Print the result of a plan for people, and write the report and the JSON that the options ask for."""
+def print_result(
+    result: Result,
+    recording: Recording | None,
+    output: OutputOptions,
+    screen: Screen,
+    logs_of: LogsOf | None = None,
+) -> None:
+    """Print the result of a plan for people, and write the report and the JSON that the options ask for. ``logs_of``
+    reads the logs of tasks, by default those that this process has kept."""
     from asterism.cli.screen import forget_output
+    from asterism.report.log_text import failure_logs
     from asterism.report.result_report import write_report
     from asterism.report.result_summary import failure_reasons, result_json, summary_lines
 
     screen.say()
     for reason in failure_reasons(result):
         screen.say(reason)
+    logged = list(failure_logs(result, logs_of or result.logs))
+    for line in logged:
+        screen.say(line)
+    if logged:
+        screen.say()
     for figure in summary_lines(result):
         screen.say(figure)
     if output.report is not None:
         try:
-            write_report(output.report, result, recording)
+            write_report(output.report, result, recording, logs_of)
         except OSError as error:
             raise click.ClickException(
                 f"The report {clean(output.report)} cannot be written: {error.strerror}."

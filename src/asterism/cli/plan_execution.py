@@ -45,12 +45,17 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.ownership import FleetMembership
 from asterism.durable.plan_retry import Reopened
+from asterism.durable.task_logs import logs_of_tasks
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.result import Result
+from asterism.report.log_text import LogsOf, failed_tasks
 from asterism.report.result_report import Recording
 from asterism.store.store_errors import StoreUnavailable
+
+MOST_LOGS = 500
+"""The logs of how many tasks a report shows."""
 
 MOST_NAMES = 5
 """How many tasks or devices a message names."""
@@ -154,7 +159,8 @@ async def follow(
     tune_gc()
     result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
     if result is not None:
-        print_result(result, orchestrator.recording, output, orchestrator.screen)
+        logs = await _logs(fleet, name, result, everything=output.report is not None)
+        print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
             note(f"Run what failed again with: {retry_command(fleet, name)}")
         return result.exit_code
@@ -170,6 +176,13 @@ async def follow(
     if output.as_json:
         print_json({"id": name, "state": found.state, "exit_code": INTERRUPTED, "left": True})
     return INTERRUPTED
+
+
+async def _logs(fleet: Fleet, name: str, result: Result, *, everything: bool) -> LogsOf:
+    """Read the logs that are shown at the end: of the failed tasks, or of all for a report."""
+    tasks = [node.id for node in result.plan.nodes.values()] if everything else failed_tasks(result)
+    logs = await logs_of_tasks(fleet, name, tasks[:MOST_LOGS]) if tasks else {}
+    return lambda task: logs.get(task, ())
 
 
 def _stopped(fleet: Fleet, name: str) -> str:

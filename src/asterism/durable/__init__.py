@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         insert_plan,
         load,
     )
+    from asterism.durable.task_logs import task_logs
 
 __all__ = [
     "ConstellationExists",
@@ -71,12 +72,16 @@ __all__ = [
     "UnknownConstellation",
     "insert_plan",
     "load",
+    "task_logs",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
-        "asterism.durable.journal_store": [name for name in __all__ if name != "DurableOrchestrator"],
+        "asterism.durable.journal_store": [
+            name for name in __all__ if name not in ("DurableOrchestrator", "task_logs")
+        ],
+        "asterism.durable.task_logs": ["task_logs"],
     },
 )

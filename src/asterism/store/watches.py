@@ -17,6 +17,7 @@ from asterism.store.protocol import (
     ExpectRegister,
     ExpectSession,
     PutCopy,
+    PutLog,
     PutRegister,
     PutRun,
     PutSession,
@@ -141,4 +142,6 @@ def _names(write: Write) -> tuple[tuple[str, str], ...]:
         return (("run", write.run.id),)
     if isinstance(write, PutSession):
         return (("session", write.session.id),)
+    if isinstance(write, PutLog):
+        return (("log", f"{write.run} {write.epoch}"),)
     return (("session", write.session),) if isinstance(write, ExpectSession) else ()
