@@ -19,7 +19,7 @@ HEAVY = (
     *("asyncio", "asyncpg", "html.entities", "httpx", "cel", "pydantic", "yaml", "rich"),
     *("asterism.store.sqlite", "asterism.store.postgres"),
 )
-FLEET = ("runs", "workflow", "device", "fleet", "monitor", "notices", "peer", "store")
+FLEET = ("runs", "workflow", "schedule", "device", "fleet", "monitor", "notices", "peer", "store")
 
 
 def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

@@ -177,7 +177,7 @@ def list_(store: str | None, as_json: bool) -> None:
 @click.option("--plan-file", is_flag=True, help="Print the plan file that the schedule keeps.")
 @fleet_options
 def show(name: str, plan_file: bool, store: str | None, as_json: bool) -> None:
-    """Show everything about a schedule: its terms, its next times and its latest ticks."""
+    """Show a schedule with its terms, next times and latest ticks."""
 
     async def read(fleet: Fleet) -> None:
         if plan_file:
@@ -292,7 +292,7 @@ def next_(name: str, number: int, store: str | None, as_json: bool) -> None:
 )
 @fleet_options
 def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
-    """List the latest ticks of a schedule and what became of them, newest last."""
+    """List the latest ticks of a schedule, newest last."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.schedule_views import entry_json, history_table

@@ -178,16 +178,14 @@ class Ledger:
     async def add_batch(self, runs: Sequence[Run], writes: Sequence[Write] = ()) -> list[Run]:
         """Write new runs and ``writes`` in one commit: all or nothing. All runs are of one series, or of none. Returns
         the runs; in place of one whose key is taken, the run that has it. Raises Conflict if one of ``writes`` does."""
+        first = {run.key: run for run in reversed(runs)}  # of two runs with one key, the first is written
+        new = [run for run in runs if run.key is None or first[run.key] is run]
         existing: dict[str | None, Run] = {}
-        for run in reversed(runs):
-            existing[run.key] = run  # of two runs with one key, the first is written
-        new = [run for run in runs if run.key is None or existing[run.key] is run]
-        existing = {}
         attempted = False
 
         async def attempt() -> list[Run]:
             nonlocal attempted
-            left = [run for run in new if run.key not in existing]
+            left = [run for run in new if run.key not in existing] if existing else new
             if attempted and left and await self.store.run(left[0].id) is not None:
                 return [await self.read(run.id) for run in left]  # all are there: the answer was lost
             series = left[0].series if left else None
@@ -211,7 +209,9 @@ class Ledger:
             written = await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
         except _NotRetried as refused:
             raise refused.conflict from None
-        existing.update({run.key: run for run in written})
+        if len(written) == len(runs):
+            return list(written)
+        existing.update({run.key: run for run in written if run.key is not None})
         by_id = {run.id: run for run in written}
         return [by_id.get(run.id) or existing[run.key] for run in runs]
 

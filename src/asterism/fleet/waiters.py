@@ -99,6 +99,8 @@ class RunWaiters:
             looked = self._clock.time()
             in_vain, timeout = FIRST_PAUSE, PAUSE  # soon at first: a run may have ended before the watch was open
             while self._waiting:
+                if not self._elsewhere:
+                    await self._clock.sleep(PAUSE)  # ends in this process are known without a look
                 await watch.wait(timeout)
                 timeout = LOOK_INTERVAL
                 began = self._clock.time()

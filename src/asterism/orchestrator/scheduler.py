@@ -71,10 +71,10 @@ class DeviceScheduler:
     async def remove(self, execution: Execution) -> None:
         """Forget an execution, and wait a bounded time for its tasks, editors and observers."""
         del self._executions[execution.plan.id]
-        execution.plan.owner = None
         try:
             await execution.closed()
         finally:
+            execution.plan.owner = None  # not before: an edit of an observer would reopen a plan that nobody continues
             if execution.options.log_limit:
                 stop_capture()
             if not self._executions:

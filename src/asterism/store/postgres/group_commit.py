@@ -12,6 +12,7 @@ match where all have to), each job is tried again alone, so that only that one f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import itertools
 import logging
@@ -74,6 +75,9 @@ NO_PEERS = "only SQLite stores exchange records with peers: all devices can shar
 
 _INPUT, _STATE = COLUMNS.index("input"), COLUMNS.index("state")
 
+_NO_TRANSACTION = contextlib.nullcontext()
+"""COPY alone is a transaction."""
+
 Row = tuple[Any, ...]
 
 
@@ -101,7 +105,8 @@ class Job:
                 self._add(write)
             elif write.expected is None:
                 new.append(write.run)
-                self._use_blobs(write.run)
+                if write.run.output is not None or _may_be_blob(write.run.input):
+                    self._use_blobs(write.run)
             else:
                 self._add_change(write.run, write.expected)
         if len(new) < FEWEST_COPIED or self.logs:
@@ -295,7 +300,7 @@ class Committer:
             return False
         async with self._connections.borrowed() as connection:
             try:
-                async with connection.transaction():
+                async with _NO_TRANSACTION if job.others is None else connection.transaction():
                     if job.others is not None:
                         await connection.fetchrow(statements()["commit_runs"], True, to_text(job.others), [], [])
                     await connection.copy_to_table("runs", source=io.BytesIO(lines), columns=COPIED_COLUMNS)
