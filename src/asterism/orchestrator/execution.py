@@ -30,7 +30,7 @@ from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
 from asterism.orchestrator.foreach_groups import advance_group
-from asterism.orchestrator.options import Options, PlanJournal, Scheduler
+from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
@@ -38,9 +38,6 @@ from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
 from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
 
 logger = logging.getLogger("asterism.execution")
-
-MAX_BACKOFF = 60.0
-"""Seconds between two attempts at most, before the random part."""
 
 
 class Execution:
@@ -142,18 +139,14 @@ class Execution:
         if best is None:
             return False
         node = queue.pop(best[1])
-        if self.stopping and self._still_stopping(node):
-            self.parked[node] = None
+        if self.stopping and any(active.node.id == node.id for active in self.stopping.values()):
+            self.parked[node] = None  # a task is executed once at a time
         else:
             self.plan.start(node, best[2].id, now)
             self._work_on(node, best[2])
             if self._bus.subscriptions:
                 self.events.task_changed("task_started", node)
         return True
-
-    def _still_stopping(self, node: Node) -> bool:
-        """Whether an earlier execution of the task has not stopped yet: a task is executed once at a time."""
-        return any(active.node.id == node.id for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
@@ -178,10 +171,10 @@ class Execution:
         try:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
-            if work.task.skip_if_unchanged is None:
-                value = await active.member.device.execute(work)
-            else:
-                value = await execute_unless_unchanged(self, active, work)
+            plain = work.task.skip_if_unchanged is None
+            value = await (
+                active.member.device.execute(work) if plain else execute_unless_unchanged(self, active, work)
+            )
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:
