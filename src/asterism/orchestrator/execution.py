@@ -2,7 +2,6 @@
 
 Nothing here polls. When a task's coroutine returns, its end is recorded and its dependents are held in the same call
 (``_ended``). One step of the scheduler for all changes opens an edit cycle (``open_cycles``) and starts ready tasks.
-
 The result of an execution counts while its epoch is in ``active``. A timeout, a cancellation or a revocation moves the
 epoch to ``stopping``: its result is then refused. Its slot is free when it has really stopped, or after ``grace``.
 """
@@ -35,7 +34,7 @@ from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
-from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
+from asterism.orchestrator.unchanged_tasks import SkippingDevice
 
 logger = logging.getLogger("asterism.execution")
 
@@ -139,14 +138,17 @@ class Execution:
         if best is None:
             return False
         node = queue.pop(best[1])
-        if self.stopping and any(active.node.id == node.id for active in self.stopping.values()):
-            self.parked[node] = None  # a task is executed once at a time
+        if self.stopping and self._still_stopping(node):
+            self.parked[node] = None
         else:
             self.plan.start(node, best[2].id, now)
             self._work_on(node, best[2])
             if self._bus.subscriptions:
                 self.events.task_changed("task_started", node)
         return True
+
+    def _still_stopping(self, node: Node) -> bool:  # a task is executed once at a time
+        return any(active.node.id == node.id for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
         plan, task, epoch = self.plan, node.task, node.epoch
@@ -171,10 +173,8 @@ class Execution:
         try:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
-            plain = work.task.skip_if_unchanged is None
-            value = await (
-                active.member.device.execute(work) if plain else execute_unless_unchanged(self, active, work)
-            )
+            device = active.member.device if work.task.skip_if_unchanged is None else SkippingDevice(self, active)
+            value = await device.execute(work)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:
