@@ -10,9 +10,9 @@ from pathlib import Path
 from bench import cli_start, cost, editing, latency, makespan, memory, page, plot
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
+from bench.runs import creation, queues, scale, sqlite
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
-from bench.runs import queues, scale, sqlite
 from bench.series import calls, contending
 from bench.series import page as series_page
 
@@ -36,6 +36,7 @@ PLANS: dict[str, Callable[[], str]] = {
 RUNS: dict[str, Callable[[], str]] = {
     "runs-sqlite": lambda: runs_page.one_process(sqlite.measure()),
     "runs-queues": lambda: runs_page.beside_queues(queues.compare()),
+    "runs-creation": lambda: runs_page.creations(creation.compare()),
     "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
     "cli-start": lambda: cli_start.page(cli_start.measure()),
     "runs-scale": lambda: runs_page.large_fleets(scale.measure()),

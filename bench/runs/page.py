@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.page import table, time_text
-from bench.runs import latency, queues, scale, sqlite
+from bench.runs import creation, latency, queues, scale, sqlite
 
 HEAD = """# Benchmarks of runs
 
@@ -118,6 +118,23 @@ def _queue(result: queues.Result, ours: queues.Result | None) -> tuple[str, ...]
         rate(result.whole),
         time_text(result.cpu),
     )
+
+
+def creations(found: Sequence[creation.Creation]) -> str:
+    text = f"""## Creation on PostgreSQL
+
+{found[0].jobs:,} jobs put into a queue, a thousand in a commit, while nobody works. Processor time is that of the
+creating process and of the server together, for each job, in the best round.
+
+"""
+    rows = [(one.name, f"{len(one.seconds)}", rate(one.rate), time_text(one.cost)) for one in found]
+    text += table(("queue", "rounds", "created", "processor time per job"), rows)
+    if len(found) == 2:
+        ours, other = found
+        speed, cost = ours.rate / other.rate, ours.cost / other.cost
+        verdict = f"{reached(speed, 1.0)}, {speed:.2f} times as fast, with {cost:.2f} times the processor time"
+        text += f"\nAt least as quick: {verdict}.\n"
+    return text
 
 
 def latencies(found: Sequence[latency.Latency]) -> str:

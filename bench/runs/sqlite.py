@@ -242,5 +242,5 @@ def measure(sizes: Sizes = FULL) -> Measured:
             created = _run(creation(folder / f"created-{turn}.db", sizes.created))
             found.append((commits, rows, records, alone, many, *created))
         writes = _run(writes_per_run(folder / "writes.db"))
-    commits, rows, records, alone, many, *created = (max(column) for column in zip(*found, strict=True))
-    return Measured(commits, rows, records, alone, many, writes, *created)
+    commits, rows, records, alone, many, *rates = (max(column) for column in zip(*found, strict=True))
+    return Measured(commits, rows, records, alone, many, writes, *rates)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from asterism.base.http_requests import NoAnswer, RequestFailed
     from asterism.base.processes import CommandFailed
     from asterism.base.task_inputs import MissingInput
+    from asterism.core.attempt_log import LogLine, TaskLog
     from asterism.core.errors import (
         AlreadyRunning,
         AsterismError,
@@ -125,6 +126,7 @@ __all__ = [
     "InvalidTask",
     "InvalidWorkflow",
     "LocalDevice",
+    "LogLine",
     "MissingInput",
     "NoAnswer",
     "NoDevice",
@@ -148,6 +150,7 @@ __all__ = [
     "StoreUnavailable",
     "Task",
     "TaskEvent",
+    "TaskLog",
     "TaskStatus",
     "TaskView",
     "UnknownConstellation",
@@ -170,6 +173,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.base.http_requests": ["NoAnswer", "RequestFailed"],
         "asterism.base.processes": ["CommandFailed"],
         "asterism.base.task_inputs": ["MissingInput"],
+        "asterism.core.attempt_log": ["LogLine", "TaskLog"],
         "asterism.core.errors": [
             "AlreadyRunning",
             "AsterismError",

@@ -8,7 +8,7 @@ import pytest
 
 from asterism.store.memory import MemoryStore
 from bench import __main__ as command
-from bench.runs import latency, page, queues, scale, sqlite
+from bench.runs import creation, latency, page, queues, scale, sqlite
 from bench.runs.counting import counted
 from bench.runs.peers import Timing
 
@@ -35,6 +35,14 @@ def test_both_readings_of_the_bars_are_told() -> None:
     assert "24.0%, writes of raw records" in text
     assert "without a device: 29,000/s, or 40,000/s by the processor time" in text
     assert "Bar: ≥ 30,000/s: **missed**." in text
+
+
+def test_the_creation_of_many_runs_is_compared() -> None:
+    ours = creation.Creation("asterism", 100, [1.0, 2.0], [0.1, 0.2], [0.3, 0.1])
+    other = creation.Creation("pgqueuer", 100, [2.0], [0.2], [0.4])
+    text = page.creations([ours, other])
+    assert "At least as quick: met, 2.00 times as fast, with 0.50 times the processor time." in text
+    assert "**missed**" in page.creations([other, ours])
 
 
 async def test_every_write_is_counted_by_kind_and_every_end() -> None:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from bench.runs import latency, queues, scale
+from bench.runs import creation, latency, page, queues, scale
 from bench.runs.peers import PEERS, load
 from bench.runs.server import database, server, version
 from tests.store.postgres_server import Server
@@ -30,6 +30,16 @@ def test_a_queue_does_every_job(name: str, running: Server) -> None:
     peer = load(name)
     assert peer.VERSION()[0].isdigit()
     assert peer.SETTINGS
+
+
+@pytest.mark.parametrize("name", creation.QUEUES)
+def test_creation_is_measured_in_this_process_and_on_the_server(name: str, running: Server) -> None:
+    if find_spec(name) is None:
+        pytest.skip(f"queue {name} is not installed: make bench-env")
+    found = creation.Creation(name, 150)
+    creation.measure(running, found)
+    assert min(found.rate, found.cost) > 0
+    assert found.name in page.creations([found])
 
 
 def test_what_a_queue_complains_about_is_told(running: Server) -> None:

@@ -12,6 +12,7 @@ import pytest
 from asterism.core.run.run import Run
 from asterism.store.protocol import Query
 from tests.cli.command_scenes import Scene, completed, started, taken_by
+from tests.cli.test_hostile_text import in_terminal
 from tests.forked_commands import ForkedCommand
 
 
@@ -135,6 +136,10 @@ def test_a_creation_whose_lines_have_changed_is_refused_or_begun_anew(scene: Sce
     assert result.exit_code == 64
     assert "lines 1 to 2,000 are not those from which 2,000 runs were created before the last command" in result.stderr
     assert "--restart" in result.stderr
+    written(scene, lines_of(1500))
+    result = scene.run("runs", "create", "transcode", "--each", path)
+    assert "has 1,500 lines; runs were created of 2,000 before the last command stopped" in result.stderr
+    written(scene, lines_of(2500).replace("v1500.mp4", "w1500.mp4"))
     scene.ok("runs", "create", "transcode", "--each", path, "--restart")
     assert len(runs_in(scene)) == 4500
 
@@ -170,6 +175,17 @@ def test_a_workflow_may_come_from_a_file(tmp_path: Path) -> None:
     path = written(scene, "workflows:\n  copy:\n    argv: [cp, '{file}', x]\n", "flows.yaml")
     scene.ok("runs", "create", "--file", path, "--each", "-", "--as", "file", given="a\nb\n")
     assert [run.workflow for run in runs_in(scene)] == ["copy", "copy"]
+
+
+def test_a_terminal_shows_a_bar_and_the_total_and_no_ids(scene: Scene) -> None:
+    path = written(scene, lines_of(1200))
+    shown, code = in_terminal(scene, ["runs", "create", "transcode", "--each", path], None)
+    text = shown.decode()
+    assert code == 0, text
+    assert "Creating runs" in text
+    assert "1,200 runs created." in text
+    assert "·[" not in text, "an escape sequence of the bar was cleaned away"
+    assert not any(run.id in text for run in runs_in(scene))
 
 
 # -- interruptions -----------------------------------------------------------------------------------------------------

@@ -117,6 +117,22 @@ async def test_a_move_that_becomes_impossible_leaves_the_run_going(stage: Stage)
     assert (await stage.read(run)).paused is None
 
 
+async def test_a_mover_that_dies_leaves_a_paused_run_that_says_what_for(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    kitchen.hands.stopping = 5.0
+    desk = await stage.device("desk")
+    moving = asyncio.create_task(stage.person.move(run.id, "desk", stop=True))
+    await stage.until(lambda: stage.store._runs[run.id].stop_request == "pause")
+    moving.cancel()
+    found = await stage.reaches(run, "reassigning")
+    assert found.paused == "by ann: to move it to desk"
+    await stage.person.resume(run.id)
+    await stage.person.move(run.id, "desk")
+    await stage.at_work(desk, run)
+
+
 async def left_to_a_peer(stage: Stage) -> Run:
     """A run that waits, and about which the store of a peer decides."""
     await stage.store.start_feed()

@@ -117,6 +117,30 @@ def test_many_ends_one_after_the_other_are_seen_together() -> None:
     assert in_virtual_time(work) <= 100 + 100 * 20
 
 
+def test_ends_in_this_process_wake_no_looks() -> None:
+    async def work() -> int:
+        store = CountingStore()
+        waiters = RunWaiters(store, LoopClock())  # type: ignore[arg-type]
+        woken = 0
+
+        class Watch(LocalWatch):
+            async def wait(self, timeout: float) -> bool:
+                nonlocal woken
+                woken += 1
+                return await super().wait(timeout)
+
+        store.watch = lambda topics: Watch(topics, lambda watch: None)  # type: ignore[method-assign]
+        for number in range(1000):
+            waiting = asyncio.create_task(waiters.wait(a_run(number).id, here=True))
+            await asyncio.sleep(0.001)
+            waiters.ended(transitions.cancel(a_run(number), 5.0, "ann"))
+            store.watches.wake({"ended"})
+            await waiting
+        return woken
+
+    assert in_virtual_time(work) <= 20 * 1 + 1
+
+
 def test_an_end_just_before_the_watch_is_open_is_seen_soon() -> None:
     class Late(CountingStore):
         """Its first answer is on its way while the run ends."""

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asterism import Constellation, LocalDevice, Orchestrator, Result, Task
-from asterism.base import placeholders
+from asterism.base import function_calls, placeholders
 from asterism.base.foreach_expansion import deferred_group
-from asterism.core.plan.edits import AddTask
+from asterism.core.plan.edits import AddDependency, AddTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
 from asterism.testing.virtual_time import run
 from tests.orchestrator.orchestrator_scenes import after
@@ -176,3 +176,49 @@ def recordable(items: list[Any]) -> Constellation:
     plan.add(deferred_group(template, {"from": "list"}, {}), "list")
     plan.add(Task("last", call=f"{MODULE}:echo", inputs={"values": {"from": "it"}}), "it")
     return plan
+
+
+# -- run again ---------------------------------------------------------------------------------------------------------
+
+
+def again(plan: Constellation, *from_tasks: str) -> Result:
+    return run(Orchestrator([LocalDevice("laptop", slots=20)]).retry(plan, from_tasks=from_tasks))
+
+
+def test_a_list_that_is_made_again_has_new_elements() -> None:
+    lists = [[1, 2], [2, 3, 4]]
+
+    async def next_list() -> Any:
+        return lists.pop(0)
+
+    plan = grouped([])
+    plan.node("list").task = Task("list", call=next_list)
+    finished(plan)
+    assert again(plan, "list")["last"].value == [4, 6, 8]
+    assert {task.id for task in plan} == {"list", "it", "last", "it[2]", "it[3]", "it[4]"}
+
+
+def test_an_element_that_failed_is_run_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = grouped([1, "broken"])
+    finished(plan)
+    assert plan["it"].status == "failed"
+
+    async def mended(number: Any) -> Any:
+        return "mended"
+
+    monkeypatch.setattr(function_calls, "load_function", lambda path: mended)
+    assert again(plan)["last"].value == [2, "mended"]
+    assert (plan["list"].attempts, plan["it[1]"].attempts, plan.version) == (1, 1, 1)
+
+
+def test_elements_on_which_another_task_depends_stay() -> None:
+    plan = grouped([1])
+
+    async def editor(view: Any, events: Any) -> Any:
+        if "it[1]" in view and "more" not in view:
+            return [AddTask(Task("more", call=after(0))), AddDependency("it[1]", "more")]
+        return None
+
+    finished(plan, editor=editor)
+    assert again(plan, "list")["last"].value == [2]
+    assert plan["more"].status == "completed"

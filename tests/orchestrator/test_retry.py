@@ -158,8 +158,9 @@ async def test_an_edit_just_after_the_end_is_rejected_and_changes_nothing() -> N
     plan = Workshop().chain("a")
     runner = orchestrator()
 
-    def late(event: Any) -> None:
+    async def late(event: Any) -> None:
         if event.kind == "constellation_completed":
+            await asyncio.sleep(0.5)  # the last step is over, and run waits for its observers
             try:
                 plan.edit([edits.AddTask(Task("late"))])
             except EditRejected as error:

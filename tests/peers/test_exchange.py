@@ -34,6 +34,15 @@ async def test_a_run_arrives_as_a_copy_that_is_left_to_its_store() -> None:
     assert await laptop.left_to(run.id) is None
 
 
+async def test_a_label_travels_with_its_run() -> None:
+    laptop, kitchen = await two()
+    run = await laptop.create(label="the first")
+    result = await laptop.sync_with(kitchen)
+    assert (result.sent, result.refused) == (1, 0)
+    assert await kitchen.run(run.id) == run
+    assert (await kitchen.run(run.id)).label == "the first"
+
+
 async def test_only_changes_are_sent() -> None:
     laptop, kitchen = await two()
     runs = [await laptop.create() for _ in range(5)]

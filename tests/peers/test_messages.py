@@ -47,6 +47,13 @@ def test_a_message_round_trips(header: dict[str, Any], records: list[Any], devic
     assert decode_message(encode_message(message)) == message
 
 
+def test_an_older_peer_can_read_a_run_without_a_label() -> None:
+    run = transitions.create("r1", FLOW, {}, by="ann", now=1.0)
+    columns_before_labels = 23
+    assert len(encode_record(1, "store", run)["run"]) == columns_before_labels
+    assert encode_record(1, "store", run.changed(label="mine"))["run"][columns_before_labels:] == ["mine"]
+
+
 @given(st.binary())
 def test_no_bytes_crash_the_decoder(data: bytes) -> None:
     try:

@@ -116,7 +116,7 @@ def deferred_group(template: Task, over: Mapping[str, Any], params: Mapping[str,
 
 def template_of(group: Task) -> Task | None:
     """What the elements of a group will be; None if the task is no group, or its elements are there."""
-    if group.foreach is None or "template" not in group.foreach:
+    if group.foreach is None or "template" not in group.foreach or "of" in group.foreach:
         return None
     return Task.from_json({**group.foreach["template"], "id": group.id})
 
@@ -137,7 +137,7 @@ def expansion(group: Task, sources: Iterable[Dependency], result: Any) -> EditBa
         edits += [AddDependency(edge.source, task.id, edge.on, edge.when) for edge in sources]
     # the last first: the group moves behind all of them in the topological order, once
     edits += [AddDependency(task.id, group.id, "completion") for task in reversed(tasks)]
-    edits.append(UpdateTask(group.id, foreach={"of": [task.id for task in tasks]}))
+    edits.append(UpdateTask(group.id, foreach={**foreach, "of": [task.id for task in tasks]}))
     reason = f"{group.id!r} has {len(tasks)} elements"
     return EditBatch(tuple(edits), AUTHOR, reason, triggers=(foreach["from"],))
 

@@ -22,7 +22,7 @@ MAX_CACHED_SIGNATURES = 4096
 class Signature:
     """The parameters of a function, computed once per function."""
 
-    __slots__ = ("asynchronous", "everything", "names", "optional", "takes_anything")
+    __slots__ = ("asynchronous", "everything", "names", "optional", "takes_anything", "takes_logger")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -39,6 +39,7 @@ class Signature:
         self.optional = frozenset(p.name for p in named if p.default is not p.empty)
         self.everything = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self.takes_anything = self.everything or bool(named)
+        self.takes_logger = "logger" in self.names
 
     def arguments(self, task_id: str, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments of one call. Raises TypeError for a parameter without a value."""

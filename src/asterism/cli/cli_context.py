@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from asterism.base.text import clean, json_text
+from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
     from asterism.core.run.run import Run
@@ -79,6 +80,15 @@ fleet_options = options(
     json_option,
 )
 """The options of every command on a store."""
+
+
+log_options = options(
+    click.option("-f", "--follow", is_flag=True, help="Print new lines as they come, until the end. Ctrl-C stops it."),
+    click.option("--since", type=duration, metavar="DURATION", help="Only lines of this last time, such as 10m."),
+    click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Only this attempt, counted from 1."),
+    click.option("--times", is_flag=True, help="Begin each line with its time and stream."),
+)
+"""The options of the commands that print logs."""
 
 
 def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, create: bool = False) -> Value:

@@ -37,6 +37,9 @@ def show(store: str | None, as_json: bool) -> None:
 )
 @click.option("--most", type=size, metavar="SIZE", help="Refuse larger inputs and outputs, such as 64M.")
 @click.option(
+    "--log-limit", type=size, metavar="SIZE", help="How much of what each attempt prints to keep, such as 256k."
+)
+@click.option(
     "--hold", type=duration, metavar="DURATION", help="How long to keep runs assigned when most devices vanish at once."
 )
 @click.option(

@@ -13,7 +13,7 @@ from asterism.base.durations import format_age
 from asterism.base.secret_mask import Mask
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, shorten
-from asterism.cli.cli_context import format_clock, format_size, format_time
+from asterism.cli.cli_context import format_clock, format_size, format_time, short
 from asterism.cli.fleet_json import (
     masks_of,
     notice_json,
@@ -26,6 +26,7 @@ from asterism.cli.fleet_json import (
 )
 from asterism.cli.fleet_tables import look_of, since_of
 from asterism.cli.screen import Cell, Column, table, wrapped
+from asterism.core.attempt_log import TaskLog
 from asterism.core.run.run import COMPLETED, OWNED, Run
 from asterism.core.run.session import Session
 from asterism.fleet.device.functions import attempts_of
@@ -49,12 +50,20 @@ class Details:
     notices: Sequence[Notice]
     why: RunExplanation
     mask: Mask = field(default_factory=Mask)
+    log: TaskLog | None = None
+
+    @property
+    def tail(self) -> list[str]:
+        """The last lines of the output: of the log of the last attempt, or what its device has reported so far."""
+        if self.log is not None:
+            return [line.text for line in self.log.lines[-TAIL:]]
+        return [] if self.report is None else self.report.tail.splitlines()[-TAIL:]
 
     def to_json(self) -> dict[str, Any]:
         reports = {self.run.id: self.report} if self.report is not None else {}
         return {
             **run_json(self.run, self.sessions, reports, self.mask),
-            "tail": self.report.tail if self.report is not None else "",
+            "tail": "\n".join(self.tail),
             "notices": [notice_json(notice) for notice in self.notices],
             "why": why_json(self.why)["reasons"],
         }
@@ -66,7 +75,9 @@ async def details(fleet: Fleet, run: Run) -> Details:
     report = (await store.reports([run.id])).get(run.id)
     notices = [notice for _, notice in await store.notices(run=run.id)]
     mask = (await masks_of(fleet, [run]))[run.id]
-    return Details(run, store.clock(), sessions, report, notices, await explain_run(fleet, run.id), mask)
+    logs = await fleet.logs(run.id)
+    why = await explain_run(fleet, run.id)
+    return Details(run, store.clock(), sessions, report, notices, why, mask, logs[-1] if logs else None)
 
 
 def lines(found: Details, width: int | None) -> Iterator[Text]:
@@ -217,8 +228,13 @@ def _scores(run: Run, width: int | None) -> Iterator[Text]:
 
 
 def _tail(found: Details) -> Iterator[Text]:
-    if found.report is None or not found.report.tail.strip():
+    lines = found.tail
+    if not any(line.strip() for line in lines):
         return
-    yield from _heading("End of the output so far")
-    for line in found.report.tail.splitlines()[-TAIL:]:
+    so_far = "" if found.run.ended else " so far"
+    more = found.log is not None and len(found.log.lines) > TAIL
+    yield from _heading(f"End of the output{so_far}")
+    for line in lines:
         yield Text(f"  {clean(line)}")
+    if more:
+        yield Text(f"  all of it: asterism runs logs {short(found.run.id)}", DIM)

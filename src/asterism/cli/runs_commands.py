@@ -15,6 +15,7 @@ from asterism.cli.cli_context import (
     find_run,
     find_runs,
     fleet_options,
+    log_options,
     note,
     print_json,
     short,
@@ -411,3 +412,22 @@ def prune(older_than: float, store: str | None, as_json: bool) -> None:
             click.echo(f"{count:,} run{'s' if count != 1 else ''} deleted.")
 
     with_fleet(store, forget)
+
+
+@runs.command(short_help="Print what a run has printed.")
+@click.argument("run")
+@log_options
+@fleet_options
+def logs(run: str, store: str | None, as_json: bool, **terms: Any) -> None:
+    """Print what a run has printed: the output of its command, or what its function prints and logs.
+
+    The output of all attempts is kept, each up to the --log-limit of the fleet: its beginning and its end. With --json
+    each line is a JSON object with its attempt, time and stream. The result of a run is printed by `asterism runs
+    output`."""
+
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.log_output import LogOptions, print_run_log
+
+        await print_run_log(fleet, await find_run(fleet, run), LogOptions(**terms, as_json=as_json))
+
+    with_fleet(store, read)

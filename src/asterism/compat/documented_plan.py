@@ -107,9 +107,11 @@ class DocumentedPlan(Analysis, ManualProgress):
         """Open a plan whose run has ended for a change; restore its state if the change is refused. Between the end
         of a run and its return it stays closed."""
         before = self.plan.state
-        if self.runner is not None or before not in ENDED_STATES:
+        if before not in ENDED_STATES:
             yield
             return
+        if self.runner is not None:
+            raise refuse("ended", f"plan {self.plan.id!r} has ended ({before}), and its run has not returned yet")
         manual_progress.reopen(self.plan)
         try:
             yield

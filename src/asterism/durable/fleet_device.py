@@ -38,7 +38,7 @@ from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.devices import Work
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.roster import Member, Roster
-from asterism.store.protocol import PutRegister, PutRun, Query
+from asterism.store.protocol import PutRegister, PutRun, Query, Write
 from asterism.store.store_errors import StoreUnavailable
 
 Value = TypeVar("Value")
@@ -222,12 +222,12 @@ class FleetDevice:
             return await self.fleet.wait(run.id)
         heard: asyncio.Future[Run | None] = asyncio.get_running_loop().create_future()
 
-        async def consume(write: PutRun) -> bool:
+        async def consume(write: PutRun, *more: Write) -> bool:
             if heard.done() or journal.sealed:
                 return False
             heard.set_result(write.run)  # first, so that the steps that follow are recorded before the commit
             try:
-                await journal.commit(write)
+                await journal.commit(write, *more)
             except OwnershipLost:
                 return False
             return True

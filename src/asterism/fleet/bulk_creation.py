@@ -33,6 +33,9 @@ from asterism.store.store_errors import StoreError
 BATCH = 1000
 """How many runs are written in one commit."""
 
+SLICE = 100
+"""After so many runs others get their turn in the event loop, such as the commit of the batch before."""
+
 PROGRESS = "bulk/"
 """Prefix of registers that record how far a creation has come."""
 
@@ -106,7 +109,7 @@ class BulkCreation:
                 if text is None or len(text) > small or "$blob" in value:
                     value = await self._fleet.blobs.keep(value, what)
                     text = row_codec.to_text(value)
-                changes = {"id": run_id, "input": value, row_codec.INPUT_TEXT: (value, text)}
+                changes: dict[str, Any] = {"id": run_id, "input": value, row_codec.INPUT_TEXT: (value, text)}
                 if label is not None:
                     changes["label"] = tidy_label(label.fill(given))
                 if key is not None:
@@ -117,6 +120,8 @@ class BulkCreation:
             except AsterismError as error:
                 raise InvalidInput(index, str(error)) from error
             runs.append(copy(changes))
+            if not len(runs) % SLICE:
+                await asyncio.sleep(0)
         return runs
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
+from asterism.core.attempt_log import LogChunk, TaskLog
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import plain_json
 from asterism.core.run import transitions
@@ -32,7 +33,7 @@ from asterism.fleet.settings import COORDINATOR, Settings
 from asterism.fleet.waiters import RunWaiters
 from asterism.fleet.workflows import Workflows
 from asterism.store.optimistic_update import retry_on_conflict
-from asterism.store.protocol import PutSession, Query, Store
+from asterism.store.protocol import PutSession, Query, Store, StoredChunk
 from asterism.store.url import open_store
 
 if TYPE_CHECKING:
@@ -269,6 +270,19 @@ class Fleet:
         """The output of a completed run, fetched if it is stored as a blob."""
         return await self.blobs.fetch(run.output)
 
+    async def logs(self, run_id: str) -> list[TaskLog]:
+        """What each attempt at a run printed, oldest first: ``(await fleet.logs(run_id))[-1].text``. Attempts that
+        printed nothing are left out. A run that executes has its log up to a second or two ago. Raises UnknownRun."""
+        run = await self.run(run_id)
+        attempts: dict[int, list[LogChunk]] = {}
+        for chunk in await self.store.log(run_id):
+            attempts.setdefault(chunk.epoch, []).append(await self.log_chunk(chunk))
+        return [TaskLog(attempt_number(run, epoch), tuple(chunks)) for epoch, chunks in attempts.items()]
+
+    async def log_chunk(self, stored: StoredChunk) -> LogChunk:
+        """A chunk of a log, fetched if it is stored as a blob."""
+        return LogChunk.from_json(stored.first, await self.blobs.fetch(stored.value))
+
     async def cancel(self, run_id: str) -> Run:
         """Cancel a run: at once if no device holds it, else as soon as its device has stopped."""
         return await self.ledger.request(run_id, lambda run, _: transitions.cancel(run, self.store.clock(), self.by))
@@ -408,10 +422,20 @@ class Fleet:
         self._settings = (now, read)
         return read
 
+    @property
+    def known_settings(self) -> Settings:
+        """The settings as they were last read; the defaults before the first time."""
+        return Settings() if self._settings is None else self._settings[1]
+
     async def configure(self, **changes: Any) -> Settings:
         """Change settings of the fleet; see Settings."""
         self._settings = None
         return await fleet_settings.write(self.store, changes)
+
+
+def attempt_number(run: Run, epoch: int) -> int:
+    """Which attempt an epoch of a run is, from 1; declined assignments do not count."""
+    return 1 + sum(one.epoch < epoch and one.reason != "declined" for one in run.previous)
 
 
 def time_to_answer(placer: Placer, owner: Owner, settings: Settings) -> float | None:

@@ -98,6 +98,7 @@ class Ledger:
         tries: int | None = None,
         tried: Run | None = None,
         put: Callable[[Run, Run], Awaitable[Write]] | None = None,
+        also: Sequence[Write] = (),
     ) -> Run:
         """Apply a step to a run and return the run as it is then.
 
@@ -106,6 +107,7 @@ class Ledger:
         :param tries: raise Conflict after so many conflicts; None to try until one succeeds.
         :param tried: the result of the same step elsewhere, if nothing is known about whether it was written.
         :param put: makes the write from the run after the step and before it; by default a PutRun.
+        :param also: writes of the same commit.
 
         Raises what ``step`` raises, and StoreUnavailable."""
         run_id, known = (run.id, run) if isinstance(run, Run) else (run, None)
@@ -122,6 +124,7 @@ class Ledger:
             if after is before:
                 return before
             writes: list[Write] = [PutRun(after, before.revision) if put is None else await put(after, before)]
+            writes += also
             async with self._series_turn(after.series) if after.series is not None and after.ended else _NO_TURN:
                 if after.series is not None or after.error is not None:
                     writes += await self.consequences(after)
@@ -175,16 +178,14 @@ class Ledger:
     async def add_batch(self, runs: Sequence[Run], writes: Sequence[Write] = ()) -> list[Run]:
         """Write new runs and ``writes`` in one commit: all or nothing. All runs are of one series, or of none. Returns
         the runs; in place of one whose key is taken, the run that has it. Raises Conflict if one of ``writes`` does."""
+        first = {run.key: run for run in reversed(runs)}  # of two runs with one key, the first is written
+        new = [run for run in runs if run.key is None or first[run.key] is run]
         existing: dict[str | None, Run] = {}
-        for run in reversed(runs):
-            existing[run.key] = run  # of two runs with one key, the first is written
-        new = [run for run in runs if run.key is None or existing[run.key] is run]
-        existing = {}
         attempted = False
 
         async def attempt() -> list[Run]:
             nonlocal attempted
-            left = [run for run in new if run.key not in existing]
+            left = [run for run in new if run.key not in existing] if existing else new
             if attempted and left and await self.store.run(left[0].id) is not None:
                 return [await self.read(run.id) for run in left]  # all are there: the answer was lost
             series = left[0].series if left else None
@@ -208,7 +209,9 @@ class Ledger:
             written = await retry_on_conflict(attempt, patience=CHANGE_TIMEOUT, clock=self.clock, chance=self._chance)
         except _NotRetried as refused:
             raise refused.conflict from None
-        existing.update({run.key: run for run in written})
+        if len(written) == len(runs):
+            return list(written)
+        existing.update({run.key: run for run in written if run.key is not None})
         by_id = {run.id: run for run in written}
         return [by_id.get(run.id) or existing[run.key] for run in runs]
 

@@ -89,8 +89,7 @@ class Schedules:
         :param plan_text: the text of the plan file, kept for people.
         :param policy: the lock policy of the plans; ``params`` are the parameters of their file, recorded with them.
         :param given: the input of each run.
-        :param priority: the priority of each run.
-        :param device: only this device may execute the runs.
+        :param priority: the priority of each run; ``device`` is the only device that may execute it.
         :param cron: a cron expression with five fields, in the time zone ``timezone``.
         :param every: an interval in whole seconds, instead of ``cron``.
         :param catch_up: ticks that were missed: ``none`` is created, only the ``last``, or ``all`` (100 at most).
@@ -155,6 +154,8 @@ class Schedules:
 
     def _check_fires(self, schedule: Schedule, now: float) -> None:
         if schedule.cron is None:
+            if schedule.timezone != "UTC":
+                raise InvalidSchedule(f"schedule {schedule.name!r}: a time zone needs a cron expression")
             return
         from asterism.base.cron import InvalidCron, check_cron
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from asterism.base.text import masked_url
+from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import AsterismError
 from asterism.core.run.placement import Weights
 from asterism.store.optimistic_update import retry_on_conflict
@@ -35,6 +36,7 @@ class Settings:
     ``keep``            how long ended runs are kept
     ``large``           inputs and outputs above this size are stored as blobs
     ``most``            inputs and outputs above this size are refused
+    ``log_limit``       how much of what each attempt prints is kept; 0 for nothing
     ``hold``            how long nothing is taken from silent devices after a mass loss or a jump of the clock
     ``lease``           how long the coordinator stays elected without renewing, at least three of its passes
     ``peer_timeout``    after how long without contact the runs that are left to a peer are taken over
@@ -49,6 +51,7 @@ class Settings:
     keep: float = 30 * DAY
     large: int = 64 * 1024
     most: int = 64 * 1024 * 1024
+    log_limit: int = DEFAULT_LIMIT
     hold: float = 90.0
     lease: float = ELECTION_LEASE
     peer_timeout: float = 3600.0
@@ -61,7 +64,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         counts = ("peer_runs", "peer_bytes", "peer_blobs")
-        for name in ("keep", "large", "most", "hold", "lease", "peer_timeout", *counts):
+        for name in ("keep", "large", "most", "log_limit", "hold", "lease", "peer_timeout", *counts):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise InvalidSettings(f"{name} must be a number, 0 or more, not {value!r}")

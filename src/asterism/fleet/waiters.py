@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from asterism.base.clock import Clock
 from asterism.core.run.run import Run
-from asterism.store.protocol import ENDED, PutRun, Store
+from asterism.store.protocol import ENDED, Store
 from asterism.store.store_errors import StoreUnavailable
 
 LOOK_INTERVAL = 1.0
@@ -32,8 +32,9 @@ are those of other runs."""
 REST = 10.0
 """A pause is at least as long as so many looks, since a look reads every run that is waited for."""
 
-Consumer = Callable[[PutRun], Awaitable[bool]]
-"""Writes the end of a run together with what follows from it. Returns False if nothing of that was written."""
+Consumer = Callable[..., Awaitable[bool]]
+"""Writes the end of a run (a PutRun, and other writes) together with what follows from it. Returns False if nothing of
+that was written."""
 
 
 class RunWaiters:
@@ -98,6 +99,8 @@ class RunWaiters:
             looked = self._clock.time()
             in_vain, timeout = FIRST_PAUSE, PAUSE  # soon at first: a run may have ended before the watch was open
             while self._waiting:
+                if not self._elsewhere:
+                    await self._clock.sleep(PAUSE)  # ends in this process are known without a look
                 await watch.wait(timeout)
                 timeout = LOOK_INTERVAL
                 began = self._clock.time()

@@ -12,10 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 from asterism.base import function_calls, task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.http_requests import send_request
+from asterism.base.log_recorder import LogRecorder
+from asterism.base.print_capture import attempt_logger
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import Task
+from asterism.orchestrator.plan_logs import PlanLogs
 
 log = logging.getLogger("asterism.device")
 
@@ -34,6 +37,27 @@ class Work:
     attempt: int
     results: Mapping[str, Any]
     """The results of the tasks that this task depends on, by id."""
+
+    logs: PlanLogs | None = None
+    """Where the output of the execution is kept; None if it is not, and after the end."""
+
+    log: LogRecorder | None = None
+    """The recorder of the execution, once it has printed something."""
+
+    def recorder(self) -> LogRecorder | None:
+        """What records the output of this execution; None if it is not kept."""
+        logs = self.logs
+        if logs is None:
+            return None
+        if self.log is None:
+            self.log = logs.recorder(self.task.id, self.epoch, self.attempt)
+        return self.log
+
+    def heard(self, pipe: int, data: bytes) -> None:
+        """Record output of a command; ``pipe`` is 1 or 2."""
+        recorder = self.recorder()
+        if recorder is not None:
+            recorder.hear(pipe, data)
 
 
 @runtime_checkable
@@ -98,9 +122,10 @@ class LocalDevice:
             resolved = task_inputs.resolve_inputs(task.inputs, task.env, work.results, mask, select)
             if task.argv is not None:
                 argv = [task_inputs.fill_template(word, resolved.inputs) for word in task.argv]
-                return await self._commands.run(argv, _environment(work, resolved), task.cwd)
+                return await self._commands.run(argv, _environment(work, resolved), task.cwd, heard=work.heard)
             if task.shell is not None:
-                return await self._commands.run(["/bin/sh", "-c", task.shell], _environment(work, resolved), task.cwd)
+                argv = ["/bin/sh", "-c", task.shell]
+                return await self._commands.run(argv, _environment(work, resolved), task.cwd, heard=work.heard)
             if task.http is not None:
                 terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
                 terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
@@ -121,6 +146,8 @@ class LocalDevice:
         if isinstance(call, str):
             call = function_calls.load_function(call)
         signature = function_calls.signature(call)
+        if signature.takes_logger and "logger" not in given and "logger" not in work.results:
+            given = {**given, "logger": attempt_logger(work.task.id, work)}
         arguments = signature.arguments(work.task.id, work.results, given) if signature.takes_anything else {}
         return call(**arguments) if signature.asynchronous else function_calls.call_in_thread(call, arguments)
 

@@ -15,6 +15,7 @@ import random
 from functools import partial
 from typing import Any
 
+from asterism.base.print_capture import log_source
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
@@ -30,6 +31,7 @@ from asterism.orchestrator.edit_cycles import EditCycles
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
 from asterism.orchestrator.foreach_groups import advance_group
 from asterism.orchestrator.options import Options, PlanJournal, Scheduler
+from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
@@ -70,6 +72,8 @@ class Execution:
         self._refused_since: dict[Node, float] = {}  # tasks that devices keep giving back
         self.events = PlanEvents(bus, plan, self._now, None if journal is None else journal.publish)
         self._mask = PlanMask(plan)
+        self.logs = PlanLogs(self._now, options.log_limit, self._mask)
+        self._kept_logs = self.logs if options.log_limit and journal is None else None
         self.unplaceable = UnplaceableTasks(
             plan, self._roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
         )
@@ -158,7 +162,8 @@ class Execution:
         active = self.active[epoch] = Active(node, member, resumed)
         # not by the loop's factory: an eager one would run the task, and those that its end starts, inside this call
         active.job = asyncio.Task(
-            self._execute(active, epoch, Work(task, plan.id, epoch, node.attempts, results)), loop=self._loop
+            self._execute(active, epoch, Work(task, plan.id, epoch, node.attempts, results, self._kept_logs)),
+            loop=self._loop,
         )
         if task.timeout is not None and not getattr(member.device, "keeps_time", False):
             active.timer = self._loop.call_later(task.timeout, self._timed_out, node, epoch)
@@ -168,6 +173,8 @@ class Execution:
         error: BaseException | None = None
         status = COMPLETED
         active.begun = True
+        if work.logs is not None:
+            log_source.set(work)
         try:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
@@ -181,6 +188,9 @@ class Execution:
             status, error = CANCELLED, cancelled
         except BaseException as failure:  # whatever a task raises is its failure, even an exit
             status, error = FAILED, self._mask().error(failure)
+        if work.log is not None:
+            self.logs.close(work.task.id, epoch)
+        work.logs = None  # what follows from the end in this context, or a thread that it has left behind, may print
         self._ended(active, epoch, status, value, error)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
@@ -436,7 +446,7 @@ class Execution:
         await self._bus.drain()
 
     def result(self) -> Result:
-        return Result(self.plan, self.lock.history, self._slots, self.lock.policy)
+        return Result(self.plan, self.lock.history, self._slots, self.lock.policy, self.logs)
 
     def abandon(self) -> None:
         """Another process continues the plan: stop what is left here, and record nothing."""

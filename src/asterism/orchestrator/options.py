@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asterism.base import expressions
 from asterism.base.expressions import Conditions
+from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import PlanError
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
@@ -46,12 +47,15 @@ class Options:
     grace: float = 5.0
     seed: int | None = None
     records: ResultRecords | None = None
+    log_limit: int = DEFAULT_LIMIT
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:
             raise ValueError("give an editor, or external=True for editors outside the process, not both")
         if self.concurrency is not None and self.concurrency < 1:
             raise ValueError(f"concurrency must be 1 or more, or None for no limit, not {self.concurrency}")
+        if type(self.log_limit) is not int or self.log_limit < 0:
+            raise ValueError(f"log_limit must be a number of bytes, 0 or more, not {self.log_limit!r}")
         self.lock(Constellation(), AssignmentLock)  # its constructor checks the lock policy and the limits
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from asterism.base import expressions as cel
 from asterism.base.expressions import Conditions
+from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
@@ -66,6 +67,12 @@ class PlanCommands:
         CycleClaimed."""
         return self.scheduler.find(plan_id).cycles.claim(cycle_id, who, lease)
 
+    def logs(self, task_id: str, plan_id: str | None = None) -> list[TaskLog]:
+        """What each attempt at a task has printed so far, if this process executes it. Raises UnknownTask."""
+        execution = self.scheduler.find(plan_id)
+        execution.plan.node(task_id)
+        return execution.logs.of(task_id)
+
     def events_of(self, cycle_id: int, plan_id: str | None = None) -> list[Event]:
         """The events that an editor receives about a cycle."""
         execution = self.scheduler.find(plan_id)
@@ -95,6 +102,7 @@ class Orchestrator(PlanCommands):
     ``grace``              seconds that a task has to stop when asked
     ``seed``               of the random part of delays between attempts
     ``records``            where results of tasks with ``skip_if_unchanged`` are kept; None: they are always executed
+    ``log_limit``          how many bytes of the output of each attempt are kept; 0 for none
     """
 
     def __init__(
@@ -118,6 +126,7 @@ class Orchestrator(PlanCommands):
         grace: float = 5.0,
         seed: int | None = None,
         records: ResultRecords | None = None,
+        log_limit: int = DEFAULT_LIMIT,
     ) -> None:
         self.options = Options(
             editor=editor,
@@ -136,6 +145,7 @@ class Orchestrator(PlanCommands):
             grace=grace,
             seed=seed,
             records=records,
+            log_limit=log_limit,
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
         self._random = random.Random(seed)

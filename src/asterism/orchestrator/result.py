@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from asterism.core.attempt_log import TaskLog
 from asterism.core.history import Entry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
+from asterism.orchestrator.plan_logs import PlanLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,17 @@ class Summary:
 class Result:
     """``result.state``, ``result["build"].value``, ``result.summary``; iterate over it for the tasks."""
 
-    def __init__(self, plan: Constellation, cycles: list[EditCycle], slots: int | None, policy: str) -> None:
+    def __init__(
+        self,
+        plan: Constellation,
+        cycles: list[EditCycle],
+        slots: int | None,
+        policy: str,
+        logs: PlanLogs | None = None,
+    ) -> None:
         self.plan = plan
         self.cycles = tuple(cycles)
-        self._slots, self._policy = slots, policy
+        self._slots, self._policy, self._logs = slots, policy, logs
 
     @property
     def state(self) -> ConstellationState:
@@ -63,6 +72,12 @@ class Result:
     def values(self) -> dict[str, Any]:
         """The results of the completed tasks, by id."""
         return {task.id: task.value for task in self if task.status == "completed"}
+
+    def logs(self, task_id: str) -> list[TaskLog]:
+        """What each attempt at a task printed, if it ran in this process: ``result.logs("build")[-1].text``. Secrets
+        are masked. The logs of a plan in a store are read with ``asterism.durable.task_logs``. Raises UnknownTask."""
+        self.plan.node(task_id)
+        return [] if self._logs is None else self._logs.of(task_id)
 
     def story(self, task_id: str | None = None) -> list[Entry]:
         return self.plan.story(task_id)

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from asterism.base.print_capture import start_capture, stop_capture
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.events import DeviceEvent
@@ -64,14 +65,18 @@ class DeviceScheduler:
     def add(self, execution: Execution, owner: object) -> None:
         execution.plan.owner = owner
         self._executions[execution.plan.id] = execution
+        if execution.options.log_limit:
+            start_capture()
 
     async def remove(self, execution: Execution) -> None:
         """Forget an execution, and wait a bounded time for its tasks, editors and observers."""
         del self._executions[execution.plan.id]
-        execution.plan.owner = None
         try:
             await execution.closed()
         finally:
+            execution.plan.owner = None  # not before: an edit of an observer would reopen a plan that nobody continues
+            if execution.options.log_limit:
+                stop_capture()
             if not self._executions:
                 self._close_devices()
 

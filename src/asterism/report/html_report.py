@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from asterism.base.durations import format_duration
 from asterism.base.text import markup, plural
+from asterism.core.attempt_log import STDOUT
 from asterism.report.picture import Graph, Picture
-from asterism.report.report_data import EditRow, Report, StoryLine, TaskRow
+from asterism.report.report_data import EditRow, OutputRow, Report, StoryLine, TaskRow
 from asterism.report.svg import beside, svg
 from asterism.report.timeline import timeline
 
@@ -25,7 +26,7 @@ def report(data: Report) -> str:
     # Should escaping ever fail, the browser still runs nothing but this one script and loads nothing at all.
     digest = b64encode(sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    sections = [figures(data), graph(data), time(data), tasks(data), edits(data), stories(data)]
+    sections = [figures(data), graph(data), time(data), tasks(data), edits(data), output(data), stories(data)]
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -51,7 +52,7 @@ def report(data: Report) -> str:
 def _header(data: Report) -> str:
     took = format_duration(data.ended_at - data.started_at)
     links = "".join(
-        f'<a href="#{name.lower()}">{name}</a>' for name in ("Graph", "Timeline", "Tasks", "Edits", "Stories")
+        f'<a href="#{name.lower()}">{name}</a>' for name in ("Graph", "Timeline", "Tasks", "Edits", "Output", "Stories")
     )
     return (
         f'<header><p class="kind">Report of a plan</p><h1>{markup(data.title)}</h1>'
@@ -187,6 +188,33 @@ def _edit(row: EditRow, since: float) -> str:
 
 def _list(kind: str, lines: Sequence[str]) -> str:
     return f'<ul class="{kind}">{"".join(f"<li>{markup(line)}</li>" for line in lines)}</ul>' if lines else ""
+
+
+def output(data: Report) -> str:
+    """What the tasks printed; that of failed tasks is open at first."""
+    if not data.output:
+        return _section("Output", '<p class="none">No task printed anything.</p>')
+    shown, remark = _first(data.output, "attempt")
+    if data.output_left_out:
+        remark += f'<p class="remark">The output of {plural(data.output_left_out, "attempt")} is left out.</p>'
+    status_of = {row.id: row.status for row in data.tasks}
+    items = "".join(_printed(row, status_of.get(row.task, "")) for row in shown)
+    return _section("Output", f'{remark}<div class="stories">{items}</div>')
+
+
+def _printed(row: OutputRow, status: str) -> str:
+    name = markup(row.task)
+    left_out = f"<i>… {plural(row.left_out, 'earlier line')} …</i>\n" if row.left_out else ""
+    lines = "\n".join(
+        markup(text) if stream == STDOUT else f'<span class="{markup(stream)}">{markup(text)}</span>'
+        for stream, text in row.lines
+    )
+    attempt = f"attempt {row.attempt}, " if row.attempt > 1 else ""
+    return (
+        f'<details data-name="{name}"{" open" if status == "failed" else ""}>'
+        f"<summary><b>{name}</b>{pill(status) if status else ''}"
+        f"<small>{attempt}{plural(len(row.lines), 'line')}</small></summary><pre>{left_out}{lines}</pre></details>"
+    )
 
 
 def stories(data: Report) -> str:

@@ -79,8 +79,19 @@ class StoryLine:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputRow:
+    """What one attempt at a task printed: the stream and text of each line. `left_out` says how many came before."""
+
+    task: str
+    attempt: int
+    lines: tuple[tuple[str, str], ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """A whole run. `figures` are names and values for the summary; `stories` pair task ids with stories."""
+    """A whole run. `figures` are names and values for the summary; `stories` pair task ids with stories. `output` has
+    what the tasks printed, as far as the page can hold it; `output_left_out` counts the attempts that it cannot."""
 
     title: str
     state: str
@@ -94,3 +105,5 @@ class Report:
     tasks: tuple[TaskRow, ...]
     edits: tuple[EditRow, ...]
     stories: tuple[tuple[str, tuple[StoryLine, ...]], ...]
+    output: tuple[OutputRow, ...] = ()
+    output_left_out: int = 0

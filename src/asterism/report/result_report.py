@@ -16,13 +16,15 @@ from asterism.core.errors import error_text
 from asterism.core.history import Entry
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
+from asterism.core.plan.status import FAILED
 from asterism.core.plan.task import Dependency
 from asterism.orchestrator.events import EditEvent, EventBus, Subscription
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report.html_report import report
+from asterism.report.log_text import LogsOf
 from asterism.report.picture import picture
-from asterism.report.report_data import CycleBar, EditRow, ExecutionBar, Hold, Report, StoryLine, TaskRow
+from asterism.report.report_data import CycleBar, EditRow, ExecutionBar, Hold, OutputRow, Report, StoryLine, TaskRow
 from asterism.report.result_summary import figures
 
 CYCLE_OUTCOMES = {
@@ -36,6 +38,10 @@ CYCLE_OUTCOMES = {
 """The outcomes of cycles in a report; a cycle with any other outcome was cut off by the end of the plan."""
 
 LONGEST_VALUE = 160
+MOST_LINES = 500
+"""How many lines of the output of an attempt a report shows: the last ones."""
+LARGEST_OUTPUT = 4_000_000
+"""How many letters of output a report shows in all."""
 
 
 class _Brief(reprlib.Repr):
@@ -45,13 +51,17 @@ class _Brief(reprlib.Repr):
         self.maxstring = self.maxother = LONGEST_VALUE
 
 
-def write_report(path: str | Path, result: Result, recording: Recording | None = None) -> None:
+def write_report(
+    path: str | Path, result: Result, recording: Recording | None = None, logs_of: LogsOf | None = None
+) -> None:
     """Write the report of a result as one HTML page. Raises OSError."""
-    Path(path).write_text(report(report_of(result, recording)), encoding="utf-8")
+    Path(path).write_text(report(report_of(result, recording, logs_of)), encoding="utf-8")
 
 
-def report_of(result: Result, recording: Recording | None = None) -> Report:
-    """The data of a report, with secrets masked. Without a recording it has fewer details of edits."""
+def report_of(result: Result, recording: Recording | None = None, logs_of: LogsOf | None = None) -> Report:
+    """The data of a report, with secrets masked. Without a recording it has fewer details of edits. ``logs_of`` reads
+    what a task printed, by default what this process has kept."""
+    output, output_left_out = _output(result, logs_of or result.logs)
     plan, secrets = result.plan, PlanMask(result.plan)
     values = secrets.results()
     story = [_hidden(entry, secrets) for entry in result.story()]
@@ -81,7 +91,27 @@ def report_of(result: Result, recording: Recording | None = None) -> Report:
             (task, tuple(StoryLine(entry.at, entry.what, entry.why) for entry in entries))
             for task, entries in by_task.items()
         ),
+        output=output,
+        output_left_out=output_left_out,
     )
+
+
+def _output(result: Result, logs_of: LogsOf) -> tuple[tuple[OutputRow, ...], int]:
+    """What the tasks printed, failed ones first, and how many attempts are left out because the page would be too
+    large."""
+    nodes = sorted(result.plan.nodes.values(), key=lambda node: node.status is not FAILED)
+    found: list[OutputRow] = []
+    left_out = size = 0
+    for node in nodes:
+        for log in logs_of(node.id):
+            if size > LARGEST_OUTPUT:
+                left_out += 1
+                continue
+            lines = log.lines
+            shown = tuple((line.stream, line.text) for line in lines[-MOST_LINES:])
+            size += sum(len(text) for _, text in shown)
+            found.append(OutputRow(node.id, log.attempt, shown, len(lines) - len(shown)))
+    return tuple(found), left_out
 
 
 def _hidden(entry: Entry, secrets: PlanMask) -> Entry:

@@ -58,12 +58,14 @@ if TYPE_CHECKING:
         ExpectRegister,
         ExpectSession,
         Notice,
+        PutLog,
         PutRegister,
         PutRun,
         PutSession,
         Query,
         Register,
         Store,
+        StoredChunk,
         Watch,
     )
     from asterism.store.sqlite.store import SqliteStore
@@ -89,6 +91,7 @@ __all__ = [
     "MemoryStore",
     "Notice",
     "PostgresStore",
+    "PutLog",
     "PutRegister",
     "PutRun",
     "PutSession",
@@ -105,6 +108,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreUnavailable",
     "StoreUnwritable",
+    "StoredChunk",
     "UnknownSchema",
     "Watch",
     "open_store",
@@ -113,7 +117,7 @@ __all__ = [
     "update_register",
 ]
 
-_ERRORS = [name for name in __all__ if name.startswith("Store") and name != "Store"]
+_ERRORS = [name for name in __all__ if name.startswith("Store") and name not in ("Store", "StoredChunk")]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -122,8 +126,8 @@ __getattr__, __dir__ = lazy_names(
         "asterism.store.optimistic_update": ["retry_on_conflict", "try_commit", "update_register"],
         "asterism.store.postgres": ["PostgresStore"],
         "asterism.store.protocol": [
-            *("ExpectRegister", "ExpectSession", "Notice", "PutRegister", "PutRun", "PutSession"),
-            *("Query", "Register", "Store", "Watch"),
+            *("ExpectRegister", "ExpectSession", "Notice", "PutLog", "PutRegister", "PutRun", "PutSession"),
+            *("Query", "Register", "Store", "StoredChunk", "Watch"),
         ],
         "asterism.store.sqlite": ["SqliteStore"],
         "asterism.store.store_errors": ["Conflict", "UnknownSchema", *_ERRORS],

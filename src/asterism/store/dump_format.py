@@ -16,7 +16,7 @@ leaves the store partly filled; discard that store.
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,15 +29,17 @@ from asterism.store.protocol import (
     NOTIFIED,
     Notice,
     PutCopy,
+    PutLog,
     PutRegister,
     PutRun,
     PutSession,
     Register,
     Store,
+    StoredChunk,
     Write,
     last_notice,
 )
-from asterism.store.store_errors import StoreCorrupt, StoreError, UnknownSchema
+from asterism.store.store_errors import Conflict, StoreCorrupt, StoreError, UnknownSchema
 
 VERSION = 1
 HEADER: Mapping[str, Any] = {"asterism": "store", "version": VERSION}
@@ -66,6 +68,11 @@ def line(
             return notice if number is None else {**notice, "number": number}
 
 
+def log_line(run: str, chunk: StoredChunk) -> dict[str, Any]:
+    """Return a chunk of the log of a run as a line."""
+    return {"log": [run, *chunk]}
+
+
 def blob_line(data: bytes) -> dict[str, Any]:
     return {"blob": base64.b64encode(data).decode()}
 
@@ -85,6 +92,13 @@ def blob_sizes(run: Run) -> dict[str, Any]:
     }
 
 
+def blobs_of_logs(values: Iterable[Any]) -> Iterator[str]:
+    """The names of the blobs that chunks of logs refer to."""
+    for value in values:
+        if isinstance(value, Mapping) and isinstance(value.get("$blob"), str):
+            yield value["$blob"]
+
+
 async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
     """Put every record into an empty store, and return the number of runs.
 
@@ -98,11 +112,18 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
     seen = _SeenNotices(await last_notice(store))
     runs = 0
     left_out: list[tuple[str, str | None]] = []
+    logs: list[PutLog] = []
     async for record in lines:
         write = await _write(store, record)
         seen.read(record)
         if isinstance(write, PutCopy):
             left_out.append((write.run.id, write.run.series))
+        elif isinstance(write, PutLog):
+            logs.append(write)
+            if len(logs) >= LARGEST_BATCH:
+                await _commit(store, writes)
+                writes = []
+                await _load_logs(store, logs, left_out)
         elif write is not None:
             writes.append(write)
             runs += isinstance(write, PutRun)
@@ -110,6 +131,7 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
             await _commit(store, writes)
             writes = []
     await _commit(store, writes)
+    await _load_logs(store, logs, left_out)
     await seen.restore(store)
     for run_id, series in left_out:
         if series is not None:
@@ -118,6 +140,20 @@ async def load(store: Store, lines: AsyncIterator[Mapping[str, Any]]) -> int:
         words = f"open runs that were left to peers are not restored: {len(left_out)}"
         await store.commit([Notice(store.clock(), "refused", f"{words}. They come back from those peers")])
     return runs
+
+
+async def _load_logs(store: Store, logs: list[PutLog], left_out: list[tuple[str, str | None]]) -> None:
+    """Write chunks of logs. Their runs come before them in a dump. A run that is not restored has no log either."""
+    absent = {run_id for run_id, _ in left_out}
+    by_attempt: dict[tuple[str, int], list[StoredChunk]] = {}
+    for log in logs:
+        if log.run not in absent:
+            by_attempt.setdefault((log.run, log.epoch), []).extend(log.chunks)
+    logs.clear()
+    try:
+        await _commit(store, [PutLog(run, epoch, chunks) for (run, epoch), chunks in by_attempt.items()])
+    except Conflict as conflict:
+        raise StoreCorrupt(f"the backup has a log of {conflict.what}, but not the run itself") from conflict
 
 
 class _SeenNotices:
@@ -185,7 +221,7 @@ async def _must_be_empty(store: Store) -> None:
         raise StoreError(f"a backup can only be restored into an empty store, and {store.url} has {there}")
 
 
-async def _commit(store: Store, writes: list[Write]) -> None:
+async def _commit(store: Store, writes: Sequence[Write]) -> None:
     try:
         await store.commit(writes)
     except ValueError as error:
@@ -207,6 +243,8 @@ async def _write(store: Store, record: Mapping[str, Any]) -> Write | None:
                 return PutRegister(key, value, None)
             case {"notice": notice}:
                 return row_codec.notice_of(notice)
+            case {"log": [str(run), int(epoch), int(first), int(lines), value]}:
+                return PutLog(run, epoch, [StoredChunk(epoch, first, lines, value)])
             case {"blob": str(text)}:
                 await store.put_blob(base64.b64decode(text, validate=True))
                 return None

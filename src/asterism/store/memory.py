@@ -30,11 +30,13 @@ from asterism.store.protocol import (
     OwnedRun,
     ProgressReport,
     PutCopy,
+    PutLog,
     PutRegister,
     PutRun,
     PutSession,
     Query,
     Register,
+    StoredChunk,
     TakeRequest,
     WaitingRuns,
     Watch,
@@ -60,6 +62,7 @@ class MemoryStore(MemoryChangeFeed):
         self._queued: set[str] = set()
         self._sweep_at = 1000
         self._reports: dict[str, ProgressReport] = {}
+        self._logs: dict[str, dict[tuple[int, int], StoredChunk]] = {}
         self._notices: dict[int, Notice] = {}
         self._noticed = 0
         self._blobs: dict[str, tuple[bytes, float]] = {}  # and the time of the last put_blob
@@ -71,6 +74,10 @@ class MemoryStore(MemoryChangeFeed):
     async def commit(self, writes: Sequence[Write]) -> None:
         check_distinct_records(writes)
         checked = [self._checked(write) for write in writes]
+        new = {write.run.id for write in checked if type(write) is PutRun}
+        for write in checked:
+            if type(write) is PutLog and write.run not in self._runs and write.run not in new:
+                raise Conflict(f"run {write.run}")
         for write in checked:
             self._perform(write)
         self._watches.wake(topics_of(checked))
@@ -110,6 +117,9 @@ class MemoryStore(MemoryChangeFeed):
                 if (register[1] if register else None) != expected:
                     raise Conflict(f"register {key}")
                 return PutRegister(key, None if value is None else row_codec.to_text(value), expected)
+            case PutLog():
+                chunks = [chunk._replace(value=_copied(chunk.value)) for chunk in write.chunks]
+                return replace(write, chunks=chunks)
             case Contribution() | Notice():
                 pass
             case _:
@@ -132,11 +142,21 @@ class MemoryStore(MemoryChangeFeed):
                 self._registers.pop(key, None)
             case PutRegister(key, text, expected):
                 self._registers[key] = (text, (expected or 0) + 1)
+            case PutLog():
+                self._put_log(write)
             case Contribution():
                 self._feed.contributions.add(write)
             case Notice():
                 self._noticed += 1
                 self._notices[self._noticed] = write
+
+    def _put_log(self, write: PutLog) -> None:
+        stored = self._logs.setdefault(write.run, {})
+        if write.drop is not None:
+            low, high = write.drop
+            for place in [place for place in stored if place[0] == write.epoch and low <= place[1] < high]:
+                del stored[place]
+        stored.update({(write.epoch, chunk.first): chunk for chunk in write.chunks})
 
     def _put(self, run: Run) -> None:
         before = self._runs.get(run.id)
@@ -203,7 +223,11 @@ class MemoryStore(MemoryChangeFeed):
         self._sessions[session] = known.changed(beat_at=now, profile=_copied(dict(profile)))
         held = self._held(session)
         epochs = {run.id: run.epoch for run in held}
-        self._reports.update({report.run: report for report in reports if epochs.get(report.run) == report.epoch})
+        for report in reports:
+            if epochs.get(report.run) == report.epoch:
+                self._reports[report.run] = report._replace(log=None)
+                if report.log is not None:
+                    self._perform(self._checked(report.log))
         return HeartbeatReply(
             now, True, known.draining, [OwnedRun(run.id, run.epoch, run.status, run.stop_request) for run in held]
         )
@@ -273,6 +297,10 @@ class MemoryStore(MemoryChangeFeed):
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return {run_id: self._reports[run_id] for run_id in run_ids if run_id in self._reports}
 
+    async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
+        stored = sorted(self._logs.get(run_id, {}).items())
+        return [chunk for (epoch, first), chunk in stored if (epoch, first + chunk.lines - 1) > after]
+
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
         return [
             (number, notice)
@@ -303,6 +331,7 @@ class MemoryStore(MemoryChangeFeed):
             del self._runs[run.id]
             if run.key is not None:
                 del self._keys[run.key]
+            self._logs.pop(run.id, None)
             self._feed.forget(run.id)
             self._ends.pop(run.id, None)
         if old:
@@ -322,6 +351,7 @@ class MemoryStore(MemoryChangeFeed):
                 self._owned.pop(session.id, None)
         self._notices = {number: notice for number, notice in self._notices.items() if notice.at >= before}
         used = {name for run in self._runs.values() for name in dump_format.blobs_of(run)}
+        used |= set(dump_format.blobs_of_logs(chunk.value for log in self._logs.values() for chunk in log.values()))
         self._blobs = {
             name: (data, kept_at)
             for name, (data, kept_at) in self._blobs.items()
@@ -342,6 +372,12 @@ class MemoryStore(MemoryChangeFeed):
             for name in dump_format.blobs_of(run):
                 if name not in self._blobs:
                     yield f"run {run.id} refers to blob {name}, which does not exist"
+        for run_id, log in self._logs.items():
+            if run_id not in self._runs:
+                yield f"the log of run {run_id} is there, but the run does not exist"
+            for name in dump_format.blobs_of_logs(chunk.value for chunk in log.values()):
+                if name not in self._blobs:
+                    yield f"the log of run {run_id} refers to blob {name}, which does not exist"
         if set().union(*self._owned.values()) != {run.id for run in self._runs.values() if run.session is not None}:
             yield "the index of owned runs does not match the runs"
         if self._keys != {run.key: run.id for run in self._runs.values() if run.key is not None}:
@@ -356,6 +392,7 @@ class MemoryStore(MemoryChangeFeed):
             *(dump_format.line(one) for one in self._sessions.values()),
             *(dump_format.line(one) for one in await self.registers("")),
             *(dump_format.line(one, number=number) for number, one in self._notices.items()),
+            *(dump_format.log_line(run, chunk) for run, log in self._logs.items() for _, chunk in sorted(log.items())),
             *(dump_format.blob_line(data) for data, _ in self._blobs.values()),
         ]
         for line in everything:

@@ -105,6 +105,30 @@ class Notice:
     device: str | None = None
 
 
+class StoredChunk(NamedTuple):
+    """Consecutive lines of the log of one attempt, as they are stored. ``first`` is the number of the first line,
+    ``lines`` how many there are, ``value`` the JSON of a LogChunk, or a reference to the blob that holds it."""
+
+    epoch: int
+    first: int
+    lines: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PutLog:
+    """Write a part of the log of a run: chunks, in place of those with the same number. Writing it twice changes
+    nothing. The run must exist; its log is deleted with it.
+
+    :param drop: delete the chunks of ``epoch`` whose first line is at least the first and less than the second number.
+    """
+
+    run: str
+    epoch: int
+    chunks: Sequence[StoredChunk]
+    drop: tuple[int, int] | None = None
+
+
 class Contribution(NamedTuple):
     """What a peer brought here with one commit, added to what is known of this run and peer, and forgotten with the
     run.
@@ -122,7 +146,7 @@ class Contribution(NamedTuple):
     blobs: int
 
 
-Write = PutRun | PutCopy | PutSession | PutRegister | ExpectSession | ExpectRegister | Contribution | Notice
+Write = PutRun | PutCopy | PutSession | PutRegister | PutLog | ExpectSession | ExpectRegister | Contribution | Notice
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
@@ -174,12 +198,14 @@ class TakeRequest:
 
 
 class ProgressReport(NamedTuple):
-    """How far an execution has come. ``tail`` is the end of its output."""
+    """How far an execution has come. ``tail`` is the end of its output. ``log`` is a part of its log to be written
+    with the report; a store does not return it."""
 
     run: str
     epoch: int
     progress: Progress | None
     tail: str
+    log: PutLog | None = None
 
 
 # -- replies -----------------------------------------------------------------------------------------------------------
@@ -251,6 +277,15 @@ ENDED = "ended"
 def for_device(name: str) -> str:
     """The topic of commits that concern one device."""
     return f"device {name}"
+
+
+def for_plan(name: str) -> str:
+    """The topic of requests to the process that runs a plan, and of its answers."""
+    return f"plan {name}"
+
+
+PLAN_REQUESTS = ("request/", "paused/", "cancel/")
+"""Prefixes of registers that concern the topic of a plan; its name follows, up to the next ``/``."""
 
 
 class Watch(Protocol):
@@ -330,6 +365,10 @@ class Store(Protocol):
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]: ...
 
+    async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
+        """Return the chunks of the log of a run that have lines after (epoch, line number), by epoch and number."""
+        ...
+
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
         """Return notices with their numbers, oldest first, from number ``after`` + 1 on; only those about ``run``, if
         it is given."""
@@ -367,7 +406,7 @@ class Store(Protocol):
         ...
 
     def watch(self, topics: frozenset[str]) -> Watch:
-        """Start to watch topics: ``OFFERED``, ``ENDED``, or that of a device."""
+        """Start to watch topics: ``OFFERED``, ``ENDED``, or that of a device or a plan."""
         ...
 
     async def close(self) -> None: ...

@@ -14,14 +14,17 @@ from asterism.core.run.run import RunStatus
 from asterism.store.protocol import (
     ENDED,
     OFFERED,
+    PLAN_REQUESTS,
     ExpectRegister,
     ExpectSession,
     PutCopy,
+    PutLog,
     PutRegister,
     PutRun,
     PutSession,
     Write,
     for_device,
+    for_plan,
 )
 
 
@@ -107,6 +110,8 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
                 topics.add(for_device(run.device))
         elif type(write) is PutSession and write.session.draining:
             topics.add(for_device(write.session.device))
+        elif type(write) is PutRegister and write.key.startswith(PLAN_REQUESTS):
+            topics.add(for_plan(write.key.split("/")[1]))
     return topics
 
 
@@ -141,4 +146,6 @@ def _names(write: Write) -> tuple[tuple[str, str], ...]:
         return (("run", write.run.id),)
     if isinstance(write, PutSession):
         return (("session", write.session.id),)
+    if isinstance(write, PutLog):
+        return (("log", f"{write.run} {write.epoch}"),)
     return (("session", write.session),) if isinstance(write, ExpectSession) else ()

@@ -14,7 +14,6 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from asterism.base.cel.cel_syntax import tokens
 from asterism.base.cel.cel_values import InvalidExpression
 
 NAMESPACES = ("params", "matrix")
@@ -41,6 +40,8 @@ def names_used(text: str, names: Collection[str]) -> set[str]:
 
 def _mentions(text: str, names: Collection[str]) -> list[tuple[int, int, list[str]]]:
     """Each mention of a name: where it begins and ends, and the name with its field, if it is a namespace."""
+    from asterism.base.cel.cel_syntax import tokens  # most files have no expressions
+
     found: list[tuple[int, int, list[str]]] = []
     all_tokens = tokens(text)
     for number, token in enumerate(all_tokens):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from asterism.core.errors import DuplicateTask, InvalidTask, PlanError, error_text
@@ -13,6 +13,7 @@ from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.diff import Outline
 from asterism.core.plan.edits import AddTask, Edit, EditBatch, addition_of
 from asterism.core.plan.graph import Graph, is_modifiable
+from asterism.core.plan.groups import collapse
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import FAILED, PENDING, TERMINAL, ConstellationState, TaskStatus
 from asterism.core.plan.task import After, Dependency, Task, dependencies_of, handler_dependencies
@@ -210,13 +211,17 @@ class Constellation(Graph):
         if not chosen and (batch is None or not batch.edits):
             raise PlanError(f"no task of plan {self.id!r} failed; name the task to begin with, to run it again")
         undo = self.reopen(chosen, now, why)
+        collapsed = collapse(self, chosen)
+        if collapsed:  # after the edits of the caller, whose violations name them by their position
+            given = batch or EditBatch((), "retry", "the list of a group is made again")
+            batch = replace(given, edits=(*given.edits, *collapsed))
         if batch is not None:
             try:
                 self.apply(batch, now)
             except BaseException:
                 undo()
                 raise
-        return chosen
+        return [task_id for task_id in chosen if task_id in self.nodes]
 
     def __getitem__(self, task_id: str) -> TaskView:
         return TaskView(self.node(task_id))

@@ -17,6 +17,7 @@ from typing import Any
 
 from asterism.base import expressions
 from asterism.base.clock import new_id
+from asterism.base.print_capture import start_capture, stop_capture
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
@@ -156,9 +157,12 @@ class DeviceAgent:
         store = await store_identity(self.fleet.store, self.fleet.clock)
         if isinstance(self._executor, DeviceExecutor):
             self._executor.set_store(store)
+        with contextlib.suppress(StoreError):
+            await self.fleet.settings()  # known when the first run prints
         host = self._host or LocalHost(store, self.name)
         self.session = replaced(self.session, host=host.host)
         began = self.fleet.clock.time()
+        start_capture()
         try:
             await join(self.fleet.store, self.fleet.clock, self.session, host, replace=self._replace)
             log.info("joined as %s", self.name)
@@ -167,6 +171,7 @@ class DeviceAgent:
                 await self.own_score.try_refresh()
             await self._live()
         finally:
+            stop_capture()
             if self.fleet.local is self.claimer:
                 self.fleet.local = None
             self.health.close()

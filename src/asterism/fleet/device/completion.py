@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from asterism.base.log_recorder import LogRecorder
+from asterism.base.secret_mask import Mask
+from asterism.core.attempt_log import LogUpdate
 from asterism.core.errors import RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, PROCESSING, Grant, Owner, Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import Step
-from asterism.store.protocol import ProgressReport, PutRun
+from asterism.store.protocol import ProgressReport, PutLog, PutRun, StoredChunk, Write
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
@@ -31,6 +35,9 @@ LARGEST_BATCH = 100
 """How many ends one commit writes at most."""
 
 StoreClock = Callable[[], float]
+
+_NO_SECRETS = Mask()
+_making_log = threading.Lock()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +52,9 @@ class HeldRun:
     ``ending``        whether the execution is over and only the write of its end is missing
     ``slot_freed``    whether its slot was given away before the end was written
     ``lost``          whether the device gave the run up, so that there is no result
-    ``changed``       whether ``progress`` or ``tail`` is newer than the last report
+    ``changed``       whether ``progress``, ``tail`` or the log is newer than the last report
+    ``log``           what records its output, once it has printed something
+    ``mask``          the secrets to hide in it
     """
 
     run: Run
@@ -63,9 +72,58 @@ class HeldRun:
     slot_freed: bool = False
     lost: bool = False
     task: asyncio.Task[None] | None = None
+    make_log: Callable[[HeldRun], LogRecorder | None] | None = None
+    log: LogRecorder | None = None
+    mask: Mask = _NO_SECRETS
+    log_writes: Sequence[PutLog] = ()
+    """The last part of its log, which is written with its end."""
+    _unconfirmed: LogUpdate | None = None
 
     def report(self) -> ProgressReport:
-        return ProgressReport(self.run.id, self.grant.epoch, self.progress, self.tail)
+        log = None if self.log is None else self._take_log()
+        return ProgressReport(self.run.id, self.grant.epoch, self.progress, self.tail, log)
+
+    def recorder(self) -> LogRecorder | None:
+        """What records its output, made when it is first asked for; None if output is not kept. In any thread."""
+        if self.log is None:
+            with _making_log:  # several threads may print for the first time
+                if self.log is None and self.make_log is not None:
+                    self.log = self.make_log(self)
+        return self.log
+
+    def close_log(self) -> None:
+        """The execution is over. What it prints from now on is dropped."""
+        self.make_log = None
+        if self.log is not None:
+            self.log.close()
+
+    def _take_log(self) -> PutLog | None:
+        assert self.log is not None
+        self._unconfirmed = self.log.take()
+        return None if self._unconfirmed is None else put_log(self.grant, self._unconfirmed)
+
+    def report_written(self, written: bool) -> None:
+        """The report was written, or it is unknown whether it was."""
+        if not written:
+            self.changed = True
+            self._give_back_log()
+        self._unconfirmed = None
+
+    def _give_back_log(self) -> None:
+        if self.log is not None and self._unconfirmed is not None:
+            self.log.give_back(self._unconfirmed)
+            self._unconfirmed = None
+
+    def last_log(self) -> PutLog | None:
+        """The rest of the log, with what a report that is under way may not write."""
+        self._give_back_log()
+        return self._take_log()
+
+    def printed(self) -> None:
+        """There is new output."""
+        if not self.changed and self.make_log is not None:
+            self.changed = True
+            self.on_report()
 
     def set_progress(self, progress: Progress) -> None:
         self.progress, self.changed = progress, True
@@ -74,6 +132,11 @@ class HeldRun:
     def set_output(self, tail: str) -> None:
         self.tail, self.changed = tail, True
         self.on_report()
+
+
+def put_log(grant: Grant, update: LogUpdate) -> PutLog:
+    chunks = [StoredChunk(grant.epoch, chunk.first, chunk.line_count, chunk.to_json()) for chunk in update.chunks]
+    return PutLog(grant.run, grant.epoch, chunks, update.drop)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -183,7 +246,10 @@ class CompletionBatch:
         if ends is self._open:  # close the batch: nothing is added to it any more
             self._open, self._task = [], None
         try:
-            await self._fleet.store.commit([PutRun(end.after, end.held.run.revision) for end in ends])
+            writes: list[Write] = [PutRun(end.after, end.held.run.revision) for end in ends]
+            for end in ends:
+                writes += end.held.log_writes
+            await self._fleet.store.commit(writes)
         except (StoreError, ValueError) as error:
             log.info("%d ends could not be written together and are written one by one: %s", len(ends), error)
             for end in ends:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base import task_inputs
+from asterism.base.log_recorder import LogRecorder
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
 from asterism.base.startup import install_hint
@@ -75,6 +76,14 @@ class LimitReached(AsterismError, TimeoutError):
     """The execution took longer than the limit of its workflow and was stopped."""
 
 
+class RunOutput(Protocol):
+    """What keeps the output of an execution. ``mask`` has the secrets to hide in it."""
+
+    mask: Mask
+
+    def recorder(self) -> LogRecorder | None: ...
+
+
 class RunWork(NamedTuple):
     """One execution. ``given`` is the input of the run. The two functions are called on the event loop."""
 
@@ -85,6 +94,9 @@ class RunWork(NamedTuple):
     on_output: Callable[[str], None]
     lease: float | None = None
     """How long the run is certainly this device's, in seconds from now."""
+
+    output: RunOutput | None = None
+    """What keeps the output; None if it is not kept."""
 
 
 class Executor(Protocol):
@@ -207,6 +219,8 @@ class DeviceExecutor:
         cancelled again."""
         constant = stands_for_itself(work.workflow, work.given)
         with self._mask(work.workflow, work.given, constant) as mask:
+            if work.output is not None:
+                work.output.mask = mask
             if not self.policy.everything:
                 self._judge_early(work.workflow, work.given)
             if constant:
@@ -243,7 +257,7 @@ class DeviceExecutor:
             self.policy.workflow(work.workflow.name)
             self.policy.call(work.workflow.call)
         if work.workflow.call is not None:
-            current = CurrentRun(work.run, work.on_progress, expired)
+            current = CurrentRun(work.run, work.on_progress, expired, work.output)
             return await self._functions.call(work.workflow.call, resolved.inputs, current)
         if work.workflow.http is not None:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
@@ -274,7 +288,7 @@ class DeviceExecutor:
     async def _run(self, work: RunWork, command: Command, resolved: ResolvedInputs) -> Any:
         mask = resolved.mask
         with self._run_files(work.given, command.cwd) as (progress, files, in_child):
-            watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress)
+            watcher = OutputWatcher(progress, mask, work.on_output, work.on_progress, work.output)
             try:
                 return await self._commands.run(
                     command.argv,
@@ -354,7 +368,9 @@ class OutputWatcher:
         mask: Mask,
         on_output: Callable[[str], None],
         on_progress: Callable[[Progress], None],
+        output: RunOutput | None = None,
     ) -> None:
+        self._output = output
         self._progress, self._mask = progress, mask
         self._on_output, self._on_progress = on_output, on_progress
         self._received = bytearray()
@@ -367,6 +383,9 @@ class OutputWatcher:
         self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
 
     def hear(self, pipe: int, data: bytes) -> None:
+        recorder = None if self._output is None else self._output.recorder()
+        if recorder is not None:
+            recorder.hear(pipe, data)
         self.heard[pipe] += len(data)
         self._new = True
         self._received += data

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from asterism.base import function_calls
+from asterism.base.print_capture import LogSource, attempt_logger
 from asterism.base.processes import EXHAUSTED, own_part
 from asterism.core.errors import AsterismError, safe_repr
 from asterism.core.run.run import Progress, Run
@@ -45,8 +46,13 @@ class CurrentRun:
     the one before reported last. ``expired`` says whether the limit of the workflow has passed, if it has one."""
 
     def __init__(
-        self, run: Run, on_progress: Callable[[Progress], None], expired: Callable[[], bool] | None = None
+        self,
+        run: Run,
+        on_progress: Callable[[Progress], None],
+        expired: Callable[[], bool] | None = None,
+        output: LogSource | None = None,
     ) -> None:
+        self._output = output
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
         self._run = run
         self._on_progress = on_progress
@@ -59,6 +65,11 @@ class CurrentRun:
     @property
     def attempt(self) -> int:
         return attempt_of(self._run)
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger that writes to the log of this attempt. A function also gets it as its parameter ``logger``."""
+        return attempt_logger(self.id, self._output)
 
     @property
     def stopping(self) -> bool:
@@ -210,6 +221,8 @@ def arguments_of(
     arguments = dict(given) if signature.everything else {n: given[n] for n in signature.names if n in given}
     if "run" in signature.names:
         arguments["run"] = current
+    if signature.takes_logger and "logger" not in arguments:
+        arguments["logger"] = current.logger
     absent = [name for name in signature.names if name not in arguments and name not in signature.optional]
     if absent:
         called = getattr(function, "__qualname__", repr(function))

@@ -119,10 +119,12 @@ class Heartbeat:
                     reply = await self.store.heartbeat(session, profile, ())
         except (StoreUnavailable, TimeoutError) as error:
             for held in changed:
-                held.changed = True  # the report may not have arrived
+                held.report_written(False)  # it may not have arrived
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable(f"{self.store.url} did not answer a heartbeat") from None
             raise
+        for held in changed:
+            held.report_written(True)
         if not reply.alive:
             return await self._check_store()
         self.lease.renewed(sent)

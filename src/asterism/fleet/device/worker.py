@@ -11,9 +11,12 @@ import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from asterism.base.log_recorder import LogRecorder
+from asterism.base.print_capture import log_source
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, Fenced, RecordedError, RunRefused
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
@@ -147,7 +150,7 @@ class Worker:
         if self._lease.remaining(run) <= 0.0 or not self._lease.unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
         started, now = run.started_at is not None, self.fleet.clock.time()
-        held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress)
+        held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress, make_log=self._make_log)
         self.held[run.id] = held
         self.occupied.set()
         if started:
@@ -193,16 +196,56 @@ class Worker:
         if still_held and self._lease.remaining(held.run) > 0.0:
             self._begin(held)
 
+    def _make_log(self, held: HeldRun) -> LogRecorder | None:
+        """What records the output of a run. Called at its first output, in any thread."""
+        limit = self.fleet.known_settings.log_limit
+        if not limit:
+            return None
+        printed = partial(self._printed, held)
+        return LogRecorder(self.fleet.store.clock, limit, mask=lambda: held.mask, on_new=printed)
+
+    def _printed(self, held: HeldRun) -> None:
+        if held.changed:
+            return
+        loop = held.task.get_loop() if held.task is not None else None
+        if loop is None or asyncio._get_running_loop() is loop:
+            held.printed()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the device is gone
+                loop.call_soon_threadsafe(held.printed)
+
+    async def _finish_log(self, held: HeldRun) -> None:
+        """Prepare the last part of a log, which is written with the end of the run. What is large becomes a blob."""
+        last = held.last_log()
+        if last is None:
+            return
+        chunks = []
+        for chunk in last.chunks:
+            try:
+                value = await self.fleet.blobs.keep(chunk.value, f"the log of run {held.run.id}")
+            except (AsterismError, ValueError):  # the store has no room for a blob now, or it is too large for one
+                value = chunk.value
+            chunks.append(chunk._replace(value=value))
+        held.log_writes = [replace(last, chunks=chunks)]
+
     # -- executions --------------------------------------------------------------------------------------------------
 
     async def _execute(self, held: HeldRun) -> None:
         batched = False
         try:
-            step = await self._outcome(held)
+            try:
+                step = await self._outcome(held)
+            finally:
+                held.close_log()
+            if held.log is not None:
+                held.ending = held.ending or step is not None  # it is over: its end is written, whatever comes now
+                await self._finish_log(held)
         except asyncio.CancelledError:
             if held.stopping is None:
                 raise  # the whole device is ending
             _no_longer_cancelled()
+            if held.log is not None and held.stopping not in (LOST, FENCED):
+                await self._finish_log(held)
             await self._hand_back(held)
         else:
             if step is None:
@@ -230,7 +273,8 @@ class Worker:
             return None
         began = self.fleet.clock.time()
         try:
-            work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease)
+            log_source.set(held)
+            work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease, held)
             value = plain_json(await self.executor.execute(work), f"the result of run {run.id}")
         except Exception as error:
             if self._lease.remaining(run) <= 0.0:  # its guard may have ended it while this process was frozen
@@ -294,11 +338,11 @@ class Worker:
         held.ending = True
         try:
             if tried is not None:
-                await self.fleet.ledger.change(tried.id, step, patience=NO_LIMIT, tried=tried)
+                await self.fleet.ledger.change(tried.id, step, patience=NO_LIMIT, tried=tried, also=held.log_writes)
                 return
             consume = self.fleet.waiters.consumers.get(held.run.id) if result else None
             if consume is None or not await self._consumed(held, step, consume):
-                await self.fleet.ledger.change(held.run, step, patience=NO_LIMIT)
+                await self.fleet.ledger.change(held.run, step, patience=NO_LIMIT, also=held.log_writes)
         except Fenced as refusal:
             log.warning("the run belongs to others: %s", refusal.why, extra={"run": held.run.id})
             if result and not held.lost:
@@ -322,10 +366,10 @@ class Worker:
             return False
         # what follows is written with it, and may need its slot
         self._busy, self._freed, held.slot_freed = self._busy - 1, self._freed + 1, True
-        if await consume(PutRun(after, held.run.revision)):
+        if await consume(PutRun(after, held.run.revision), *held.log_writes):
             self.fleet.waiters.ended(after)
         else:
-            await self.fleet.ledger.change(after.id, step, patience=NO_LIMIT, tried=after)
+            await self.fleet.ledger.change(after.id, step, patience=NO_LIMIT, tried=after, also=held.log_writes)
         return True
 
     async def _notice_late_result(self, held: HeldRun, why: str) -> None:

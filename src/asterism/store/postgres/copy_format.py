@@ -21,10 +21,11 @@ def copy_lines(groups: Iterable[RunGroup]) -> bytes:
     lines = []
     for shared, rows in groups:
         end = "\t".join(map(_field, shared))
-        lines += [
-            f"{_field(run_id)}\t{_field(key)}\t{_field(text)}\t{_field(label)}\t{end}\n"
-            for run_id, key, text, label in rows
-        ]
+        for run_id, key, text, label in rows:
+            if key is None and label is None and text.isascii() and "\\" not in text and run_id.isalnum():
+                lines.append(f"{run_id}\t\\N\t{text}\t\\N\t{end}\n")  # JSON in ASCII escapes what COPY would
+            else:
+                lines.append(f"{_field(run_id)}\t{_field(key)}\t{_field(text)}\t{_field(label)}\t{end}\n")
     return "".join(lines).encode()
 
 

@@ -12,6 +12,7 @@ match where all have to), each job is tried again alone, so that only that one f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import itertools
 import logging
@@ -22,7 +23,7 @@ from typing import Any
 import asyncpg
 
 from asterism.core.run.run import Run
-from asterism.store.dump_format import blobs_of
+from asterism.store.dump_format import blobs_of, blobs_of_logs
 from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.copy_format import COLUMNS as COPIED_COLUMNS
 from asterism.store.postgres.copy_format import copy_lines
@@ -34,6 +35,7 @@ from asterism.store.protocol import (
     ExpectSession,
     Notice,
     PutCopy,
+    PutLog,
     PutRegister,
     PutRun,
     PutSession,
@@ -73,6 +75,9 @@ NO_PEERS = "only SQLite stores exchange records with peers: all devices can shar
 
 _INPUT, _STATE = COLUMNS.index("input"), COLUMNS.index("state")
 
+_NO_TRANSACTION = contextlib.nullcontext()
+"""COPY alone is a transaction."""
+
 Row = tuple[Any, ...]
 
 
@@ -80,7 +85,7 @@ class Job:
     """One call of ``commit``, encoded: a value that is not JSON is refused before the caller waits. ``runs`` are the
     runs it writes; ``run`` is the one, if it writes one run and nothing else."""
 
-    __slots__ = ("alone", "future", "groups", "inserts", "others", "run", "runs", "size", "updates", "writes")
+    __slots__ = ("alone", "future", "groups", "inserts", "logs", "others", "run", "runs", "size", "updates", "writes")
 
     def __init__(self, writes: Sequence[Write], future: asyncio.Future[None]) -> None:
         self.writes, self.future = writes, future
@@ -88,28 +93,32 @@ class Job:
         self.inserts: list[Row] = []
         self.groups: list[RunGroup] = []
         self.others: dict[str, list[dict[str, Any]]] | None = None
+        self.logs: list[PutLog] = []
         self.size = 0
         self.run: str | None = None
         self.runs: list[str] = []
         new: list[Run] = []
         for write in writes:
-            if type(write) is not PutRun:
+            if type(write) is PutLog:
+                self.logs.append(write)
+            elif type(write) is not PutRun:
                 self._add(write)
             elif write.expected is None:
                 new.append(write.run)
-                self._use_blobs(write.run)
+                if write.run.output is not None or _may_be_blob(write.run.input):
+                    self._use_blobs(write.run)
             else:
                 self._add_change(write.run, write.expected)
-        if len(new) < FEWEST_COPIED:
+        if len(new) < FEWEST_COPIED or self.logs:
             self.inserts = rows_of(new)
             self.size += sum([len(row[_INPUT]) + len(row[_STATE]) for row in self.inserts])
         else:
             self.groups = grouped(new)
             self.size = LARGEST_TEXT  # it is a group of its own
         self.runs += [run.id for run in new]
-        if len(writes) == 1 and self.others is None:
+        if len(writes) == 1 and self.others is None and not self.logs:
             self.run = self.runs[0]
-        self.alone = self.others is not None or bool(self.groups)
+        self.alone = self.others is not None or bool(self.groups) or bool(self.logs)
 
     def _add_change(self, run: Run, expected: int) -> None:
         row = (run.id, expected, *moving(run))
@@ -263,16 +272,19 @@ class Committer:
             first.inserts = rows_in(first.groups)
         whole = first.run is None
         others = first.others
-        arguments = (
+        arguments: tuple[Any, ...] = (
             whole,
             None if others is None else to_text(others),
             sorted(itertools.chain.from_iterable(job.updates for job in group), key=_id),
             sorted(itertools.chain.from_iterable(job.inserts for job in group), key=_id),
         )
+        query = statements()["commit_runs"]
+        if first.logs:  # such a job is alone
+            query, arguments = statements()["commit_runs_and_logs"], (*arguments, logs_text(first.logs))
         tries = 1
         while True:
             try:
-                done, present = await self._connections.fetchrow(statements()["commit_runs"], *arguments)
+                done, present, *_ = await self._connections.fetchrow(query, *arguments)
                 return set(done), set(present)
             except StoreBusy as error:
                 if tries == DEADLOCK_TRIES or not is_collision(error):
@@ -288,13 +300,36 @@ class Committer:
             return False
         async with self._connections.borrowed() as connection:
             try:
-                async with connection.transaction():
+                async with _NO_TRANSACTION if job.others is None else connection.transaction():
                     if job.others is not None:
                         await connection.fetchrow(statements()["commit_runs"], True, to_text(job.others), [], [])
                     await connection.copy_to_table("runs", source=io.BytesIO(lines), columns=COPIED_COLUMNS)
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.DeadlockDetectedError):
                 return False
         return True
+
+
+def logs_text(logs: Sequence[PutLog]) -> str:
+    """The argument of ``put_logs``."""
+    chunks = [(log, chunk) for log in logs for chunk in log.chunks]
+    drops = [(log, *log.drop) for log in logs if log.drop is not None]
+    uses = [(log.run, name) for log, chunk in chunks for name in blobs_of_logs([chunk.value])]
+    return to_text(
+        {
+            "chunks": [
+                {
+                    "run": log.run,
+                    "epoch": log.epoch,
+                    "first": chunk.first,
+                    "lines": chunk.lines,
+                    "said": to_text(chunk.value),
+                }
+                for log, chunk in chunks
+            ],
+            "drops": [{"run": log.run, "epoch": log.epoch, "low": low, "high": high} for log, low, high in drops],
+            "uses": [{"run": run, "name": name} for run, name in uses],
+        }
+    )
 
 
 def _may_be_blob(value: Any) -> bool:

@@ -10,8 +10,18 @@ from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store.postgres.connection import ConnectionPool, ServerClock
 from asterism.store.postgres.error_mapping import storable
+from asterism.store.postgres.group_commit import logs_text
 from asterism.store.postgres.schema import statements
-from asterism.store.protocol import HeartbeatReply, Notice, OwnedRun, ProgressReport, Query, Register, WaitingRuns
+from asterism.store.protocol import (
+    HeartbeatReply,
+    Notice,
+    OwnedRun,
+    ProgressReport,
+    Query,
+    Register,
+    StoredChunk,
+    WaitingRuns,
+)
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, searched, session_of, to_text
 from asterism.store.store_errors import CorruptRecord
 
@@ -31,15 +41,17 @@ class Reads:
         if not storable(session):
             return HeartbeatReply(self.clock(), False, False, ())
         last = {report.run: report for report in reports if storable(report.run)}.values()
+        logs = [report.log for report in last if report.log is not None]
         asked = self.clock.own()
-        now, draining, runs, epochs, statuses, stop_requests = await self._quick.fetchrow(
-            statements()["heartbeat"],
+        now, draining, runs, epochs, statuses, stop_requests, *_ = await self._quick.fetchrow(
+            statements()["heartbeat_with_logs" if logs else "heartbeat"],
             session,
             to_text(dict(profile)),
             [report.run for report in last],
             [report.epoch for report in last],
             [None if report.progress is None else to_text(report.progress) for report in last],
             [to_text(report.tail) for report in last],
+            *([logs_text(logs)] if logs else []),
         )
         self.clock.learn(now, asked)
         if draining is None:
@@ -125,6 +137,10 @@ class Reads:
         rows = await self._quick.fetch(statements()["reports"], [one for one in run_ids if storable(one)])
         return {run: _report(run, epoch, progress, tail) for run, epoch, progress, tail in rows}
 
+    async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
+        rows = await self._quick.fetch(statements()["log"], run_id, *after) if storable(run_id) else []
+        return [chunk_of(run_id, row) for row in rows]
+
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
         rows = []
         if run is None:
@@ -136,6 +152,14 @@ class Reads:
     async def blob(self, name: str) -> bytes | None:
         row = await self._named("blob", name)
         return row[0] if row is not None else None
+
+
+def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:
+    epoch, first, lines, said = row
+    try:
+        return StoredChunk(epoch, first, lines, json.loads(said))
+    except ValueError as error:
+        raise CorruptRecord(f"the log of run {run_id} cannot be read: {error}") from error
 
 
 def _only_open(query: Query) -> bool:

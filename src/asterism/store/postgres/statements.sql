@@ -8,6 +8,11 @@
 -- name: commit_runs
 SELECT done, present FROM commit_runs($1, $2, $3, $4)
 
+-- name: commit_runs_and_logs
+-- The logs after the runs: they may be those of new runs.
+SELECT done, present, written
+FROM commit_runs($1, $2, $3, $4), LATERAL (SELECT put_logs($5::json, NULL, NULL) AS written WHERE done IS NOT NULL) AS logged
+
 -- name: change_runs
 SELECT change_runs($1)
 
@@ -28,6 +33,11 @@ FOR UPDATE OF runs SKIP LOCKED
 
 -- name: heartbeat
 SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_wishes FROM beat($1, $2, $3, $4, $5, $6)
+
+-- name: heartbeat_with_logs
+SELECT now, is_draining, held_runs, held_epochs, held_statuses, held_wishes, written
+FROM beat($1, $2, $3, $4, $5, $6),
+    LATERAL (SELECT put_logs($7::json, coalesce(held_runs, '{}'), coalesce(held_epochs, '{}')) AS written) AS logged
 
 -- name: put_blob
 INSERT INTO blobs (name, kept_at, data) VALUES ($1, now_in_seconds(), $2)
@@ -56,6 +66,11 @@ SELECT key, value, revision FROM registers WHERE starts_with(key, $1) ORDER BY k
 SELECT reports.run, reports.epoch, reports.progress, reports.tail
 FROM runs JOIN reports ON reports.session = runs.session AND reports.run = runs.id AND reports.epoch = runs.epoch
 WHERE runs.id = ANY ($1)
+
+-- name: log
+SELECT epoch, first, lines, said FROM logs
+WHERE run = $1 AND (epoch > $2 OR (epoch = $2 AND first + lines - 1 > $3))
+ORDER BY epoch, first
 
 -- name: notices
 SELECT number, notice FROM notices WHERE number > $1 ORDER BY number LIMIT $2
@@ -126,6 +141,8 @@ WITH chosen AS MATERIALIZED (
     DELETE FROM runs WHERE id IN (SELECT id FROM chosen) RETURNING id
 ), unused AS (
     DELETE FROM blob_uses WHERE run IN (SELECT id FROM old)
+), unlogged AS (
+    DELETE FROM logs WHERE run IN (SELECT id FROM old)
 )
 SELECT count(*) FROM old
 
@@ -156,6 +173,12 @@ SELECT key, value, revision FROM registers ORDER BY key
 
 -- name: all_notices
 SELECT number, notice FROM notices ORDER BY number
+
+-- name: all_logs
+SELECT run, epoch, first, lines, said FROM logs ORDER BY run, epoch, first
+
+-- name: logs_without_runs
+SELECT DISTINCT run FROM logs WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = logs.run) ORDER BY run
 
 -- name: all_blobs
 SELECT data FROM blobs ORDER BY name

@@ -36,7 +36,7 @@ from asterism.store.postgres.connection import (
 from asterism.store.postgres.group_commit import NO_PEERS, Committer
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
 from asterism.store.postgres.queue import TakeQueue
-from asterism.store.postgres.reads import Reads
+from asterism.store.postgres.reads import Reads, chunk_of
 from asterism.store.postgres.schema import migrate, statements
 from asterism.store.protocol import Change, PutRun, Register, TakeRequest, Usage, Watch, Write
 from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of, without_empty_label
@@ -150,6 +150,8 @@ class PostgresStore(Reads):
                 yield dump_format.line(Register(key, json.loads(value), revision))
             async for number, text in connection.cursor(statements()["all_notices"], prefetch=PAGE):
                 yield dump_format.line(notice_of(json.loads(text)), number=number)
+            async for run, *row in connection.cursor(statements()["all_logs"], prefetch=PAGE):
+                yield dump_format.log_line(run, chunk_of(run, row))
             async for (data,) in connection.cursor(statements()["all_blobs"], prefetch=BLOB_PAGE):
                 yield dump_format.blob_line(data)
 
@@ -263,8 +265,10 @@ _READERS: dict[str, tuple[str, Callable[[Sequence[Any]], object]]] = {
     "all_sessions": ("session", session_of),
     "all_registers": ("register", lambda row: json.loads(row[1])),
     "all_notices": ("notice", lambda row: notice_of(json.loads(row[1]))),
+    "all_logs": ("the log of run", lambda row: chunk_of(row[0], row[1:])),
 }
 _CONTRADICTIONS = {
     "runs_of_missing_sessions": "run {0} belongs to session {1}, which does not exist",
+    "logs_without_runs": "the log of run {0} is there, but the run does not exist",
     "missing_blobs": "run {0} refers to blob {1}, which does not exist",
 }

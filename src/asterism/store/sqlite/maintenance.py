@@ -24,6 +24,7 @@ _LINES: tuple[tuple[str, Callable[[Any], Mapping[str, Any]]], ...] = (
     ("all_sessions", lambda row: dump_format.line(row_codec.session_of(row))),
     ("all_registers", lambda row: dump_format.line(reads.register_of(row))),
     ("all_notices", lambda row: dump_format.line(reads.notice_of(row[0]), number=row[1])),
+    ("all_logs", lambda row: dump_format.log_line(row[0], reads.chunk_of(row[0], row[1:]))),
 )
 
 SERIES = "series/"
@@ -39,7 +40,7 @@ def problems(cursor: sqlite3.Cursor, blobs: Blobs) -> list[str]:
         cursor.execute("BEGIN")  # everything at one instant
         try:
             found = [f"the file: {line}" for (line,) in cursor.execute("PRAGMA integrity_check") if line != "ok"]
-            return found or list(chain(_sessions(cursor), _runs(cursor, blobs), _others(cursor)))
+            return found or list(chain(_sessions(cursor), _runs(cursor, blobs), _others(cursor, blobs)))
         finally:
             if cursor.connection.in_transaction:
                 cursor.execute("ROLLBACK")
@@ -141,11 +142,18 @@ def _role(series: Series, item: str) -> str:
     return "queued" if item in series.queue else "neither active nor queued"
 
 
-def _others(cursor: sqlite3.Cursor) -> Iterator[str]:
+def _others(cursor: sqlite3.Cursor, blobs: Blobs) -> Iterator[str]:
     for row in _rows(cursor, "all_registers"):
         yield from _read("registers", row, reads.register_of)
     for row in _rows(cursor, "all_notices"):
         yield from _read("notices", row, lambda one: reads.notice_of(one[0]))
+    for row in _rows(cursor, "all_logs"):
+        yield from _read("logs", row, lambda one: reads.chunk_of(one[0], one[1:]))
+    for (run_id,) in _rows(cursor, "logs_without_runs"):
+        yield f"the log of run {run_id} is there, but the run does not exist"
+    for name in _blobs_of_logs(cursor):
+        if (wrong := _wrong_with(name, blobs)) is not None:
+            yield f"a log refers to blob {name}, {wrong}"
     for row in _rows(cursor, "all_reports"):
         yield from _read("reports", row, reads.report_of)
 
@@ -171,4 +179,10 @@ def referenced_blobs(cursor: sqlite3.Cursor) -> set[str]:
     """Return the names of the blobs to which runs refer."""
     rows = iter(lambda: cursor.fetchmany(PAGE), [])
     cursor.execute(STATEMENTS["runs_with_blobs"])
-    return {name for row in chain.from_iterable(rows) for name in dump_format.blobs_of(row_codec.run_of(row))}
+    used = {name for row in chain.from_iterable(rows) for name in dump_format.blobs_of(row_codec.run_of(row))}
+    return used | _blobs_of_logs(cursor)
+
+
+def _blobs_of_logs(cursor: sqlite3.Cursor) -> set[str]:
+    rows = cursor.connection.execute(STATEMENTS["logs_with_blobs"])
+    return set(dump_format.blobs_of_logs(row_codec.from_text(said) for (said,) in rows))

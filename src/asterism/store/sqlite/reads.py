@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from asterism.core.run.run import Progress, Run, RunStatus
 from asterism.core.run.session import Session
 from asterism.store import row_codec
-from asterism.store.protocol import Change, Notice, ProgressReport, Query, Register, Usage, WaitingRuns
+from asterism.store.protocol import Change, Notice, ProgressReport, Query, Register, StoredChunk, Usage, WaitingRuns
 from asterism.store.sqlite.connection import FileConnection
 from asterism.store.sqlite.error_mapping import corrupt
 from asterism.store.sqlite.group_commit import call_soon, closed, resolve
@@ -214,6 +214,17 @@ def report_of(row: Sequence[Any]) -> ProgressReport:
         return ProgressReport(row[0], row[1], None if progress is None else Progress(*progress), tail)
     except (TypeError, ValueError) as error:
         raise CorruptRecord(f"the report on run {row[0]} cannot be read: {error!r}") from error
+
+
+def log(cursor: sqlite3.Cursor, run_id: str, after: tuple[int, int]) -> list[StoredChunk]:
+    return [chunk_of(run_id, row) for row in cursor.execute(STATEMENTS["log"], (run_id, *after)).fetchall()]
+
+
+def chunk_of(run_id: str, row: Sequence[Any]) -> StoredChunk:
+    try:
+        return StoredChunk(row[0], row[1], row[2], row_codec.from_text(row[3]))
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"the log of run {run_id} cannot be read: {error!r}") from error
 
 
 def notices(cursor: sqlite3.Cursor, run_id: str | None, after: int, limit: int) -> list[tuple[int, Notice]]:

@@ -146,6 +146,29 @@ WHERE NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.id = reports.run AND runs.epoch = reports.epoch AND runs.session IS NOT NULL
 );
 
+-- name: put_log
+-- Writes nothing if the run does not exist.
+INSERT INTO logs (run, epoch, first, lines, said)
+SELECT ?1, ?2, ?3, ?4, ?5 WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1)
+ON CONFLICT (run, epoch, first) DO UPDATE SET lines = excluded.lines, said = excluded.said;
+
+-- name: drop_log
+DELETE FROM logs WHERE run = ? AND epoch = ? AND first >= ? AND first < ?;
+
+-- name: log
+SELECT epoch, first, lines, said FROM logs
+WHERE run = ?1 AND (epoch > ?2 OR (epoch = ?2 AND first + lines - 1 > ?3))
+ORDER BY epoch, first;
+
+-- name: all_logs
+SELECT run, epoch, first, lines, said FROM logs ORDER BY run, epoch, first;
+
+-- name: logs_with_blobs
+SELECT said FROM logs WHERE instr(said, '"$blob"') = 2;
+
+-- name: logs_without_runs
+SELECT DISTINCT run FROM logs WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = logs.run) ORDER BY run;
+
 -- name: run
 SELECT {run_columns} FROM runs WHERE id = ?;
 

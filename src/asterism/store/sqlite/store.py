@@ -25,6 +25,7 @@ from asterism.store.protocol import (
     ProgressReport,
     Query,
     Register,
+    StoredChunk,
     TakeRequest,
     Usage,
     WaitingRuns,
@@ -142,6 +143,9 @@ class SqliteStore:
 
     async def reports(self, run_ids: Sequence[str]) -> dict[str, ProgressReport]:
         return await self._readers.ask(reads.reports, run_ids)
+
+    async def log(self, run_id: str, *, after: tuple[int, int] = (0, 0)) -> list[StoredChunk]:
+        return await self._readers.ask(reads.log, run_id, after)
 
     async def notices(self, *, run: str | None = None, after: int = 0, limit: int = 100) -> list[tuple[int, Notice]]:
         return await self._readers.ask(reads.notices, run, after, limit)

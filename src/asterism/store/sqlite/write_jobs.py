@@ -27,6 +27,7 @@ from asterism.store.protocol import (
     OwnedRun,
     ProgressReport,
     PutCopy,
+    PutLog,
     PutRegister,
     PutRun,
     PutSession,
@@ -48,6 +49,8 @@ _HEARTBEAT = STATEMENTS["heartbeat"]
 _DRAINING = STATEMENTS["draining"]
 _HELD = STATEMENTS["held"]
 _PUT_REPORT = STATEMENTS["put_report"]
+_PUT_LOG = STATEMENTS["put_log"]
+_DROP_LOG = STATEMENTS["drop_log"]
 _INSERT_RUN = STATEMENTS["insert_run"]
 _UPDATE_RUN = STATEMENTS["update_run"]
 _INSERT_REGISTER = STATEMENTS["insert_register"]
@@ -125,7 +128,11 @@ class CommitJob(Job):
         self.statements: list[Statement] = [
             run_statement(write.run, write.expected) if type(write) is PutRun else statement_of(write, clock)
             for write in writes
+            if type(write) is not PutLog
         ]
+        for write in writes:
+            if type(write) is PutLog:
+                self.statements += log_statements(write)
         if len(writes) > 1 or (writes and type(writes[0]) is PutCopy):
             copies = [write for write in writes if type(write) is PutCopy]
             self.statements += [mark_statement(write) for write in copies]
@@ -145,7 +152,7 @@ class CommitJob(Job):
 class HeartbeatJob(Job):
     """A heartbeat. The result is a HeartbeatReply."""
 
-    __slots__ = ("clock", "profile", "reports", "session")
+    __slots__ = ("clock", "logs", "profile", "reports", "session")
 
     def __init__(
         self,
@@ -158,6 +165,7 @@ class HeartbeatJob(Job):
         self.session = session
         self.profile = row_codec.to_text(dict(profile))
         self.reports = [(report.run, report.epoch, encode_report(report)) for report in reports]
+        self.logs = [(one.run, one.epoch, log_statements(one.log)) for one in reports if one.log is not None]
         self.clock = clock
 
     def perform(self, cursor: sqlite3.Cursor, alone: bool) -> None:
@@ -173,6 +181,10 @@ class HeartbeatJob(Job):
         if self.reports:
             epochs = {one.run: one.epoch for one in held}
             cursor.executemany(_PUT_REPORT, [report for report in self.reports if epochs.get(report[0]) == report[1]])
+            for run, epoch, statements in self.logs:
+                if epochs.get(run) == epoch:
+                    for sql, values, _ in statements:
+                        cursor.execute(sql, values)
         self.result = HeartbeatReply(now, True, bool(draining), held)
 
 
@@ -283,6 +295,18 @@ def end_statement(write: PutCopy, clock: Callable[[], float]) -> Statement:
     return STATEMENTS["see_end"], (write.run.id, write.run.ended_at, clock()), f"run {write.run.id}"
 
 
+def log_statements(write: PutLog) -> list[Statement]:
+    what = f"run {write.run}"
+    drops = [] if write.drop is None else [(_DROP_LOG, (write.run, write.epoch, *write.drop), what)]
+    return [
+        *drops,
+        *(
+            (_PUT_LOG, (write.run, write.epoch, one.first, one.lines, row_codec.to_text(one.value)), what)
+            for one in write.chunks
+        ),
+    ]
+
+
 def _put_session(session: Session, expected: int | None, clock: Callable[[], float]) -> Statement:
     session_id, device, revision, state, draining, _, profile, terms = row_codec.session_row(session)
     what = f"session {session_id}"
@@ -324,7 +348,7 @@ def _execute(cursor: sqlite3.Cursor, statement: Statement) -> None:
         raise _refusal(cursor, statement, error) from None
     except (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
         raise ValueError(f"{what} cannot be stored: {error}") from error
-    if cursor.rowcount == 1 or (sql in _EXPECTATIONS and cursor.fetchone() is not None):
+    if cursor.rowcount == 1 or sql is _DROP_LOG or (sql in _EXPECTATIONS and cursor.fetchone() is not None):
         return
     if what is _NO_FEED:
         raise ValueError("a copy of a peer's record needs a change feed, and it was not started")

@@ -42,8 +42,8 @@ except ImportError as error:
     ) from error
 
 _TESTS = (
-    "commit_tests", "concurrency_tests", "dump_tests", "feed_tests", "maintenance_tests", "model_tests", "query_tests",
-    "record_tests", "sample_records", "session_tests",
+    "commit_tests", "concurrency_tests", "dump_tests", "feed_tests", "log_tests", "maintenance_tests", "model_tests",
+    "query_tests", "record_tests", "sample_records", "session_tests",
 )  # fmt: skip
 
 with contextlib.suppress(ImportError):  # so that pytest shows what a failed assertion in these modules compared
@@ -57,6 +57,7 @@ from asterism.testing.store_conformance.commit_tests import CommitTests
 from asterism.testing.store_conformance.concurrency_tests import ProcessTests, RaceTests
 from asterism.testing.store_conformance.dump_tests import DumpTests
 from asterism.testing.store_conformance.feed_tests import FeedTests
+from asterism.testing.store_conformance.log_tests import LogTests
 from asterism.testing.store_conformance.maintenance_tests import OrphanTests, RetentionTests
 from asterism.testing.store_conformance.model_tests import ModelTests
 from asterism.testing.store_conformance.query_tests import FindTests, TakeTests
@@ -79,6 +80,7 @@ class StoreConformance(
     ValueTests,
     RaceTests,
     FeedTests,
+    LogTests,
     ModelTests,
 ):
     """What every engine promises. Override ``open_store``, and ``open_another`` if there can be two connections."""

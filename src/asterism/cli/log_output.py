@@ -1,0 +1,203 @@
+"""``asterism runs logs`` and ``asterism plan logs``: what runs and tasks printed, as lines and as JSON, also live."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.text import Text
+
+from asterism.base.text import clean, echo_data, json_text
+from asterism.cli.cli_context import format_clock, note, short
+from asterism.cli.screen import Screen
+from asterism.core.attempt_log import LogLine, LogReader
+from asterism.core.run.run import Run
+from asterism.durable.journal_store import read_head
+from asterism.durable.task_logs import TaskRun, task_runs
+from asterism.fleet.fleet import Fleet, attempt_number
+from asterism.report.log_text import log_text
+from asterism.report.status_style import DIM
+from asterism.store.protocol import feed_of, has_feed
+
+FOLLOW_INTERVAL = 0.5
+"""How often the store is asked for new lines, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """``since``: only lines of the last so many seconds. ``attempt``: only this one."""
+
+    follow: bool = False
+    since: float | None = None
+    attempt: int | None = None
+    times: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A line of a run; ``task`` is the task that the run executes, if it is one of a plan."""
+
+    run: str
+    task: str | None
+    attempt: int
+    line: LogLine
+
+    def to_json(self) -> dict[str, Any]:
+        line = self.line
+        task = {} if self.task is None else {"task": self.task}
+        return {"run": self.run, **task, "attempt": self.attempt, **line._asdict()}
+
+
+class RunLogReader:
+    """Reads the log of one run from where it stopped the last time."""
+
+    def __init__(self, fleet: Fleet, run: Run, task: str | None = None, before: int = 0) -> None:
+        self._fleet, self._task, self._before = fleet, task, before
+        self.run = run
+        self._readers: dict[int, LogReader] = {}
+
+    async def read(self) -> list[RunLine]:
+        """The lines that are new."""
+        last = max(self._readers, default=0)
+        after = (last, self._readers[last].seen) if last else (0, 0)
+        found: list[RunLine] = []
+        for stored in await self._fleet.store.log(self.run.id, after=after):
+            reader = self._readers.setdefault(stored.epoch, LogReader())
+            attempt = self._before + attempt_number(self.run, stored.epoch)
+            chunk = await self._fleet.log_chunk(stored)
+            found += [RunLine(self.run.id, self._task, attempt, line) for line in reader.read([chunk])]
+        return found
+
+    async def refresh(self) -> None:
+        """Read the run again: it may have ended or have another attempt."""
+        if not self.run.ended:
+            self.run = await self._fleet.run(self.run.id)
+
+
+class LogPrinter:
+    """Prints lines: as JSON, as data for another program, or coloured on a terminal."""
+
+    def __init__(self, terms: LogOptions, now: float, *, several: bool) -> None:
+        self._terms, self._several = terms, several
+        self._begin = 0.0 if terms.since is None else now - terms.since
+        self._screen = Screen() if sys.stdout.isatty() else None
+        self._attempt: tuple[str, int] | None = None
+        self.printed = 0
+
+    def print(self, lines: Sequence[RunLine]) -> None:
+        chosen = [one for one in lines if one.line.at >= self._begin]
+        self.printed += len(chosen)
+        if self._terms.as_json:
+            for one in chosen:
+                click.echo(json_text(one.to_json(), encoding=sys.stdout.encoding))
+        elif self._screen is None:
+            if chosen:
+                parts = [part for one in chosen for part in (*self._heading(one), self._prefix(one) + one.line.text)]
+                echo_data("\n".join(parts))
+        else:
+            for one in chosen:
+                for heading in self._heading(one):
+                    self._screen.say(Text(heading, DIM))
+                self._screen.say(Text(clean(self._prefix(one)), DIM).append_text(log_text(one.line)))
+
+    def _heading(self, one: RunLine) -> list[str]:
+        """A line between two attempts at one run."""
+        before, self._attempt = self._attempt, (one.run, one.attempt)
+        if self._several or before in (None, self._attempt):
+            return []
+        return [f"-- attempt {one.attempt} --"]
+
+    def _prefix(self, one: RunLine) -> str:
+        time = f"{format_clock(one.line.at)} {one.line.stream:<6} " if self._terms.times else ""
+        again = f" ({one.attempt})" if one.attempt > 1 else ""
+        return f"{time}{one.task}{again} | " if self._several else time
+
+
+async def print_run_log(fleet: Fleet, run: Run, terms: LogOptions) -> None:
+    """Print the log of one run; with ``follow`` until the run has ended."""
+    reader = RunLogReader(fleet, run)
+
+    async def readers() -> list[RunLogReader]:
+        return [reader]
+
+    async def ended() -> bool:
+        await reader.refresh()
+        return reader.run.ended
+
+    printed = await _print(fleet, terms, readers, ended, several=False)
+    if not printed:
+        await _explain_nothing(fleet, reader.run, terms)
+
+
+async def print_plan_log(fleet: Fleet, name: str, task: str | None, terms: LogOptions) -> None:
+    """Print the logs of a plan, or of one task, in the order of time; with ``follow`` until the plan has ended."""
+    known: dict[str, RunLogReader] = {}
+
+    async def readers() -> list[RunLogReader]:
+        for one in await task_runs(fleet.store, name, task):
+            reader = known.setdefault(one.run.id, _reader(fleet, one))
+            reader.run = one.run
+        return list(known.values())
+
+    async def ended() -> bool:
+        return (await read_head(fleet.store, name))[0].ended
+
+    printed = await _print(fleet, terms, readers, ended, several=task is None)
+    if not printed:
+        what = f"Plan {name!r}" if task is None else f"Task {task!r} of plan {name!r}"
+        why = "" if known else "; it has not started, or its runs were pruned"
+        note(f"{what} has printed nothing{_chosen(terms)}{why}.")
+
+
+def _reader(fleet: Fleet, one: TaskRun) -> RunLogReader:
+    return RunLogReader(fleet, one.run, one.task, one.before)
+
+
+async def _print(
+    fleet: Fleet,
+    terms: LogOptions,
+    readers: Callable[[], Awaitable[list[RunLogReader]]],
+    ended: Callable[[], Awaitable[bool]],
+    *,
+    several: bool,
+) -> int:
+    """Print what there is, and with ``follow`` what comes. Returns how many lines were printed."""
+    printer = LogPrinter(terms, fleet.store.clock(), several=several)
+    async for lines in _batches(fleet, terms.follow, readers, ended):
+        printer.print(_of_attempt(lines, terms.attempt))
+    return printer.printed
+
+
+async def _batches(
+    fleet: Fleet,
+    follow: bool,
+    readers: Callable[[], Awaitable[list[RunLogReader]]],
+    ended: Callable[[], Awaitable[bool]],
+) -> AsyncIterator[list[RunLine]]:
+    while True:
+        over = not follow or await ended()  # asked before the lines are read: the last ones come with the end
+        lines = [line for reader in await readers() for line in await reader.read()]
+        yield sorted(lines, key=lambda one: one.line.at)
+        if over:
+            return
+        await fleet.clock.sleep(FOLLOW_INTERVAL)
+
+
+def _of_attempt(lines: list[RunLine], attempt: int | None) -> list[RunLine]:
+    return lines if attempt is None else [one for one in lines if one.attempt == attempt]
+
+
+async def _explain_nothing(fleet: Fleet, run: Run, terms: LogOptions) -> None:
+    if has_feed(fleet.store) and (await feed_of(fleet.store).left_to([run.id])):
+        note(f"Run {short(run.id)} is with a peer, and so is what it prints: ask there.")
+    else:
+        note(f"Run {short(run.id)} is {run.reported_status} and has printed nothing{_chosen(terms)}.")
+
+
+def _chosen(terms: LogOptions) -> str:
+    attempt = "" if terms.attempt is None else f" in attempt {terms.attempt}"
+    return attempt if terms.since is None else f"{attempt} in this time"

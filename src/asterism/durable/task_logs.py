@@ -1,0 +1,56 @@
+"""The logs of a plan in a store: each execution of a task is a run, and the log of the run is that of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from asterism.core.attempt_log import TaskLog
+from asterism.core.run.run import Run
+from asterism.fleet.device.functions import attempts_of
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.retention import PREFIX
+from asterism.store.protocol import Query, Store
+
+
+class TaskRun(NamedTuple):
+    """A run that executed a task. ``before`` is how many attempts earlier runs of the task had."""
+
+    task: str
+    epoch: int
+    run: Run
+    before: int
+
+
+async def task_runs(store: Store, plan: str, task: str | None = None) -> list[TaskRun]:
+    """The runs of a plan, or of one of its tasks, in the order of their creation. Old runs may have been pruned."""
+    begin = f"{PREFIX}{plan}/" if task is None else f"{PREFIX}{plan}/{task}/"
+    found: list[TaskRun] = []
+    attempts: dict[str, int] = {}
+    for run in await store.find(Query(workflow=f"{PREFIX}{plan}")):
+        key = run.key or ""
+        name, _, epoch = key.removeprefix(f"{PREFIX}{plan}/").rpartition("/")
+        if not key.startswith(begin) or not epoch.isdecimal() or task not in (None, name):
+            continue
+        found.append(TaskRun(name, int(epoch), run, attempts.get(name, 0)))
+        attempts[name] = attempts.get(name, 0) + attempts_of(run)
+    return found
+
+
+async def task_logs(fleet: Fleet, plan: str, task: str) -> list[TaskLog]:
+    """What each attempt at a task of a stored plan printed, oldest first, wherever it ran:
+    ``(await task_logs(fleet, "nightly", "load"))[-1].text``. Attempts that printed nothing are left out."""
+    return await _logs(fleet, await task_runs(fleet.store, plan, task))
+
+
+async def logs_of_tasks(fleet: Fleet, plan: str, tasks: Collection[str]) -> dict[str, list[TaskLog]]:
+    """The same for several tasks, with one search for their runs."""
+    runs: dict[str, list[TaskRun]] = {task: [] for task in tasks}
+    for one in await task_runs(fleet.store, plan):
+        if one.task in runs:
+            runs[one.task].append(one)
+    return {task: await _logs(fleet, found) for task, found in runs.items()}
+
+
+async def _logs(fleet: Fleet, runs: Sequence[TaskRun]) -> list[TaskLog]:
+    return [TaskLog(one.before + log.attempt, log.chunks) for one in runs for log in await fleet.logs(one.run.id)]

@@ -1,0 +1,56 @@
+"""The logs of a plan that runs in this process: what each attempt at each task printed, in memory.
+
+Each attempt keeps at most ``log_limit`` bytes, and the plan at most ``PLAN_FACTOR`` times that: beyond, the logs of the
+attempts that ended first are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asterism.base.log_recorder import LogRecorder
+from asterism.base.secret_mask import Mask
+from asterism.core.attempt_log import TaskLog
+
+PLAN_FACTOR = 256
+"""How many full logs a plan keeps in memory."""
+
+
+class PlanLogs:
+    """``clock`` dates the lines, ``mask`` returns the secrets of the plan."""
+
+    def __init__(self, clock: Callable[[], float], limit: int, mask: Callable[[], Mask]) -> None:
+        self._clock, self._limit, self._mask = clock, limit, mask
+        self._tasks: dict[str, dict[int, tuple[int, LogRecorder]]] = {}  # by task and epoch: attempt and recorder
+        self._ended: dict[tuple[str, int], int] = {}  # executions in the order of their ends, and the size of each log
+        self._size = 0
+
+    def recorder(self, task_id: str, epoch: int, attempt: int) -> LogRecorder:
+        """The recorder of an execution, made at the first call. May be called in any thread."""
+        epochs = self._tasks.setdefault(task_id, {})  # in one step: several threads may print at once
+        found = epochs.get(epoch)
+        if found is None:
+            found = epochs.setdefault(epoch, (attempt, LogRecorder(self._clock, self._limit, mask=self._mask)))
+        return found[1]
+
+    def close(self, task_id: str, epoch: int) -> None:
+        """An execution has ended. What it prints from now on is dropped."""
+        if task_id not in self._tasks or epoch not in self._tasks[task_id]:  # most tasks print nothing
+            return
+        recorder = self._tasks[task_id][epoch][1]
+        recorder.close()
+        self._ended[task_id, epoch] = recorder.size
+        self._size += recorder.size
+        while self._size > PLAN_FACTOR * self._limit and len(self._ended) > 1:
+            task, oldest = next(iter(self._ended))
+            self._size -= self._ended.pop((task, oldest))
+            del self._tasks[task][oldest]
+
+    def of(self, task_id: str) -> list[TaskLog]:
+        """The logs of the attempts at a task that printed something, oldest first."""
+        found = sorted(self._tasks.get(task_id, {}).items())
+        return [TaskLog(attempt, tuple(recorder.chunks())) for _, (attempt, recorder) in found if recorder]
+
+    def __bool__(self) -> bool:
+        """Whether any task has printed something."""
+        return bool(self._tasks)

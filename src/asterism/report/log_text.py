@@ -1,0 +1,49 @@
+"""Logs of tasks as lines for people: the last lines of those that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.text import Text
+
+from asterism.base.text import clean
+from asterism.core.attempt_log import GAP, STDERR, LogLine, TaskLog
+from asterism.core.plan.status import FAILED
+from asterism.orchestrator.result import Result
+from asterism.report.status_style import DIM
+
+LAST_LINES = 10
+"""How many lines of each failed task are shown."""
+
+MOST_TASKS = 5
+"""Of how many failed tasks lines are shown."""
+
+LogsOf = Callable[[str], Sequence[TaskLog]]
+"""The logs of a task, one for each attempt that printed something."""
+
+
+def failed_tasks(result: Result, limit: int = MOST_TASKS) -> list[str]:
+    """The first failed tasks whose last lines are shown."""
+    return [node.id for node in result.plan.nodes.values() if node.status is FAILED][:limit]
+
+
+def failure_logs(result: Result, logs_of: LogsOf) -> Iterator[Text]:
+    """The last lines of each failed task, under a heading. Failed tasks that printed nothing are left out."""
+    for task_id in failed_tasks(result):
+        logs = logs_of(task_id)
+        if not logs:
+            continue
+        lines = [line for line in logs[-1].lines if line.text.strip()]
+        shown = lines[-LAST_LINES:]
+        attempt = f", attempt {logs[-1].attempt}" if logs[-1].attempt > 1 else ""
+        part = "" if len(shown) == len(lines) else f" (the last {len(shown)} lines)"
+        yield Text()
+        yield Text(clean(f"Output of {task_id}{attempt}{part}:"))
+        for line in shown:
+            yield log_text(line, "  ")
+
+
+def log_text(line: LogLine, indent: str = "") -> Text:
+    """A line of a log in the colour of its stream."""
+    style = DIM if line.stream == GAP else "red" if line.stream == STDERR else ""
+    return Text(indent).append(clean(line.text), style)

@@ -1,0 +1,54 @@
+"""What functions and commands print on a real device is kept, with secrets masked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from asterism.core.run.run import Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.fleet import Fleet
+from asterism.store.memory import MemoryStore
+
+
+def noisy(logger: Any, run: Any) -> str:
+    print("printed in a thread")
+    logger.info("attempt %d of %s", run.attempt, "it")
+    run.logger.warning("careful")
+    return "done"
+
+
+async def silent_coroutine() -> None:
+    print("with", "correct-horse-battery")
+
+
+async def execute(*flows: Workflow) -> tuple[Fleet, list[Run]]:
+    fleet = Fleet(MemoryStore())
+    agent = DeviceAgent(fleet, "here", slots=len(flows), monitor_every=None)
+    device = asyncio.create_task(agent.run())
+    await agent.joined.wait()
+    runs = [await fleet.create(flow) for flow in flows]
+    ended = [await fleet.wait(run.id) for run in runs]
+    agent.drain()
+    await device
+    return fleet, ended
+
+
+async def test_functions_and_commands_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPLOY_TOKEN", "correct-horse-battery")
+    fleet, runs = await execute(
+        Workflow("thread", call=f"{__name__}:noisy"),
+        Workflow("coroutine", call=f"{__name__}:silent_coroutine"),
+        Workflow("command", shell='echo out "$DEPLOY_TOKEN"; echo err >&2; exit 3'),
+        Workflow("quiet", shell="true"),
+    )
+    shown = [[(line.stream, line.text) for log in await fleet.logs(run.id) for line in log.lines] for run in runs]
+    assert shown[0] == [("stdout", "printed in a thread"), ("log", "INFO attempt 1 of it"), ("log", "WARNING careful")]
+    assert shown[1] == [("stdout", "with [secret]")]
+    assert sorted(shown[2]) == [("stderr", "err"), ("stdout", "out [secret]")]
+    assert shown[3] == []
+    assert "correct-horse" not in repr(fleet.store.__dict__)
+    await fleet.close()
