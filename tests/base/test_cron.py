@@ -154,5 +154,5 @@ def test_a_time_zone_that_does_not_exist(name: str, words: str) -> None:
 
 def test_a_machine_without_time_zones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoneinfo.available_timezones", set)
-    with pytest.raises(InvalidCron, match="no time zone database; install one with: pip install tzdata"):
+    with pytest.raises(InvalidCron, match="no time zone database; install the package tzdata"):
         time_zone("Europe/Nowhere")

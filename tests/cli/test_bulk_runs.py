@@ -136,6 +136,10 @@ def test_a_creation_whose_lines_have_changed_is_refused_or_begun_anew(scene: Sce
     assert result.exit_code == 64
     assert "lines 1 to 2,000 are not those from which 2,000 runs were created before the last command" in result.stderr
     assert "--restart" in result.stderr
+    written(scene, lines_of(1500))
+    result = scene.run("runs", "create", "transcode", "--each", path)
+    assert "has 1,500 lines; runs were created of 2,000 before the last command stopped" in result.stderr
+    written(scene, lines_of(2500).replace("v1500.mp4", "w1500.mp4"))
     scene.ok("runs", "create", "transcode", "--each", path, "--restart")
     assert len(runs_in(scene)) == 4500
 

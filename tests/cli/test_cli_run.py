@@ -82,12 +82,71 @@ tasks:
 
 def test_the_summary_names_what_did_not_complete_and_why(tmp_path: Path) -> None:
     text = "tasks:\n  a: {shell: exit 3}\n  b: {shell: x, after: a}\n  c: {shell: echo 1}\n"
-    output = asterism("run", write(tmp_path, text)).stdout
+    output = asterism("run", "--stats", write(tmp_path, text)).stdout
     assert "\na failed: the command exited with 3\n" in output
     assert "\nb cancelled: unreachable: it needs 'a' to succeed, but 'a' failed\n" in output
     for name in ("Makespan", "Lower bound", "Critical path L", "Total work W", "Parallelism W/L", "Time under hold"):
         assert f"\n{name}" in output
     assert "Tasks                1 completed, 1 failed, 1 cancelled\n" in output
+    assert "Makespan" not in asterism("run", write(tmp_path, text)).stdout
+
+
+PRODUCTS = """\
+tasks:
+  throw: {shell: "echo '[6, 2]'"}
+  lines: {shell: "echo one; echo two", after: throw}
+  lucky: {shell: echo "a six", after: {throw: {when: "6 in result"}}}
+  data: {shell: 'echo "{\\"rows\\": 3}"', after: throw}
+  unlucky: {shell: echo no, after: {lucky: failure}}
+  silent: {shell: "true", after: throw}
+"""
+
+
+def test_the_end_shows_the_results_of_the_last_tasks_that_completed(tmp_path: Path) -> None:
+    _, _, end = asterism("run", write(tmp_path, PRODUCTS)).stdout.partition("\nResults\n")
+    assert end.splitlines() == [
+        "  lines              one … (2 lines)",
+        "  lucky              a six",
+        '  data               {"rows": 3}',
+    ]
+
+
+def test_a_plan_without_results_shows_none(tmp_path: Path) -> None:
+    assert "Results" not in asterism("run", write(tmp_path, "tasks:\n  a: {shell: 'true'}\n")).output
+
+
+def test_many_results_are_counted_and_a_long_one_is_shortened(tmp_path: Path) -> None:
+    text = "tasks:\n" + "".join(f"  t{n}: {{shell: 'echo {'x' * 300}'}}\n" for n in range(12))
+    _, _, end = asterism("run", write(tmp_path, text)).stdout.partition("\nResults\n")
+    lines = end.splitlines()
+    assert len(lines) == 11
+    assert lines[0].endswith("x…")
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "  and 2 more"
+
+
+def test_one_result_is_printed_raw_and_all_else_goes_to_standard_error(tmp_path: Path) -> None:
+    plan = write(tmp_path, PRODUCTS)
+    text = asterism("run", plan, "--result", "lines")
+    assert (text.exit_code, text.stdout) == (0, "one\ntwo\n")
+    assert "State                completed" in text.stderr
+    assert asterism("run", plan, "--result", "data").stdout == '{"rows": 3}\n'
+
+
+def test_a_task_without_a_result_is_named_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    result = asterism("run", write(tmp_path, PRODUCTS), "--result", "unlucky")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Task 'unlucky' has no result: it is cancelled.\n" in result.stderr
+
+
+def test_a_result_of_an_unknown_task_is_refused_before_the_run(tmp_path: Path) -> None:
+    plan = write(tmp_path, f"tasks:\n  a: {{shell: 'touch {tmp_path}/done'}}\n")
+    result = asterism("run", plan, "--result", "b")
+    assert result.exit_code == 64
+    assert "the plan has no task 'b'" in result.stderr
+    assert not (tmp_path / "done").exists()
+    both = asterism("run", plan, "--result", "a", "--json")
+    assert (both.exit_code, "exclude each other" in both.stderr) == (64, True)
 
 
 def test_json_on_standard_output_and_the_rest_on_standard_error(tmp_path: Path) -> None:
@@ -168,7 +227,7 @@ def test_an_editor_repairs_a_plan(tmp_path: Path) -> None:
     (tmp_path / "editor_beside.py").write_text(EDITOR)
     page = tmp_path / "report.html"
     path = write(tmp_path, "tasks:\n  build: {shell: exit 3}\n")
-    result = asterism("run", path, "--editor", "editor_beside:repair", "--report", str(page))
+    result = asterism("run", path, "--editor", "editor_beside:repair", "--report", str(page), "--stats")
     assert result.exit_code == 2
     lines = [line[10:] for line in result.stdout.splitlines()]
     assert "cycle 1 opened for build" in lines

@@ -11,9 +11,10 @@ import pytest
 from asterism.cli.stored_plans import list_plans
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
+from asterism.core.run.session import ENDED
 from asterism.durable.journal_store import head_key, insert_plan, record_key
 from asterism.fleet.fleet import Fleet
-from asterism.store.protocol import PutRegister, Register
+from asterism.store.protocol import PutRegister, PutSession, Register
 from asterism.store.store_errors import StoreBusy
 from tests.cli.cli_scenes import read_until, write
 from tests.cli.command_scenes import Scene
@@ -212,6 +213,23 @@ def test_the_story_of_a_plan_or_of_one_task_is_printed(scene: Scene) -> None:
     assert "there is no task 'fly' in the plan" in unknown.stderr
 
 
+def test_a_plan_that_nobody_runs_says_so_since_when_and_how_to_resume_it(scene: Scene) -> None:
+    assert "no process runs it\nresume it with: asterism resume nightly" in keeping(scene).ok("plan", "show", "nightly")
+    owned(scene)
+
+    async def silent_for_long(fleet: Fleet) -> None:
+        [session] = [one for one in await fleet.store.sessions() if one.id == "session-other"]
+        await fleet.store.commit([PutSession(session.changed(state=ENDED), session.revision)])
+
+    scene.ask(silent_for_long)
+    told = scene.ok("plan", "show", "nightly").splitlines()
+    assert re.fullmatch(r"no process runs it: nightly@elsewhere is gone, and was last heard .* s ago", told[-2])
+    assert told[-1] == f"resume it with: asterism resume nightly --store {scene.url}"
+    data = scene.json("plan", "list")[0]
+    assert (data["owner"], data["last_owner"]) == (None, "nightly@elsewhere")
+    assert data["last_heard_at"] > 0
+
+
 # -- at rest: editing --------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +265,9 @@ def test_a_rejected_edit_names_every_violation_and_changes_nothing(scene: Scene)
     assert (result.exit_code, result.stdout) == (1, "")
     for rule in ("[unknown_task]", "[duplicate_task]", "[dependents]"):
         assert rule in result.stderr
+    first, *reasons = result.stderr.splitlines()
+    assert first == "the edit was rejected for 3 reasons:"
+    assert [line[:9] for line in reasons] == ["  - edit "] * 3
     told = scene.json(*words, code=1)
     assert {one["rule"] for one in told["violations"]} == {"unknown_task", "duplicate_task", "dependents"}
     assert scene.json("plan", "show", "nightly") == before
@@ -288,9 +309,26 @@ def test_an_edit_that_makes_no_sense_is_refused(scene: Scene, words: list[str], 
 
 def test_the_process_that_runs_a_plan_owns_its_edits(scene: Scene) -> None:
     owned(keeping(scene))
-    result = scene.run("plan", "edit", "nightly", "--remove", "test")
+    result = scene.run("plan", "edit", "nightly", "--remove", "test", "--timeout", "20ms")
     assert result.exit_code == 64
-    assert "is run by 'nightly@elsewhere', and only its editor may change it" in result.stderr
+    assert "'nightly@elsewhere' runs plan 'nightly', but did not answer within" in result.stderr
+    assert "The request was withdrawn, and nothing has changed." in result.stderr
+    assert scene.json("plan", "show", "nightly")["version"] == 0
+    paused = scene.ok("plan", "pause", "nightly")
+    assert paused == "Plan 'nightly' is paused, by ann. nightly@elsewhere runs it, and has not answered yet.\n"
+
+
+def test_the_newest_edit_is_undone(scene: Scene) -> None:
+    keeping(scene).ok("plan", "edit", "nightly", "--add", '{"id": "mail", "shell": "x"}')
+    would = scene.ok("plan", "undo", "nightly", "--dry-run")
+    assert would == "remove task 'mail'\nPlan 'nightly' would change: version 1 -> 2.\n"
+    told = scene.json("plan", "undo", "nightly", "--reason", "a mistake")
+    assert (told["version_before"], told["version"], told["applied_by"]) == (1, 2, None)
+    assert "by ann: undo version 1: a mistake" in scene.ok("plan", "story", "nightly")
+    assert "mail" not in scene.json("plan", "show", "nightly")["tasks"]
+    nothing = scene.run("plan", "undo", "nightly")
+    assert nothing.exit_code == 1
+    assert "there is no edit that can be undone" in nothing.stderr
 
 
 # -- at rest: pausing and resuming -------------------------------------------------------------------------------------
@@ -323,6 +361,8 @@ def test_resuming_an_ended_plan_returns_its_exit_code(scene: Scene, build: str, 
     assert f"State                {state}" in again.stdout
     assert "started" not in again.stdout
     assert "Plan 'nightly' has already ended." in again.stderr
+    raw = scene.run("resume", "nightly", "--result", "build")
+    assert (raw.exit_code, raw.stdout) == (code, "" if code else "1\n")
     told = scene.json("plan", "standby", "nightly", code=code)
     assert (told["state"], told["exit_code"]) == (state, code)
 

@@ -21,7 +21,7 @@ from asterism import (
     Task,
     edits,
 )
-from asterism.cli.plan_live_view import Progress, frame, watched
+from asterism.cli.plan_live_view import OutputTail, Progress, frame, watched
 from asterism.cli.screen import Screen
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.testing.virtual_time import run as in_virtual_time
@@ -192,6 +192,8 @@ def test_a_picture_of_a_large_plan_looks_at_little_of_it(monkeypatch: pytest.Mon
     for number in range(2_000):
         plan.add(Task(f"t{number}", call=nothing), "first")
     plan.add(Task("join", call=nothing), [f"t{number}" for number in range(2_000)])
+    for number in range(100):
+        plan.add(Task(f"free-{number}", call=nothing, priority="low"))
     scene = Scene(plan, [LocalDevice("laptop", slots=1)])
     asked: list[str] = []
     why = scene.orchestrator.why
@@ -203,6 +205,87 @@ def test_a_picture_of_a_large_plan_looks_at_little_of_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(scene.orchestrator, "why", counted)
     scene.run()
     assert 0 < len(asked) <= 24
+
+
+def test_two_thousand_tasks_are_readable_in_thirty_lines() -> None:
+    """Every pending task is counted, by what holds it."""
+    plan = Constellation("large")
+
+    async def look() -> None:
+        await asyncio.sleep(1.0)
+        await scene.picture(height=29)
+
+    for number in range(3):
+        plan.add(Task(f"first-{number}", call=look, priority="critical"))
+    for number in range(400):
+        plan.add(Task(f"free-{number}", call=nothing))
+    for number in range(30):
+        plan.add(Task(f"moon-{number}", call=nothing, needs=["rocket"]))
+    for number in range(1_567):
+        plan.add(Task(f"later-{number}", call=nothing), "first-0")
+    scene = Scene(plan, [LocalDevice("laptop", slots=3)], no_device_timeout=5.0)
+    scene.progress.newest_output = lambda: OutputTail("first-1", ["one", "two", "three", "x" * 300])
+    scene.run()
+    lines = scene.pictures[0]
+    assert len(lines) <= 29
+    assert all(len(line) <= 100 for line in lines)
+    assert "3 running, 1,997 pending" in lines[1]
+    assert " ".join(line_with("400 tasks", lines).split()).startswith("○ 400 tasks ready busy: laptop (3): free-0, ")
+    assert " ".join(line_with("30 tasks", lines).split()).startswith("○ 30 tasks ready no device can rocket: moon-0, ")
+    assert " ".join(line_with("1,567 tasks", lines).split()) == "◌ 1,567 tasks waiting for tasks before them"
+    assert lines[-3:-1] == ["first-1 │ two", "first-1 │ three"]
+    assert lines[-1].startswith("first-1 │ xxx")
+
+
+def test_the_end_of_the_newest_output_is_shown() -> None:
+    plan = Constellation("release")
+
+    def noisy() -> None:
+        for number in range(5):
+            print(f"line {number}")
+
+    async def look() -> None:
+        await scene.picture()
+
+    plan.add(Task("quiet", call=nothing))
+    plan.add(Task("noisy", call=noisy), "quiet")
+    plan.add(Task("look", call=look), "noisy")
+    scene = Scene(plan, [LocalDevice("laptop", slots=1)])
+    scene.run()
+    assert scene.pictures[0][-3:] == ["noisy │ line 2", "noisy │ line 3", "noisy │ line 4"]
+
+
+def test_held_tasks_without_room_are_counted_for_their_cycle() -> None:
+    plan = Constellation("release")
+    plan.add(Task("build", call=nothing))
+    for number in range(50):
+        plan.add(Task(f"pack-{number}", call=nothing), "build")
+
+    async def maintainer(view: ConstellationView, events: Sequence[Event]) -> None:
+        await scene.picture()
+
+    scene = Scene(plan, [LocalDevice("laptop", slots=2)], editor=maintainer)
+    scene.run()
+    line = " ".join(line_with("50 tasks", scene.pictures[0]).split())
+    assert line.startswith("○ 50 tasks held by cycle 1: pack-0, ")
+
+
+def test_running_tasks_without_room_are_counted() -> None:
+    plan = Constellation("wide")
+
+    async def look() -> None:
+        await asyncio.sleep(1.0)
+        if not scene.pictures:
+            await scene.picture()
+
+    for number in range(60):
+        plan.add(Task(f"t{number}", call=look))
+    scene = Scene(plan, [LocalDevice("laptop", slots=60)])
+    scene.run()
+    lines = scene.pictures[0]
+    shown = sum("  running  laptop" in line for line in lines)
+    assert 10 < shown < 24
+    assert " ".join(line_with(" more ", lines[:-2]).split()) == f"◐ {60 - shown} more running"
 
 
 def test_a_task_below_very_many_others_is_counted_not_listed() -> None:

@@ -226,3 +226,46 @@ def _read(leader: int) -> bytes:
         return os.read(leader, 65_536)
     except OSError:
         return b""
+
+
+def test_a_plan_whose_process_was_killed_is_known_to_be_at_rest_and_edited_at_once(scene: Scene) -> None:
+    """Long before its heartbeat times out: its lock is free."""
+    trace = Trace(scene)
+    with scene.process(*trace.words, "--takeover-after", "1h") as process:
+        pids = pids_in(trace.pids)
+        process.kill()
+        process.wait(PATIENCE)
+        assert gone(pids)
+    listed = scene.ok("plan", "list").splitlines()[1]
+    assert re.search(r"^nightly  at rest +1/3  nightly@.+ \(gone\)", listed)
+    shown = scene.ok("plan", "show", "nightly")
+    assert re.search(r"^no process runs it: nightly@.+ is gone, and was last heard .+ ago$", shown, re.M)
+    assert "no device executes two now, though drawn as running" in shown
+    told = scene.json("plan", "edit", "nightly", "--remove", "three")
+    assert (told["accepted"], told["applied_by"]) == (True, None)
+
+
+def test_a_plan_that_a_process_runs_is_edited_undone_paused_and_explained_from_elsewhere(scene: Scene) -> None:
+    trace = Trace(scene)
+    four = json.dumps({"id": "four", "shell": f"echo four >> {trace.log}", "after": "three"})
+    with scene.process(*trace.words) as process:
+        pids_in(trace.pids)
+        told = scene.ok("plan", "edit", "nightly", "--add", four, "--reason", "they asked")
+        assert re.search(r"changed: version 0 -> 1\. Applied by nightly@.+, which runs it\.$", told)
+        assert "Applied by nightly@" in scene.ok("plan", "undo", "nightly")
+        assert "Applied by nightly@" in scene.ok("plan", "edit", "nightly", "--add", four)
+        bad = scene.run("plan", "edit", "nightly", "--remove", "two", "--remove", "fly")
+        assert bad.exit_code == 1
+        assert "[immutable]" in bad.stderr
+        assert "[unknown_task]" in bad.stderr
+        assert "Answered by nightly@" in scene.ok("plan", "why", "nightly", "four")
+        assert ", which runs it, starts no more tasks." in scene.ok("plan", "pause", "nightly")
+        assert "is resumed; nightly@" in scene.ok("resume", "nightly")
+        trace.open()
+        code, output, errors = ended(process)
+    assert code == 0, errors
+    assert trace.lines() == ["one", "two", "three", "four"]
+    assert "edit by ann applied: add task 'four'" in output
+    late = scene.run("plan", "edit", "nightly", "--remove", "four")
+    assert late.exit_code == 1
+    assert "plan 'nightly' has ended (completed)" in late.stderr

@@ -225,6 +225,7 @@ def test_as_json_a_run_has_the_names_that_programs_count_on(tmp_path: Path) -> N
             "ended_at": bad["ended_at"],
             "reason": "failed",
             "detail": "no luck",
+            "score": None,
         }
     ]
     assert busy["assigned_to"] == busy["device"] == "laptop"

@@ -131,6 +131,7 @@ def test_secrets_in_the_input_are_not_shown(scene: Scene) -> None:
             ("--cron", "0 3 * * *", "--timezone", "Berlin"),
             "there is no time zone 'Berlin'; did you mean Europe/Berlin?",
         ),
+        (("--every", "5m", "--timezone", "Europe/Berlin"), "a time zone needs a cron expression"),
         (("--cron", "0 3 * * *", "--every", "5m"), "Give either --cron or --every."),
         ((), "Give either --cron or --every."),
         (("--every", "500ms"), "the interval must be a whole number of seconds"),

@@ -162,7 +162,7 @@ async def test_a_running_plan_and_an_ended_plan_cannot_be_edited_in_the_store(st
     running = stage.spawn(stage.orchestrator().run(chain("a", call="wait")))
     await asyncio.sleep(3.0)
     batch = EditBatch((AddTask(task("b")),))
-    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and only its editor"):
+    with pytest.raises(AlreadyRunning, match="is run by 'nightly@here', and only that process"):
         await admin.edit(stage.fleet(), "nightly", batch)
     durable_work.gate("a").set()
     await running

@@ -10,10 +10,10 @@ import pytest
 from asterism.core.errors import AsterismError
 from asterism.core.plan import plan_codec
 from asterism.core.plan.journal import RecordedConstellation
-from asterism.durable import compaction, journal_store
+from asterism.durable import compaction, journal_store, plan_requests
 from asterism.durable.fleet_device import FleetDevice, PlanRuns
 from asterism.durable.journal_writer import JournalWriter
-from asterism.store.protocol import PutRun, Write
+from asterism.store.protocol import PutRegister, PutRun, Write
 from asterism.testing.simulator import plan_world, simulate
 
 pytestmark = pytest.mark.slow
@@ -133,6 +133,27 @@ def test_without_the_record_of_an_edit_it_is_lost(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(JournalWriter, "record", forgetful)
     noticed()
+
+
+def test_without_the_answer_in_the_same_commit_an_edit_is_answered_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edit first and the answer later: the next orchestrator answers again, and says that the task exists."""
+    commit = JournalWriter.commit
+
+    async def apart(self: JournalWriter, *writes: Write) -> None:
+        if any(isinstance(write, PutRegister) and write.key.startswith("request/") for write in writes):
+            await commit(self)
+            await self._clock.sleep(2.0)
+        await commit(self, *writes)
+
+    monkeypatch.setattr(JournalWriter, "commit", apart)
+    noticed(when_small=False)
+
+
+def test_without_the_withdrawal_an_edit_is_applied_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def kept(self: Any) -> None: ...
+
+    monkeypatch.setattr(plan_requests._Request, "withdraw", kept)
+    noticed(when_small=False)
 
 
 def test_without_the_record_of_an_end_an_ended_task_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

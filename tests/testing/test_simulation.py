@@ -21,6 +21,7 @@ from asterism.testing.simulator.__main__ import main
 from asterism.testing.simulator.fleet_world import BatteryWorld, FleetWorld, WallClockWorld
 from asterism.testing.simulator.peer_world import ForgetfulWorld, JumpingWorld, PeerWorld, PutBackWorld
 from asterism.testing.simulator.plan_world import PlanWorld
+from asterism.testing.simulator.retry_world import RetryWorld
 from asterism.testing.simulator.schedule_world import ScheduleWorld
 from asterism.testing.simulator.simulation import COMMAND, WORLDS, Deadlock, replay_line, world_named
 
@@ -160,6 +161,7 @@ def test_every_world_is_found_by_its_name() -> None:
         WallClockWorld,
         ScheduleWorld,
         PlanWorld,
+        RetryWorld,
         PeerWorld,
         ForgetfulWorld,
         JumpingWorld,

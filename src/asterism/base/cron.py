@@ -46,7 +46,7 @@ def time_zone(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         known = available_timezones()
     if not known:
-        raise InvalidCron("this machine has no time zone database; install one with: pip install tzdata") from None
+        raise InvalidCron("this machine has no time zone database; install the package tzdata") from None
     from difflib import get_close_matches
 
     close = get_close_matches(name, known, 1) or [zone for zone in sorted(known) if zone.endswith(f"/{name.title()}")]

@@ -53,35 +53,40 @@ class CapturedStream:
         return getattr(self._below, name)
 
 
-_users = 0
-_streams: tuple[CapturedStream | None, CapturedStream | None] = (None, None)
+class _Capture:
+    """The captured streams of this process, and how many ask for them. There is one, because there is one
+    ``sys.stdout``."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._streams: tuple[CapturedStream | None, CapturedStream | None] = (None, None)
+
+    def start(self) -> None:
+        self._users += 1
+        if self._users == 1:
+            out, err = sys.stdout, sys.stderr  # a stream may be None: >&- closes it before the program begins
+            self._streams = (
+                None if out is None else CapturedStream(out, STDOUT),
+                None if err is None else CapturedStream(err, STDERR),
+            )
+            sys.stdout, sys.stderr = (self._streams[0] or out, self._streams[1] or err)
+
+    def stop(self) -> None:
+        self._users -= 1
+        if self._users:
+            return
+        (out, err), self._streams = self._streams, (None, None)
+        # a stream that others have replaced since is theirs
+        if out is not None and sys.stdout is out:
+            sys.stdout = out._below
+        if err is not None and sys.stderr is err:
+            sys.stderr = err._below
 
 
-def start_capture() -> None:
-    """Capture what functions print, until ``stop_capture`` was called as often as this."""
-    global _streams, _users
-    _users += 1
-    if _users == 1:
-        out, err = sys.stdout, sys.stderr  # a stream may be None: >&- closes it before the program begins
-        _streams = (
-            None if out is None else CapturedStream(out, STDOUT),
-            None if err is None else CapturedStream(err, STDERR),
-        )
-        sys.stdout, sys.stderr = (_streams[0] or out, _streams[1] or err)
-
-
-def stop_capture() -> None:
-    global _streams, _users
-    _users -= 1
-    if _users:
-        return
-    captured_out, captured_err = _streams
-    # a stream that others have replaced since is theirs
-    if captured_out is not None and sys.stdout is captured_out:
-        sys.stdout = captured_out._below
-    if captured_err is not None and sys.stderr is captured_err:
-        sys.stderr = captured_err._below
-    _streams = (None, None)
+_capture = _Capture()
+start_capture = _capture.start
+"""Capture what functions print, until ``stop_capture`` was called as often as this."""
+stop_capture = _capture.stop
 
 
 # -- the given logger --------------------------------------------------------------------------------------------------

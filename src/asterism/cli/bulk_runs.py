@@ -32,6 +32,10 @@ CHUNK = 1 << 18
 """How many bytes are read at a time."""
 
 
+class InvalidLine(ValueError):
+    """No input can be made from a line."""
+
+
 class Each(NamedTuple):
     """What ``--each`` and the options beside it ask for.
 
@@ -76,6 +80,11 @@ async def create_each(fleet: Fleet, *, wanted: str | Workflow, each: Each, as_js
                 created += batch.created
                 _print_runs(batch.runs, as_json)
             advance(sum(map(len, lines)) + len(lines), progress.runs)
+    if progress is not None and progress.lines < progress.resumed_lines:
+        raise click.ClickException(
+            f"{each.name} has {progress.lines:,} lines; runs were created of {progress.resumed_lines:,} before the "
+            "last command stopped. Restore them to continue, or create runs of all lines with --restart"
+        )
     if progress is None or not progress.runs:
         note(f"{each.name} has no lines, so no run was created.")
     else:
@@ -105,15 +114,13 @@ async def _create(creation: BulkCreation, progress: BulkProgress, reader: _LineP
     numbers, inputs = [], []
     try:
         for number, line in enumerate(lines, before + 1):
-            numbers.append(number)
             if line.strip():
+                numbers.append(number)
                 inputs.append(reader.parse(line))
-            else:
-                numbers.pop()
         return await creation.add(inputs, progress.advance(lines, len(inputs)))
     except InvalidInput as error:
         number, why = numbers[error.index], error.why
-    except ValueError as error:
+    except InvalidLine as error:
         number, why = numbers[-1], str(error)
     except Conflict as conflict:
         if not conflict.concerns("register", progress.key):
@@ -160,15 +167,15 @@ class _LineParser:
         self._name = flow.name
 
     def parse(self, line: bytes) -> dict[str, Any]:
-        """The input in a line. Raises ValueError."""
+        """The input in a line. Raises InvalidLine."""
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
-            raise ValueError("it is not text in UTF-8") from None
+            raise InvalidLine("it is not text in UTF-8") from None
         given = {**self.each.given, **self._values(text)}
         missing = [name for name in self._needed if name not in given]
         if missing:
-            raise ValueError(f"workflow {self._name!r} needs {' and '.join(missing)}, and the line does not have it")
+            raise InvalidLine(f"workflow {self._name!r} needs {' and '.join(missing)}, and the line does not have it")
         return given
 
     def _values(self, text: str) -> dict[str, Any]:
@@ -178,16 +185,16 @@ class _LineParser:
             value = json.loads(text, parse_constant=_refuse_constant)
         except json.JSONDecodeError as error:
             hint = "" if error.pos or text.lstrip()[:1] in "{[" else "; for plain lines, name the input with --as"
-            raise ValueError(f"it is not JSON: {error.msg}, column {error.colno}{hint}") from None
+            raise InvalidLine(f"it is not JSON: {error.msg}, column {error.colno}{hint}") from None
         except RecursionError:
-            raise ValueError("it is nested too deep") from None
+            raise InvalidLine("it is nested too deep") from None
         if not isinstance(value, dict):
-            raise ValueError(f'it is {describe_value(value)}, not a JSON object (example: {{"n": 1}})')
+            raise InvalidLine(f'it is {describe_value(value)}, not a JSON object (example: {{"n": 1}})')
         return value
 
 
 def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not JSON")
+    raise InvalidLine(f"{word} is not JSON")
 
 
 @contextmanager

@@ -11,11 +11,12 @@ import click
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, log_options, note, options, print_json, with_fleet
 from asterism.cli.edit_batches import edit_batch, read_batch
-from asterism.cli.option_types import capabilities, json_object
+from asterism.cli.option_types import capabilities, duration, json_object
 from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
     check_drawing_options,
+    check_result_option,
     concurrency_option,
     draw,
     drawing_options,
@@ -25,11 +26,13 @@ from asterism.cli.plan_context import (
     plain_option,
     quiet_log,
     report_option,
+    result_options,
 )
 from asterism.cli.user_files import allow_imports, load_editor
 
 if TYPE_CHECKING:
     from asterism.cli.plan_execution import WatchedOrchestrator
+    from asterism.durable.plan_requests import EditAnswer
     from asterism.fleet.fleet import Fleet
 
 REJECTED = 1
@@ -39,7 +42,7 @@ name_argument = click.argument("name")
 
 @click.group(cls=CommandGroup)
 def plan() -> None:
-    """Manage plans: list, show, story, why, edit, pause, resume and more.
+    """Manage plans: list, show, story, why, edit, undo, pause, resume, retry and more.
 
     NAME is the name of a plan in the store; `asterism run PLAN.YAML --store URL` starts one."""
 
@@ -56,10 +59,26 @@ _run_options = options(
         help="A capability of this process, if it executes tasks; default: all that the tasks need.",
     ),
     report_option,
+    result_options,
     plain_option,
     fleet_options,
 )
 """The options of the commands that run a plan in a store."""
+
+_change_options = options(
+    click.option("--reason", metavar="TEXT", help="The reason, for the story."),
+    click.option("--dry-run", is_flag=True, help="Show the changes without applying them."),
+    click.option(
+        "--timeout",
+        type=duration,
+        default="10s",
+        show_default=True,
+        metavar="DURATION",
+        help="How long to wait for the process that runs the plan.",
+    ),
+    fleet_options,
+)
+"""The options of the commands that change a plan in a store."""
 
 
 @plan.command("list")
@@ -97,7 +116,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
     async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_views import details_json, status_lines
         from asterism.cli.screen import Screen
-        from asterism.cli.stored_plans import read_plan
+        from asterism.cli.stored_plans import read_plan, resume_command
 
         stored = await read_plan(fleet, name)
         if as_json:
@@ -106,7 +125,7 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
         draw(stored.record.plan, svg_path, as_mermaid)
         if svg_path is None and not as_mermaid:
             screen = Screen()
-            for line in ["", *status_lines(stored, fleet.store.clock())]:
+            for line in ["", *status_lines(stored, fleet.store.clock(), resume_command(fleet, name))]:
                 screen.say(line)
 
     with_fleet(store, read)
@@ -181,41 +200,72 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     help="With --remove: remove the tasks after it too, or attach them to the tasks before it.",
 )
 @click.option("--file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input.")
-@click.option("--reason", metavar="TEXT", help="The reason, for the story.")
-@click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
-@fleet_options
-def edit(name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, **wanted: Any) -> int:
-    """Edit a plan that no process runs, all or nothing.
+@_change_options
+def edit(
+    name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float, **wanted: Any
+) -> int:
+    """Edit a plan, all or nothing.
 
     \b
     asterism plan edit nightly --add '{"id": "mail", "shell": "mail-it", "after": "build"}'
     asterism plan edit nightly --remove build --dependents bridge --dry-run
 
-    Exits with 1 if the edit is rejected, and prints every reason."""
+    The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
+    rejected, and prints every reason."""
     batch = edit_batch(**wanted)
 
-    async def change(fleet: Fleet) -> int:
+    async def change(fleet: Fleet) -> EditAnswer:
+        from asterism.durable.plan_requests import edit_plan
+
+        signed = replace(batch, author=batch.author or fleet.by, reason=reason if reason is not None else batch.reason)
+        return await edit_plan(fleet, name, signed, dry_run=dry_run, timeout=timeout)
+
+    return _change_plan(name, store, as_json, dry_run, change)
+
+
+@plan.command()
+@name_argument
+@_change_options
+def undo(name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float) -> int:
+    """Undo the newest edit of a plan.
+
+    Again, it undoes the edit before that. The process that runs the plan applies it; if there is none, this command
+    does. Exits with 1 if it is rejected: tasks that the edit added have started, or a later edit depends on it."""
+
+    async def change(fleet: Fleet) -> EditAnswer:
+        from asterism.durable.plan_requests import undo_edit
+
+        return await undo_edit(fleet, name, reason or "", dry_run=dry_run, timeout=timeout)
+
+    return _change_plan(name, store, as_json, dry_run, change)
+
+
+def _change_plan(
+    name: str, store: str | None, as_json: bool, dry_run: bool, change: Callable[[Fleet], Awaitable[EditAnswer]]
+) -> int:
+    """Change a plan, and print the changes or why they were rejected. Returns the exit code."""
+
+    async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
         from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import EditRejected
-        from asterism.durable import admin
 
         await find_plan(fleet, name)
-        signed = replace(batch, author=batch.author or fleet.by, reason=reason if reason is not None else batch.reason)
         try:
-            applied = await admin.edit(fleet, name, signed, dry_run=dry_run)
+            answer = await change(fleet)
         except EditRejected as rejected:
-            note(str(rejected))
+            for line in str(rejected).splitlines():
+                note(line)
             if as_json:
                 print_json(rejected_json(name, rejected, dry_run))
             return REJECTED
         if as_json:
-            print_json(applied_json(name, applied, dry_run))
+            print_json(applied_json(name, answer, dry_run))
         else:
-            click.echo("\n".join(applied_lines(name, applied, dry_run)))
+            click.echo("\n".join(applied_lines(name, answer, dry_run)))
         return 0
 
-    return with_fleet(store, change)
+    return with_fleet(store, attempt)
 
 
 @plan.command()
@@ -228,17 +278,17 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
     Running tasks continue. The process that runs the plan waits."""
 
     async def ask(fleet: Fleet) -> None:
+        from asterism.cli.plan_views import paused_line
         from asterism.cli.stored_plans import find_plan
-        from asterism.durable import admin
+        from asterism.durable.plan_requests import pause_plan
 
         await find_plan(fleet, name)
-        before = await admin.pause_reason(fleet.store, name)
-        await admin.pause(fleet, name, reason)
-        now = await admin.pause_reason(fleet.store, name)
+        answer = await pause_plan(fleet, name, reason)
         if as_json:
-            print_json({"name": name, "paused": now})
+            applied = {} if answer.owner is None else {"owner": answer.owner, "applied_by": answer.by}
+            print_json({"name": name, "paused": answer.reason, **applied})
         else:
-            click.echo(clean(f"Plan {name!r} {'was already' if before is not None else 'is'} paused, {now}."))
+            click.echo(clean(paused_line(name, answer)))
 
     with_fleet(store, ask)
 
@@ -405,8 +455,9 @@ def _run_in_store(
 ) -> int:
     from asterism.cli.plan_execution import WatchedOrchestrator
 
+    check_result_option(terms["result"], as_json)
     allow_imports()
-    output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"))
+    output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"), terms.pop("stats"), terms.pop("result"))
     local = local_work(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
     editor = load_editor(terms.pop("editor"))
 

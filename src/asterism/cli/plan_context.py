@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import options, print_json
+from asterism.cli.cli_context import note, options, print_json
 from asterism.cli.option_types import duration, writable_file
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 ALL_PROCESSORS = "one per processor"
 TAKEOVER_AFTER = 15.0
 
+NO_RESULT = 1
+"""The exit code if the plan completed, but not the task of ``--result``."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
@@ -41,6 +44,14 @@ class OutputOptions:
     report: str | None
     as_json: bool
     plain: bool
+    stats: bool = False
+    result: str | None = None
+    """The task whose result alone goes to standard output."""
+
+    @property
+    def to_stderr(self) -> bool:
+        """Whether standard output belongs to data, and all else goes to standard error."""
+        return self.as_json or self.result is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,22 @@ report_option = click.option(
     "--report", callback=writable_file, metavar="FILE.html", help="Write a report of the run as a web page."
 )
 plain_option = click.option("--plain", is_flag=True, help="Print a line for each event instead of the live view.")
+result_options = options(
+    click.option(
+        "--result",
+        metavar="TASK",
+        help="Print the result of this task: text as it is, anything else as JSON; all else goes to standard error.",
+    ),
+    click.option(
+        "--stats", is_flag=True, help="Print the figures of the run at its end: makespan, bound, parallelism."
+    ),
+)
+
+
+def check_result_option(result: str | None, as_json: bool) -> None:
+    """Raises UsageError if two options claim standard output."""
+    if result is not None and as_json:
+        raise click.UsageError("--result and --json exclude each other: --json prints the results of all tasks.")
 
 
 def local_work(local: int | None, no_local: bool, can: frozenset[str] | None) -> LocalWork:
@@ -129,13 +156,13 @@ def print_result(
     output: OutputOptions,
     screen: Screen,
     logs_of: LogsOf | None = None,
-) -> None:
-    """Print the result of a plan for people, and write the report and the JSON that the options ask for. ``logs_of``
-    reads the logs of tasks, by default those that this process has kept."""
+) -> int:
+    """Print the result of a plan for people, and write the report and the data that the options ask for. ``logs_of``
+    reads the logs of tasks, by default those that this process has kept. Returns the exit code."""
     from asterism.cli.screen import forget_output
     from asterism.report.log_text import failure_logs
     from asterism.report.result_report import write_report
-    from asterism.report.result_summary import failure_reasons, result_json, summary_lines
+    from asterism.report.result_summary import failure_reasons, produced_lines, result_json, state_lines, summary_lines
 
     screen.say()
     for reason in failure_reasons(result):
@@ -145,8 +172,10 @@ def print_result(
         screen.say(line)
     if logged:
         screen.say()
-    for figure in summary_lines(result):
-        screen.say(figure)
+    for line in summary_lines(result) if output.stats else state_lines(result):
+        screen.say(line)
+    for line in produced_lines(result, screen.width):
+        screen.say(line)
     if output.report is not None:
         try:
             write_report(output.report, result, recording, logs_of)
@@ -155,11 +184,31 @@ def print_result(
                 f"The report {clean(output.report)} cannot be written: {error.strerror}."
             ) from None
         screen.say(f"Report: {output.report}")
-    if output.as_json:
-        try:
+    try:
+        if output.as_json:
             print_json(result_json(result))
-        except BrokenPipeError:
-            forget_output(sys.stdout)
+        elif output.result is not None:
+            return _print_task_result(result, output.result)
+    except BrokenPipeError:
+        forget_output(sys.stdout)
+    return result.exit_code
+
+
+def _print_task_result(result: Result, task: str) -> int:
+    """Print the result of one task as data. Returns the exit code."""
+    from asterism.base.text import echo_data
+    from asterism.orchestrator.plan_mask import PlanMask
+
+    values = PlanMask(result.plan).results()
+    if task not in values:
+        state = f"is {result[task].status}" if task in result.plan else "is not in the plan"
+        note(f"Task {task!r} has no result: it {state}.")
+        return result.exit_code or NO_RESULT
+    if isinstance(values[task], str):
+        echo_data(values[task])
+    else:
+        print_json(values[task])
+    return result.exit_code
 
 
 # -- drawings ----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result
 from asterism.cli.plan_live_view import watched
 from asterism.cli.screen import Screen
-from asterism.cli.stored_plans import find_plan
+from asterism.cli.stored_plans import find_plan, resume_command
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.constellation import Constellation
@@ -76,7 +76,7 @@ class WatchedOrchestrator(DurableOrchestrator):
             **terms,
         )
         self.local_work, self.output = local_work, output
-        self.screen = Screen(stderr=output.as_json)
+        self.screen = Screen(stderr=output.to_stderr)
         self.recording: Recording | None = None
         self._joined_devices: list[Session] = []
 
@@ -160,10 +160,10 @@ async def follow(
     result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
     if result is not None:
         logs = await _logs(fleet, name, result, everything=output.report is not None)
-        print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
+        code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
         if result.state in (ConstellationState.FAILED, ConstellationState.PARTIALLY_FAILED):
             note(f"Run what failed again with: {retry_command(fleet, name)}")
-        return result.exit_code
+        return code
     try:
         found, _ = await read_head(fleet.store, name)
     except UnknownConstellation:
@@ -200,10 +200,6 @@ def reopened_line(reopened: Reopened) -> str:
 
 def retry_command(fleet: Fleet, name: str) -> str:
     return shlex.join(["asterism", "plan", "retry", name, "--store", fleet.store.url])
-
-
-def resume_command(fleet: Fleet, name: str) -> str:
-    return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
 
 
 async def begin(orchestrator: WatchedOrchestrator, plan: Constellation, params: Mapping[str, Any]) -> Result:
@@ -268,6 +264,8 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
         note(_still_cancelling(fleet, name))
     elif result.state is not ConstellationState.CANCELLED:
         raise PlanError(f"plan {name!r} could not be cancelled: it is {result.state}")
+    elif owner is not None and (await read_head(fleet.store, name))[0].epoch == found.epoch:
+        note(f"{owner.device} cancelled it.")
     if as_json:
         state = "cancelling" if result is None else str(result.state)
         print_json({"name": name, "state": state, "cancelled": words})

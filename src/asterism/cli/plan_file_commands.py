@@ -19,6 +19,7 @@ from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
     check_drawing_options,
+    check_result_option,
     concurrency_option,
     draw,
     drawing_options,
@@ -27,6 +28,7 @@ from asterism.cli.plan_context import (
     local_work,
     plain_option,
     report_option,
+    result_options,
 )
 from asterism.cli.user_files import allow_imports, load_editor
 from asterism.core.plan.assignment_lock import POLICIES
@@ -91,6 +93,7 @@ class UnusablePlanFile(click.ClickException):
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
 @local_options
 @report_option
+@result_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
 @plain_option
 @click.pass_context
@@ -101,6 +104,8 @@ def run(
     policy: str | None,
     editor: str | None,
     report: str | None,
+    result: str | None,
+    stats: bool,
     as_json: bool,
     plain: bool,
     store: str | None,
@@ -119,15 +124,25 @@ def run(
     other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
     crash."""
     _check_store_options(context, store)
+    check_result_option(result, as_json)
     allow_imports(plan)
     found = load_plan_file(plan, given_parameters(settings, params_file), only)
+    if result is not None and result not in found.constellation and not _may_grow(found, editor):
+        raise click.BadParameter(f"the plan has no task {result!r}.", param_hint="--result")
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
     terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
-    output = OutputOptions(report, as_json, plain)
+    output = OutputOptions(report, as_json, plain, stats, result)
     if store is not None:
         return _run_in_store(store, found, {**terms, **store_terms}, output)
     return _run_here(found, terms, output)
+
+
+def _may_grow(found: PlanFile, editor: str | None) -> bool:
+    """Whether tasks may be added while the plan runs: by an editor, or for the elements of an upstream result."""
+    from asterism.base.foreach_expansion import template_of
+
+    return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
 
 
 def _check_store_options(context: click.Context, store: str | None) -> None:
@@ -154,12 +169,11 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
         devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
         orchestrator = Orchestrator(devices, records=records, **terms)
         recording = Recording(plan, orchestrator.events)
-        screen = Screen(stderr=output.as_json)
+        screen = Screen(stderr=output.to_stderr)
         async with watched(orchestrator, plan, screen, plain=output.plain):
             result = await run_until_interrupted(orchestrator, plan)
         recording.close()
-        print_result(result, recording, output, screen)
-        return result.exit_code
+        return print_result(result, recording, output, screen)
 
     with quiet_log(but=("asterism.unchanged",)):
         return asyncio.run(_with_records(found, run))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import IO
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.style import Style
@@ -27,6 +29,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.task import Lane, lane_of
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
@@ -159,6 +162,72 @@ _DOING = {"constellation_paused": "paused", "constellation_cancelling": "cancell
 MANY = 50
 """The most parents or reviews that are named; more are counted, because naming them takes too long."""
 
+MOST_GROUPS = 6
+"""The most groups of pending tasks."""
+
+COUNTED = 5000
+"""How many tasks of a group are counted one by one."""
+
+OUTPUT_LINES = 3
+"""How many lines of the newest output are shown."""
+
+OUTPUT_TASKS = 5
+"""How many running tasks, and how many ended ones, are asked for their output: the newest."""
+
+OUTPUT_INTERVAL = 0.5
+"""Seconds between two looks for output."""
+
+COUNTED_NAMES = 200
+"""How many ready tasks are sorted to name the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingGroup:
+    """Pending tasks with one holder: a word for their state, what holds them, how many they are, the first of them."""
+
+    word: str
+    holder: str
+    count: int
+    first: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTail:
+    """The last lines that a task has printed."""
+
+    task: str
+    lines: Sequence[str]
+
+
+class NewestOutput:
+    """Finds the task that has printed last, among those that run here or have just ended. It looks at few tasks, and
+    not with every frame: reading a log splits it into lines."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._looked_at = float("-inf")
+        self._tail: OutputTail | None = None
+
+    def __call__(self) -> OutputTail | None:
+        progress = self._progress
+        if not progress.executing:
+            return self._tail
+        now = progress.orchestrator.now()
+        if now - self._looked_at >= OUTPUT_INTERVAL:
+            self._looked_at = now
+            self._tail = self._newest() or self._tail
+        return self._tail
+
+    def _newest(self) -> OutputTail | None:
+        progress, found = self._progress, []
+        newest_running = islice(reversed(progress.running), OUTPUT_TASKS)
+        for task_id in (*newest_running, *islice(progress.ended, OUTPUT_TASKS)):
+            logs = progress.orchestrator.logs(task_id, progress.plan.id) if task_id in progress.plan else []
+            lines = logs[-1].lines if logs else []
+            if lines:
+                found.append((lines[-1].at, OutputTail(task_id, [line.text for line in lines[-OUTPUT_LINES:]])))
+        return max(found, key=lambda one: one[0])[1] if found else None
+
 
 class Progress:
     """The running and recently ended tasks, the activity of the plan, and the last action of an editor."""
@@ -174,6 +243,7 @@ class Progress:
         self.stranded: dict[str, None] = {}
         self.latest = ""
         self.doing = ""
+        self.newest_output: Callable[[], OutputTail | None] = NewestOutput(self)
 
     @property
     def executing(self) -> bool:
@@ -231,6 +301,47 @@ class Progress:
                 found[node.id] = node
         return list(found.values())
 
+    def pending_groups(self) -> list[PendingGroup]:
+        """All pending tasks, by what holds them: a line each when there is no room for every task. Visits the ready
+        and the held tasks, up to ``COUNTED`` of each, not the whole plan."""
+        if not self.executing:
+            return []
+        groups = [*self._held_groups(), *self._stranded_groups(), *self._ready_groups()]
+        rest = self.plan.counts[PENDING] - sum(group.count for group in groups)
+        if rest > 0:
+            groups.append(PendingGroup("waiting", "for tasks before them", rest))
+        return groups
+
+    def _ready_groups(self) -> Iterator[PendingGroup]:
+        """One group for each lane of the queue: its tasks need the same device."""
+        for heap in islice(self.plan.queue.lanes.values(), MOST_GROUPS):
+            ready = [entry for entry in islice(heap, COUNTED) if entry[4].entry is entry]
+            if ready:
+                count = len(ready) if len(heap) <= COUNTED else len(heap)
+                first = [entry[4] for entry in sorted(ready[:COUNTED_NAMES])]
+                yield PendingGroup(*self.holder(first[0]), count, [node.id for node in first])
+
+    def _stranded_groups(self) -> Iterator[PendingGroup]:
+        """One group for each kind of device that is missing."""
+        lanes: dict[Lane, list[Node]] = {}
+        for task_id in islice(self.stranded, COUNTED):
+            node = self.plan.nodes.get(task_id)
+            if node is not None and node.status is PENDING and node.entry is None:
+                lanes.setdefault(lane_of(node.task), []).append(node)
+        for tasks in islice(lanes.values(), MOST_GROUPS):
+            yield PendingGroup(*self.holder(tasks[0]), len(tasks), [node.id for node in tasks])
+
+    def _held_groups(self) -> Iterator[PendingGroup]:
+        """One group for each open cycle."""
+        seen: set[Node] = set()
+        for cycle in islice(self.orchestrator.cycles(self.plan.id), MOST_GROUPS):
+            below = (node for task_id, _ in cycle.ends for node in self._below(task_id, COUNTED))
+            held = [node for node in islice(below, COUNTED) if node.held and not node.open and node not in seen]
+            held = [node for node in dict.fromkeys(held) if node.status is PENDING]
+            seen.update(held)
+            if held:
+                yield PendingGroup("held", f"by cycle {cycle.id}", len(held), [node.id for node in held])
+
     def _candidates(self, limit: int) -> Iterator[Node]:
         nodes = self.plan.nodes
         for cycle in self.orchestrator.cycles(self.plan.id):
@@ -276,6 +387,9 @@ def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
 
 MOST_DEVICES = 6
 MOST_CYCLES = 3
+HEIGHT_FOR_OUTPUT = 10
+"""The fewest lines for tasks that leave room for output."""
+
 WIDEST_NAME = 28
 WIDEST_DEVICE = 16
 UNCOUNTED = 1000
@@ -288,6 +402,8 @@ def frame(progress: Progress, now: float, width: int, height: int) -> Renderable
     """At most ``height`` lines of at most ``width`` cells."""
     above = [_heading(progress, now), _bar(progress, width)]
     below = [*_devices(progress, width), *_cycles(progress, now, width), *_latest(progress, width)]
+    if height - len(above) - len(below) >= HEIGHT_FOR_OUTPUT:
+        below += _output(progress, width)
     room = height - len(above) - len(below) - 2
     middle: list[RenderableType] = [Text(), _tasks(progress, now, width, room)] if room > 0 else []
     return Group(*[*above, *middle, *([Text()] if room > 0 and below else []), *below][:height])
@@ -316,13 +432,20 @@ def _bar(progress: Progress, width: int) -> Text:
 
 
 def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
-    """Running tasks first, then pending ones with their holders, then the latest ends."""
-    running, ended = progress.running_nodes(room), progress.ended_nodes(room)
-    pending = progress.pending_nodes(room)
+    """Running tasks first, then pending ones with their holders, then the latest ends. If there is no room for all
+    pending tasks, there is a line for each holder."""
+    running, ended = progress.running_nodes(room + 1), progress.ended_nodes(room)
     share = max(1, room // 4)
-    some_running = running[: max(share, room - min(share, len(pending)) - min(share, len(ended)))]
-    some_pending = pending[: max(share, room - len(some_running) - min(share, len(ended)))]
-    some_ended = ended[: max(0, room - len(some_running) - len(some_pending))]
+    pending, groups = _pending(progress, max(share, room - len(running) - min(share, len(ended))))
+    waiting = len(pending) + len(groups)
+    some_running = running[: max(share, room - min(share, waiting) - min(share, len(ended)))]
+    left = 0
+    if len(some_running) < len(running):
+        some_running = some_running[:-1]
+        left = progress.plan.counts[RUNNING] - len(some_running)
+    lines = len(some_running) + (left > 0)
+    pending, groups = pending[: max(share, room - lines - min(share, len(ended)))], groups[: max(0, room - lines)]
+    some_ended = ended[: max(0, room - lines - len(pending) - len(groups))]
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=1)
     grid.add_column(no_wrap=True, max_width=WIDEST_NAME, overflow="ellipsis")
@@ -331,14 +454,33 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1, style=DIM)
     for node in some_running:
         _row(grid, node, "running", _run_word(node), _since(node, now), "")
-    for node in some_pending:
+    if left > 0:
+        _line(grid, "running", f"{left:,} more", "running", "")
+    for node in pending:
         word, why = progress.holder(node)
         _row(grid, node, "waiting" if word == "waiting" else "pending", word, "", why)
+    for group in groups:
+        first = f": {names(group.first, group.count)}" if group.first else ""
+        look = "waiting" if group.word == "waiting" else "pending"
+        _line(grid, look, plural(group.count, "task"), group.word, f"{group.holder}{first}")
     for node in some_ended:
         why = progress.secrets.shown(reason(node.error))
         _row(grid, node, str(node.status), str(node.status), _took(node), why)
     grid.expand = True
     return grid
+
+
+def _pending(progress: Progress, room: int) -> tuple[list[Node], list[PendingGroup]]:
+    """The pending tasks, if there is room for all of them; otherwise groups."""
+    if progress.plan.counts[PENDING] <= room:
+        return progress.pending_nodes(room), []
+    return [], progress.pending_groups()
+
+
+def _line(grid: Table, look: str, name: str, word: str, why: str) -> None:
+    """A line for several tasks."""
+    style = tone(look)
+    grid.add_row(Text(mark(look), style), Text(name), Text(word, style), Text(), Text(), Text(clean(why)))
 
 
 def _row(grid: Table, node: Node, look: str, word: str, time: str, why: str) -> None:
@@ -405,6 +547,18 @@ def _cycles(progress: Progress, now: float, width: int) -> list[Text]:
         lines.append(line.append(clean(f"  open for {_seconds(now - cycle.opened_at)}{by}: {about}"), ""))
     more = len(cycles) - MOST_CYCLES
     return [*lines, *([Text(f"and {plural(more, 'more cycle')}", DIM)] if more > 0 else [])]
+
+
+def _output(progress: Progress, width: int) -> list[Text]:
+    """The end of the newest output, and whose it is."""
+    tail = progress.newest_output()
+    if tail is None:
+        return []
+    name = shorten(tail.task, WIDEST_NAME)
+    return [
+        Text(f"{name} │ ", DIM, no_wrap=True).append(shorten(line, max(0, width - cell_len(name) - 3)), "")
+        for line in tail.lines[-OUTPUT_LINES:]
+    ]
 
 
 def _latest(progress: Progress, width: int) -> list[Text]:

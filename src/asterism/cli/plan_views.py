@@ -12,18 +12,21 @@ from rich.text import Text
 
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
-from asterism.base.text import clean, json_text
+from asterism.base.text import clean, join_names, json_text
 from asterism.cli.cli_context import format_time
 from asterism.cli.screen import Cell, Column, table
 from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
 from asterism.core.errors import EditRejected, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
-from asterism.core.plan.apply import Applied
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
+from asterism.durable.plan_requests import EditAnswer, PauseAnswer
 from asterism.orchestrator.plan_mask import PlanMask
+
+MOST_NAMES = 5
+"""How many tasks a line names."""
 
 _COLUMNS = (
     Column("NAME", least=8, name=True),
@@ -51,23 +54,31 @@ def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
     if isinstance(one, UnreadablePlan):
         return [one.name, Text("unreadable", tone("failed")), "", "", "", Text(clean(one.why), DIM)]
     owner = one.owner
+    heard = owner or one.gone
     return [
         one.record.head.name,
         Text(one.state, tone(_LOOKS.get(one.state, one.state))),
         f"{one.done}/{len(one.record.plan)}",
-        owner.device if owner is not None else "",
-        format_age(now - owner.beat_at) if owner is not None else "",
+        owner.device if owner is not None else _gone_owner(one),
+        format_age(now - heard.beat_at) if heard is not None else "",
         Text(clean(one.paused or ""), DIM),
     ]
 
 
-def status_lines(stored: StoredPlan, now: float) -> list[str]:
-    """The state of a plan, which its drawing does not show."""
+def _gone_owner(one: StoredPlan) -> Cell:
+    device = one.record.head.device
+    return Text(f"{clean(device)} (gone)", DIM) if one.state in ("at rest", "cancelling") and device else ""
+
+
+def status_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
+    """The state of a plan, which its drawing does not show. ``resume`` is the command that resumes it."""
     record, owner = stored.record, stored.owner
     tasks = f"{stored.done} of {len(record.plan)} tasks done"
     lines = [f"{record.head.name} is {stored.state}, version {record.plan.version}: {tasks}"]
     if owner is not None:
         lines.append(f"run by {owner.device}, last heartbeat {format_age(now - owner.beat_at)} ago")
+    elif not record.head.ended:
+        lines += _nobody_lines(stored, now, resume)
     if stored.cancel_request is not None and (stored.cancelling or stored.state == "cancelled"):
         lines.append(f"cancelled {stored.cancel_request}")
     if stored.paused is not None:
@@ -77,6 +88,20 @@ def status_lines(stored: StoredPlan, now: float) -> list[str]:
         given = ", ".join(f"{name}={value_text(value)}" for name, value in params.items())
         lines.append(f"parameters: {given}")
     return lines
+
+
+def _nobody_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
+    """That no process runs a plan, since when, and how to resume it."""
+    head, gone, lines = stored.record.head, stored.gone, []
+    if head.device is None:
+        lines.append("no process runs it")
+    else:
+        heard = "" if gone is None else f", and was last heard {format_age(now - gone.beat_at)} ago"
+        lines.append(f"no process runs it: {head.device} is gone{heard}")
+    if stored.orphaned:
+        names = join_names(stored.orphaned, MOST_NAMES)
+        lines.append(f"no device executes {names} now, though drawn as running")
+    return [*lines, f"resume it with: {resume}"]
 
 
 def value_text(value: Any) -> str:
@@ -97,7 +122,8 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
-def applied_lines(name: str, applied: Applied, dry_run: bool) -> list[str]:
+def applied_lines(name: str, answer: EditAnswer, dry_run: bool) -> list[str]:
+    applied = answer.applied
     edits = applied.batch.edits
     changes = [clean(str(edit)) for edit in edits]
     stopped = [f"stop task {task!r}" for task in dict.fromkeys(task for task, _ in applied.stopped)]
@@ -105,7 +131,17 @@ def applied_lines(name: str, applied: Applied, dry_run: bool) -> list[str]:
         return [f"Plan {name!r} stays at version {applied.version}: the batch changes nothing."]
     version = f"version {applied.version - 1} -> {applied.version}"
     outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
-    return [*changes, *stopped, outcome]
+    by = [f"Applied by {clean(answer.by)}, which runs it."] if answer.by is not None else []
+    return [*changes, *stopped, " ".join([outcome, *by])]
+
+
+def paused_line(name: str, answer: PauseAnswer) -> str:
+    paused = f"Plan {name!r} {'was already' if answer.already else 'is'} paused, {answer.reason}."
+    if answer.owner is None:
+        return paused
+    if answer.by is None:
+        return f"{paused} {answer.owner} runs it, and has not answered yet."
+    return f"{paused} {answer.by}, which runs it, starts no more tasks."
 
 
 # -- for programs ------------------------------------------------------------------------------------------------------
@@ -129,6 +165,8 @@ def summary_json(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
         "counts": {str(status): count for status, count in record.plan.counts.items() if count},
         "owner": owner.device if owner is not None else None,
         "heard_at": owner.beat_at if owner is not None else None,
+        "last_owner": one.record.head.device if owner is None and not record.head.ended else None,
+        "last_heard_at": one.gone.beat_at if one.gone is not None else None,
         "epoch": record.head.epoch,
         "paused": one.paused,
         "cancelling": one.cancelling,
@@ -150,7 +188,8 @@ def plan_json(plan: Constellation) -> dict[str, Any]:
 def details_json(stored: StoredPlan) -> dict[str, Any]:
     """The plan of ``plan show``."""
     params = PlanMask(stored.record.plan).shown(stored.record.head.params)
-    return {**summary_json(stored), **plan_json(stored.record.plan), **({"params": params} if params else {})}
+    plan = {**summary_json(stored), **plan_json(stored.record.plan), "orphaned": list(stored.orphaned)}
+    return {**plan, "params": params} if params else plan
 
 
 def _task(node: Node, values: Mapping[str, Any], secrets: PlanMask) -> dict[str, Any]:
@@ -172,7 +211,8 @@ def story_json(entries: Sequence[Entry], secrets: PlanMask) -> list[dict[str, An
     return [{**entry._asdict(), "why": secrets.shown(entry.why)} for entry in entries]
 
 
-def applied_json(name: str, applied: Applied, dry_run: bool) -> dict[str, Any]:
+def applied_json(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]:
+    applied = answer.applied
     return {
         "name": name,
         "accepted": True,
@@ -181,6 +221,7 @@ def applied_json(name: str, applied: Applied, dry_run: bool) -> dict[str, Any]:
         "version": applied.version,
         "edits": [edit.to_json() for edit in applied.batch.edits],
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
+        "applied_by": answer.by,
     }
 
 

@@ -5,8 +5,9 @@ A plan that cannot be read is listed with the reason, and does not hide the othe
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -16,12 +17,13 @@ from asterism.base.durations import format_age
 from asterism.base.text import join_names
 from asterism.cli.screen import wrapped
 from asterism.core.errors import AsterismError, UnknownTask, error_text
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
 from asterism.core.plan.node import Node
-from asterism.core.plan.status import TERMINAL
-from asterism.core.run.run import Run
+from asterism.core.plan.status import RUNNING, TERMINAL
+from asterism.core.run.run import Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.durable.admin import cancel_reason, live_owner, pause_reason
+from asterism.durable.admin import cancel_reason, has_died_here, last_owner, live_owner, pause_reason
 from asterism.durable.journal_store import (
     ENDED,
     Head,
@@ -32,6 +34,7 @@ from asterism.durable.journal_store import (
     load,
     read_head,
 )
+from asterism.durable.plan_requests import ask_why
 from asterism.fleet import retention, run_explanation
 from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
@@ -46,12 +49,16 @@ HEADS = head_key("")
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """``owner`` is the live session that runs the plan. ``paused`` and ``cancel_request`` say who asked and why."""
+    """``owner`` is the live session that runs the plan, ``gone`` the one that ran it last, if none does. ``paused`` and
+    ``cancel_request`` say who asked and why. ``orphaned`` are the tasks that count as running, but which no device
+    executes now."""
 
     record: StoredConstellation
     owner: Session | None
     paused: str | None = None
     cancel_request: str | None = None
+    gone: Session | None = None
+    orphaned: Sequence[str] = ()
 
     @property
     def state(self) -> str:
@@ -94,7 +101,24 @@ async def find_plan(fleet: Fleet, name: str) -> Head:
 async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
     """A plan as it is now. Raises ClickException like ``find_plan``."""
     await find_plan(fleet, name)
-    return await _read(fleet, name)
+    found = await _read(fleet, name)
+    if found.owner is None and found.record.plan.counts[RUNNING]:
+        return replace(found, orphaned=await _orphaned(fleet, found.record.plan))
+    return found
+
+
+async def _orphaned(fleet: Fleet, plan: Constellation) -> list[str]:
+    """The running tasks of a plan whose runs no device executes: they wait for one, or their device is gone."""
+    now, live = fleet.store.clock(), set()
+    for session in await fleet.store.sessions():
+        if session.reachable(now) and not await has_died_here(fleet.store, session):
+            live.add(session.id)
+    runs = await fleet.store.find(
+        Query(workflow=f"{retention.PREFIX}{plan.id}", statuses=frozenset({RunStatus.PROCESSING}))
+    )
+    executed = {run.key for run in runs if run.session in live}
+    keys = {node.id: f"{retention.PREFIX}{plan.id}/{node.id}/{node.epoch}" for node in plan.nodes.values()}
+    return [node.id for node in plan.nodes.values() if node.status is RUNNING and keys[node.id] not in executed]
 
 
 async def list_plans(fleet: Fleet) -> list[StoredPlan | UnreadablePlan]:
@@ -121,11 +145,16 @@ async def _read(fleet: Fleet, name: str) -> StoredPlan:
     if record.head.ended:
         return StoredPlan(record, None, cancel_request=cancel_request)
     owner = await live_owner(fleet.store, record.head)
-    return StoredPlan(record, owner, await pause_reason(fleet.store, name), cancel_request)
+    gone = await last_owner(fleet.store, record.head) if owner is None else None
+    return StoredPlan(record, owner, await pause_reason(fleet.store, name), cancel_request, gone)
 
 
 def _name(register: Register) -> str:
     return register.key.removeprefix(HEADS)
+
+
+def resume_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
 
 
 # -- why a task is not running -----------------------------------------------------------------------------------------
@@ -142,6 +171,8 @@ class TaskExplanation:
     reasons: Sequence[Holder | run_explanation.Reason]
     run: str | None = None
     hints: Sequence[str] = ()
+    by: str | None = None
+    """The process that runs the plan, if it gave the answer."""
 
 
 async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
@@ -159,10 +190,20 @@ async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
     if run is not None:
         answer = await run_explanation.explain_run(fleet, run.id)
         return TaskExplanation(name, task, answer.status, answer.reasons, run.id, await hints(fleet, run, answer))
-    held = why(plan, stored.record.lock, node, _plan_holder(stored), now)
+    holder = _plan_holder(stored)
+    if stored.owner is not None and holder is None and node.tentative is None:
+        told = await ask_why(fleet, name, task)
+        if told is not None:
+            return TaskExplanation(name, task, told.status, told.holders, by=stored.owner.device)
+    held = why(plan, stored.record.lock, node, holder, now)
     mask = PlanMask(plan)
     reasons = [Holder(one.kind, one.name, mask.shown(one.text)) for one in held.holders]
-    return TaskExplanation(name, task, held.status, reasons)
+    silent = [] if stored.owner is None or holder is not None else [_no_answer(stored.owner)]
+    return TaskExplanation(name, task, held.status, reasons, hints=silent)
+
+
+def _no_answer(owner: Session) -> str:
+    return f"{owner.device}, which runs the plan, did not answer: this is what the store says."
 
 
 def _ended(node: Node, mask: PlanMask, now: float) -> Holder:
@@ -191,7 +232,9 @@ def _plan_holder(stored: StoredPlan) -> Holder | None:
 
 def explanation_json(found: TaskExplanation) -> dict[str, Any]:
     reasons = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found.reasons]
-    return {"name": found.plan, "task": found.task, "status": found.status, "run": found.run, "reasons": reasons}
+    return {"name": found.plan, "task": found.task, "status": found.status, "run": found.run, "reasons": reasons} | (
+        {} if found.by is None else {"answered_by": found.by}
+    )
 
 
 def explanation_lines(found: TaskExplanation, width: int | None) -> Iterator[Text]:
@@ -201,3 +244,5 @@ def explanation_lines(found: TaskExplanation, width: int | None) -> Iterator[Tex
         yield from wrapped(reason.text, width, "  ")
     for hint in found.hints:
         yield from wrapped(hint, width)
+    if found.by is not None:
+        yield from wrapped(f"Answered by {found.by}, which runs it.", width)

@@ -21,6 +21,8 @@ def allow_imports(plan: str | None = None) -> None:
     The folders go to the end of ``sys.path``, so no file in them replaces a module of Python, of this library or of its
     dependencies. Only commands that execute the user's code call this; ``check`` without ``--imports`` and ``show`` do
     not."""
+    import subprocess  # noqa: F401  before: on some systems it tries to import modules that exist only on others
+
     for folder in (Path.cwd(), *(() if plan is None else (Path(plan).resolve().parent,))):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))

@@ -18,6 +18,7 @@
 ``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
 ``plan_retry``            reopens a plan that has ended, to run again what failed
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner
+``plan_requests``         requests to the process that runs a plan, and its answers, through the store
 ========================  ==============================================================================================
 
 How they work together: ``DurableOrchestrator`` uses the scheduler and the execution of ``asterism.orchestrator``, with
@@ -41,9 +42,10 @@ Invariants:
 - A plan that has ended is reopened by one commit, which writes the record and the head.
 - Replaying the journal gives the plan that its owner had, to the byte.
 - A request to cancel is final; a request to pause can be withdrawn. The owner acts on it within ``REQUEST_INTERVAL``.
+- A request to edit is applied once: the edit and its answer are one commit, which expects the request.
 
 To add a step of a plan, add it to ``asterism.core.plan.journal``. To add a field of the head, give it a default, so
-that older stores can be read. To add a request to a running plan, follow ``pause`` in ``admin`` and ``ownership``.
+that older stores can be read. To add a request to a running plan, add a kind to ``plan_requests``.
 """
 
 from typing import TYPE_CHECKING
@@ -61,18 +63,25 @@ if TYPE_CHECKING:
         insert_plan,
         load,
     )
+    from asterism.durable.plan_requests import EditAnswer, NotAnswered, PauseAnswer, edit_plan, pause_plan, undo_edit
     from asterism.durable.task_logs import task_logs
 
 __all__ = [
     "ConstellationExists",
     "DurableOrchestrator",
+    "EditAnswer",
+    "NotAnswered",
     "OwnershipLost",
+    "PauseAnswer",
     "ReloadRequired",
     "StoredConstellation",
     "UnknownConstellation",
+    "edit_plan",
     "insert_plan",
     "load",
+    "pause_plan",
     "task_logs",
+    "undo_edit",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -80,7 +89,21 @@ __getattr__, __dir__ = lazy_names(
     {
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
         "asterism.durable.journal_store": [
-            name for name in __all__ if name not in ("DurableOrchestrator", "task_logs")
+            "ConstellationExists",
+            "OwnershipLost",
+            "ReloadRequired",
+            "StoredConstellation",
+            "UnknownConstellation",
+            "insert_plan",
+            "load",
+        ],
+        "asterism.durable.plan_requests": [
+            "EditAnswer",
+            "NotAnswered",
+            "PauseAnswer",
+            "edit_plan",
+            "pause_plan",
+            "undo_edit",
         ],
         "asterism.durable.task_logs": ["task_logs"],
     },

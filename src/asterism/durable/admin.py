@@ -2,7 +2,7 @@
 
 An edit of a stopped plan is one more record of its journal, written by compare-and-swap: if another process was faster,
 the plan is read again and the edit is checked again, and may be stale by then. While an orchestrator runs the plan,
-only that orchestrator edits it.
+only that orchestrator edits it; ``plan_requests.py`` asks it to.
 
 A request to pause or to cancel is a register beside the head. The present or next owner of the plan acts on it. A pause
 can be withdrawn; a cancellation cannot, and lasts as long as the plan is stored.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from asterism.base.clock import new_id
@@ -26,7 +27,7 @@ from asterism.durable.journal_store import ENDED, Head, head_key, load, read_hea
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
-from asterism.store.protocol import ExpectRegister, PutRegister, Query, Store
+from asterism.store.protocol import ExpectRegister, PutRegister, Query, Store, Write
 
 
 async def live_owner(store: Store, head: Head) -> Session | None:
@@ -36,8 +37,23 @@ async def live_owner(store: Store, head: Head) -> Session | None:
     now = store.clock()
     for session in await store.sessions():
         if session.id == head.owner and session.state == OPEN and session.beat_at + session.timeout >= now:
-            return session
+            return None if await has_died_here(store, session) else session
     return None
+
+
+async def last_owner(store: Store, head: Head) -> Session | None:
+    """The session that ran a plan last, though it is gone; None if there was none, or it is forgotten."""
+    if head.owner is None:
+        return None
+    return next((one for one in await store.sessions(ended=True) if one.id == head.owner), None)
+
+
+async def has_died_here(store: Store, session: Session) -> bool:
+    """Whether the process of a session is known to have died on this machine, before its heartbeat has timed out."""
+    from asterism.fleet.device.membership import died_here  # slow to import
+
+    identity = await store.register("store/id")
+    return identity is not None and died_here(str(identity.value["id"]), session)
 
 
 async def initial_plan(store: Store, name: str) -> Constellation | None:
@@ -60,10 +76,13 @@ async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = Fal
 
     Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled. With
     ``dry_run`` the edit is only checked."""
-    return await retry_on_conflict(lambda: _edit(fleet, name, batch, dry_run))
+    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, dry_run))
 
 
-async def _edit(fleet: Fleet, name: str, batch: EditBatch, dry_run: bool) -> Applied:
+async def edit_once(
+    fleet: Fleet, name: str, batch: EditBatch, dry_run: bool = False, also: Sequence[Write] = ()
+) -> Applied:
+    """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
     stored = await load(fleet.store, name)
     ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
@@ -71,11 +90,8 @@ async def _edit(fleet: Fleet, name: str, batch: EditBatch, dry_run: bool) -> App
     if owner is not None and ended:
         problem = f"plan {name!r} has just ended ({stored.plan.state}); edit it again when {owner.device!r} has left it"
         raise EditRejected([Violation(None, "ended", problem)])
-    if owner is not None:
-        raise AlreadyRunning(
-            f"plan {name!r} is run by {owner.device!r}, and only its editor may change it. Stop it there with Ctrl-C, "
-            f"edit it, and resume it with: asterism resume {name}"
-        )
+    if owner is not None and not dry_run:
+        raise AlreadyRunning(f"plan {name!r} is run by {owner.device!r}, and only that process may change it")
     steps: list[Step] = []
     stored.plan.record = steps.append
     applied = stored.plan.apply(batch, fleet.store.clock())
@@ -86,7 +102,7 @@ async def _edit(fleet: Fleet, name: str, batch: EditBatch, dry_run: bool) -> App
     head = stored.head
     if ended:  # the edit has added tasks, which reopens the plan
         head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
-    await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record])
+    await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record, *also])
     for task, epoch in applied.stopped:  # no owner is there to cancel their runs
         for run in await fleet.store.find(Query(key=f"{PREFIX}{name}/{task}/{epoch}")):
             with contextlib.suppress(RunRefused):  # it has ended
@@ -120,10 +136,14 @@ async def pause(fleet: Fleet, name: str, reason: str = "") -> None:
 
 async def unpause(fleet: Fleet, name: str) -> bool:
     """Withdraw the request to pause. Returns whether there was one."""
-    request = await fleet.store.register(pause_key(name))
-    if request is None:
-        return False
-    return await try_commit(fleet.store, [PutRegister(pause_key(name), None, request.revision)])
+
+    async def attempt() -> bool:
+        request = await fleet.store.register(pause_key(name))
+        if request is not None:  # a conflict means that the owner has just answered it, or another process withdrew it
+            await fleet.store.commit([PutRegister(pause_key(name), None, request.revision)])
+        return request is not None
+
+    return await retry_on_conflict(attempt)
 
 
 def _request(fleet: Fleet, reason: str) -> dict[str, Any]:

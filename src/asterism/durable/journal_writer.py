@@ -26,7 +26,7 @@ from asterism.durable.journal_store import (
     step_record,
 )
 from asterism.orchestrator.events import Event
-from asterism.store.protocol import ExpectRegister, PutRegister, PutRun, Store, Write
+from asterism.store.protocol import PLAN_REQUESTS, ExpectRegister, PutRegister, PutRun, Store, Write
 from asterism.store.store_errors import Conflict, StoreUnavailable
 
 log = logging.getLogger("asterism.journal")
@@ -223,6 +223,8 @@ class JournalWriter:
     def _refusal(self, conflict: Conflict) -> OwnershipLost:
         if conflict.kind == "run":
             return ReloadRequired(f"another process changed {conflict.what} before its end was written")
+        if conflict.what.removeprefix("register ").startswith(PLAN_REQUESTS):
+            return ReloadRequired(f"{conflict.what} was withdrawn before it was answered")
         return OwnershipLost(f"another process continues plan {self.head.name!r} ({conflict.what} has changed)")
 
     async def _is_written(self, number: int) -> bool:

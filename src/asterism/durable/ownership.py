@@ -14,24 +14,29 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from asterism.core.errors import RunRefused
+from asterism.core.plan.explain import Why
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
-from asterism.durable.admin import cancel_reason, pause_reason
+from asterism.durable.admin import cancel_reason, pause_key, pause_reason
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
+from asterism.durable.plan_requests import RequestHandler
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
 from asterism.orchestrator.events import EventBus
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
+from asterism.orchestrator.orchestrator import PlanCommands
+from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
-from asterism.store.protocol import Query
+from asterism.store.protocol import PutRegister, Query, for_plan
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.durable")
@@ -45,7 +50,10 @@ LAST_COMMIT_TIMEOUT = 2.0
 """Seconds that a leaving orchestrator waits for the store."""
 
 REQUEST_INTERVAL = 1.0
-"""Seconds between two looks for a request to pause or to cancel the plan."""
+"""Seconds between two looks for requests to the plan without being woken."""
+
+REQUEST_PAUSE = 0.1
+"""Seconds between two looks for requests at least, however often the store wakes this process."""
 
 
 class FleetMembership:
@@ -101,7 +109,7 @@ class Ownership:
 
     # -- running the plan ----------------------------------------------------------------------------------------------
 
-    async def run(self, stored: StoredConstellation, owner: object) -> Result:
+    async def run(self, stored: StoredConstellation, owner: PlanCommands) -> Result:
         """Run the plan to its end. Raises OwnershipLost if another process continues it, or may."""
         name = stored.plan.id
         try:
@@ -123,7 +131,7 @@ class Ownership:
                 self._ended.set_exception(OwnershipLost(f"plan {name!r} was left before its end"))
                 self._ended.exception()  # retrieved, so that asyncio does not complain if no task waits
 
-    async def _run_loaded(self, stored: StoredConstellation, owner: object) -> Result:
+    async def _run_loaded(self, stored: StoredConstellation, owner: PlanCommands) -> Result:
         agent, name = self._member.agent, stored.plan.id
         store, clock = self._fleet.store, self._fleet.clock
         lost: asyncio.Future[OwnershipLost] = asyncio.get_running_loop().create_future()
@@ -154,7 +162,7 @@ class Ownership:
             elif pause or self._paused:  # before any task can start
                 execution.pause()
             jobs = [
-                asyncio.create_task(self._follow_requests(execution, journal, pause)),
+                asyncio.create_task(self._follow_requests(execution, journal, owner, pause)),
                 asyncio.create_task(cancel_runs(self._fleet, name, outdated)),
             ]
             ends: list[asyncio.Future[Any]] = [execution.done, lost, self._member.left]
@@ -252,21 +260,44 @@ class Ownership:
             journal.stage_head(cancelling=True)  # in one commit with the note
         execution.cancel()
 
-    async def _follow_requests(self, execution: Execution, journal: JournalWriter, paused: bool) -> None:
-        """Look in the store for requests to pause, resume or cancel the plan. A pause or resume in this process holds
-        until the request in the store changes."""
-        name = execution.plan.id
-        while not execution.cancelling:
-            with contextlib.suppress(StoreUnavailable):
-                cancel = await cancel_reason(self._fleet.store, name)
-                if cancel is not None:
-                    self._cancel(execution, journal, cancel)
-                    return
-                pause = await pause_reason(self._fleet.store, name) is not None
-                if pause != paused:
-                    (execution.pause if pause else execution.resume)()
-                    paused = pause
-            await self._fleet.clock.sleep(REQUEST_INTERVAL)
+    async def _follow_requests(
+        self, execution: Execution, journal: JournalWriter, owner: PlanCommands, paused: bool
+    ) -> None:
+        """Look in the store for requests to the plan: edit, explain, pause, resume or cancel it. A pause or resume in
+        this process holds until the request in the store changes."""
+        store, name, device = self._fleet.store, execution.plan.id, self._member.agent.name
+        mask = PlanMask(execution.plan)
+        handler = RequestHandler(
+            store,
+            name,
+            device,
+            journal.commit,
+            lambda: not execution.done.done() and not execution.cancelling,
+            lambda batch: execution.plan.apply(batch, self._scheduler.now()),
+            lambda task: _masked(owner.why(task, name), mask),
+        )
+        watch = store.watch(frozenset({for_plan(name)}))
+        try:
+            while not execution.cancelling:
+                with contextlib.suppress(StoreUnavailable):
+                    cancel = await cancel_reason(store, name)
+                    if cancel is not None:
+                        self._cancel(execution, journal, cancel)
+                        return
+                    pause = await store.register(pause_key(name))
+                    if (pause is not None) != paused:
+                        paused = pause is not None
+                        (execution.pause if paused else execution.resume)()
+                    if pause is not None and pause.value.get("applied_by") != device:
+                        answered = {**pause.value, "applied_by": device}
+                        await journal.commit(PutRegister(pause.key, answered, pause.revision))
+                    await handler.answer_all()
+                await self._fleet.clock.sleep(REQUEST_PAUSE)
+                await watch.wait(REQUEST_INTERVAL - REQUEST_PAUSE)
+        except OwnershipLost as lost:  # the plan is reloaded or left, and the requests are read again
+            log.info("requests to plan %s are not followed any more: %s", name, lost)
+        finally:
+            watch.close()
 
 
 async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool] = lambda task, epoch: True) -> None:
@@ -279,6 +310,10 @@ async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool
         if chosen(task, int(epoch)):
             with contextlib.suppress(RunRefused):
                 await until_available(fleet.clock, functools.partial(fleet.cancel, run.id))
+
+
+def _masked(why: Why, mask: PlanMask) -> Why:
+    return replace(why, holders=tuple(replace(one, text=mask.shown(one.text)) for one in why.holders))
 
 
 def _outdated_runs(stored: StoredConstellation) -> Callable[[str, int], bool]:

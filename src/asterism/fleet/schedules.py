@@ -154,6 +154,8 @@ class Schedules:
 
     def _check_fires(self, schedule: Schedule, now: float) -> None:
         if schedule.cron is None:
+            if schedule.timezone != "UTC":
+                raise InvalidSchedule(f"schedule {schedule.name!r}: a time zone needs a cron expression")
             return
         from asterism.base.cron import InvalidCron, check_cron
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
 from asterism.base.durations import format_duration
-from asterism.base.text import clean, plural
+from asterism.base.text import clean, json_text, plural, shorten
 from asterism.core.errors import error_text
 from asterism.core.json_values import plain_json
+from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import COMPLETED, ConstellationState, TaskStatus
+from asterism.core.plan.topological_order import parents_first
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.report.event_text import reason
 from asterism.report.status_style import DIM, tone
 
 MOST_NAMES = 8
+WIDEST_FIGURE = len("Makespan over bound")
 MOST_REASONS = 20
+MOST_RESULTS = 10
+WIDEST_NAME = 40
+NARROWEST_VALUE = 20
 
 
 def figures(result: Result) -> tuple[tuple[str, str], ...]:
@@ -54,12 +61,57 @@ def counts(result: Result) -> str:
 
 def summary_lines(result: Result) -> list[Text]:
     """The figures for a terminal, one per line."""
-    rows = figures(result)
-    wide = max(len(name) for name, _ in rows)
+    return _fact_lines(figures(result), result.state)
+
+
+def _fact_lines(rows: Sequence[tuple[str, str]], state: ConstellationState) -> list[Text]:
     return [
-        Text.assemble((f"{name:<{wide}}  ", DIM), (clean(value), state_tone(result.state) if name == "State" else ""))
+        Text.assemble((f"{name:<{WIDEST_FIGURE}}  ", DIM), (clean(value), state_tone(state) if name == "State" else ""))
         for name, value in rows
     ]
+
+
+def state_lines(result: Result) -> list[Text]:
+    """The state of the plan, how many tasks ended how, and how long it took."""
+    state, tasks, (_, makespan), *_ = figures(result)
+    return _fact_lines([state, tasks, ("Time", makespan)], result.state)
+
+
+def produced_lines(result: Result, width: int) -> list[Text]:
+    """What a plan produced, for a terminal of this width: a title, and a line for each result of its last tasks."""
+    values = PlanMask(result.plan).results()
+    last = [(node.id, short_value(values[node.id])) for node in last_completed(result.plan)]
+    shown = [(task_id, value) for task_id, value in last if value]
+    if not shown:
+        return []
+    names = [shorten(task_id, WIDEST_NAME) for task_id, _ in shown[:MOST_RESULTS]]
+    wide = max([WIDEST_FIGURE - 2, *map(cell_len, names)])
+    lines = [Text("Results", DIM)]
+    for name, (_, value) in zip(names, shown, strict=False):
+        room = max(NARROWEST_VALUE, width - wide - 4)
+        lines.append(Text.assemble((f"  {set_cell_size(name, wide)}  ", DIM), shorten(value, room)))
+    if len(shown) > MOST_RESULTS:
+        lines.append(Text(f"  and {len(shown) - MOST_RESULTS:,} more", DIM))
+    return lines
+
+
+def last_completed(plan: Constellation) -> list[Node]:
+    """The completed tasks below which no task completed: their results are what the plan produced."""
+    followed: set[Node] = set()
+    for node in reversed(parents_first(plan.nodes.values())):
+        if any(child.status is COMPLETED or child in followed for child in node.children.values()):
+            followed.add(node)
+    return [node for node in plan.nodes.values() if node.status is COMPLETED and node not in followed]
+
+
+def short_value(value: Any) -> str:
+    """A result on one line: text as it is, anything else as JSON. Of several lines, the first and their number."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return json_text(plain_json(value, "the result"))
+    lines = [line for line in value.splitlines() if line.strip()]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} … ({len(lines):,} lines)" if lines else ""
 
 
 def failure_reasons(result: Result) -> list[str]:

@@ -279,6 +279,15 @@ def for_device(name: str) -> str:
     return f"device {name}"
 
 
+def for_plan(name: str) -> str:
+    """The topic of requests to the process that runs a plan, and of its answers."""
+    return f"plan {name}"
+
+
+PLAN_REQUESTS = ("request/", "paused/", "cancel/")
+"""Prefixes of registers that concern the topic of a plan; its name follows, up to the next ``/``."""
+
+
 class Watch(Protocol):
     """Waits for commits that concern its topics."""
 
@@ -397,7 +406,7 @@ class Store(Protocol):
         ...
 
     def watch(self, topics: frozenset[str]) -> Watch:
-        """Start to watch topics: ``OFFERED``, ``ENDED``, or that of a device."""
+        """Start to watch topics: ``OFFERED``, ``ENDED``, or that of a device or a plan."""
         ...
 
     async def close(self) -> None: ...

@@ -20,8 +20,8 @@ from asterism.core.history import Entry
 from asterism.core.json_values import NOTHING
 from asterism.core.run.run import BLANK, UNOWNED, Assignment, Progress, Run, RunStatus, Superseded
 from asterism.core.run.session import Session
-from asterism.store.json_encoding import from_text as from_text
-from asterism.store.json_encoding import to_text as to_text
+from asterism.store.json_codec import from_text as from_text
+from asterism.store.json_codec import to_text as to_text
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import CorruptRecord
 

@@ -14,6 +14,7 @@ from asterism.core.run.run import RunStatus
 from asterism.store.protocol import (
     ENDED,
     OFFERED,
+    PLAN_REQUESTS,
     ExpectRegister,
     ExpectSession,
     PutCopy,
@@ -23,6 +24,7 @@ from asterism.store.protocol import (
     PutSession,
     Write,
     for_device,
+    for_plan,
 )
 
 
@@ -108,6 +110,8 @@ def topics_of(writes: Iterable[Write]) -> set[str]:
                 topics.add(for_device(run.device))
         elif type(write) is PutSession and write.session.draining:
             topics.add(for_device(write.session.device))
+        elif type(write) is PutRegister and write.key.startswith(PLAN_REQUESTS):
+            topics.add(for_plan(write.key.split("/")[1]))
     return topics
 
 

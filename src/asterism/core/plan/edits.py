@@ -198,13 +198,14 @@ class EditBatch:
     """Edits that are applied all or none.
 
     ``base_version`` is the version of the plan that its author has seen; None skips the check for staleness.
-    ``triggers`` are the tasks whose ends it answers."""
+    ``triggers`` are the tasks whose ends it answers. ``undoes`` is the version that it undoes."""
 
     edits: tuple[Edit, ...]
     author: str = ""
     reason: str = ""
     base_version: int | None = None
     triggers: tuple[str, ...] = field(default=())
+    undoes: int | None = None
 
     @property
     def description(self) -> str:
@@ -214,13 +215,14 @@ class EditBatch:
         return "; ".join(listed) or "nothing"
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        out = {
             "edits": [edit.to_json() for edit in self.edits],
             "author": self.author,
             "reason": self.reason,
             "base_version": self.base_version,
             "triggers": list(self.triggers),
         }
+        return out if self.undoes is None else {**out, "undoes": self.undoes}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EditBatch:
@@ -228,14 +230,17 @@ class EditBatch:
         if not isinstance(data, Mapping) or not isinstance(data.get("edits"), Iterable):
             raise InvalidTask("a batch is an object with a list 'edits'")
         author, reason, base = data.get("author", ""), data.get("reason", ""), data.get("base_version")
-        triggers = data.get("triggers", ())
+        triggers, undoes = data.get("triggers", ()), data.get("undoes")
         if not isinstance(author, str) or not isinstance(reason, str):
             raise InvalidTask("author and reason of a batch are strings")
         if base is not None and type(base) is not int:
             raise InvalidTask(f"base_version of a batch is a whole number, not {base!r}")
         if not isinstance(triggers, list | tuple) or not all(isinstance(trigger, str) for trigger in triggers):
             raise InvalidTask("triggers of a batch is a list of task ids")
-        return cls(tuple(edit_from_json(item) for item in data["edits"]), author, reason, base, tuple(triggers))
+        if undoes is not None and type(undoes) is not int:
+            raise InvalidTask(f"undoes of a batch is a version, not {undoes!r}")
+        edits = tuple(edit_from_json(item) for item in data["edits"])
+        return cls(edits, author, reason, base, tuple(triggers), undoes)
 
 
 def edit_from_json(data: Any) -> Edit:

@@ -41,6 +41,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, clone
 from asterism.core.plan.status import ENDED_STATES, RUNNING, ConstellationState, TaskStatus
+from asterism.core.plan.undo_stack import UndoStack
 
 SCHEMA = 2
 """The version of steps and snapshots. Every version reads all earlier ones."""
@@ -66,6 +67,7 @@ class RecordedConstellation(Constellation):
         self.record: Record = _discard
         self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self._editing = False
+        self.undo_stack = UndoStack()
 
     @classmethod
     def of(cls, plan: Constellation) -> RecordedConstellation:
@@ -171,6 +173,7 @@ class RecordedConstellation(Constellation):
         finally:
             self._editing = False
         self.record(["edit", data, now])
+        self.undo_stack.record(applied)
         if self.on_applied is not None:
             self.on_applied(applied)
         return applied

@@ -200,6 +200,28 @@ def devices_here(store: str, sessions: Iterable[Session]) -> frozenset[str]:
         return frozenset()
 
 
+def died_here(store: str, session: Session) -> bool:
+    """Whether the process of a session is known to be dead: it was on this machine and of this user, its process id is
+    free, and no process holds the lock of its device. False in doubt."""
+    try:
+        holder = lock_holder(store, session.device) if session.host == _host() else None
+        return holder is not None and start_time(holder) is None and not _is_locked(_lock_path(store, session.device))
+    except OSError:
+        return False
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a process holds the lock on a file."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return not _is_file_at(file, path)  # another file is there by now, and so another holder
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+
+
 def lock_holder(store: str, device: str) -> int | None:
     """The process id of the last holder of a device's lock; None if there is none."""
     try:

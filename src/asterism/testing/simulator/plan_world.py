@@ -4,6 +4,10 @@ A world plays a random plan among the faults of a fleet, and its orchestrators c
 plays one small plan without other faults, whose first orchestrator dies at that commit: just before it, or just
 ``after`` it, before it learns the outcome.
 
+People on other machines edit the plan through the store meanwhile, and their machines crash, too. Each edit must be
+applied exactly as it was answered: once if it was accepted, never if it was rejected or withdrawn, and at most once if
+its author never learned the answer.
+
 At the end every task of the plan must have ended, no ended task may have been executed again, no acknowledged edit may
 be missing, and the plan in the store must be, to the byte, the one in the memory of its last orchestrator.
 """
@@ -18,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from asterism.base import expressions
-from asterism.core.errors import AsterismError
+from asterism.core.errors import AsterismError, EditRejected, PlanError
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.edits import AddDependency, AddTask, EditBatch
 from asterism.core.plan.journal import lock_to_json
@@ -26,15 +30,20 @@ from asterism.core.plan.status import TERMINAL
 from asterism.core.plan.task import Task
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, insert_plan, load
+from asterism.durable.plan_requests import edit_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
+from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.fleet_world import HEARTBEAT, TIMEOUT, FleetWorld, SimHost
 from asterism.testing.simulator.machines import Machine, SimExecutor, Wire
 
 PLAN = "nightly"
 PLAN_TIMEOUT = 2000.0
 """How long a plan of a simulation may take to end, in simulated seconds."""
+
+MOST_PEOPLE = 4
+"""How many people edit the plan through the store."""
 
 
 class DoomedWire(Wire):
@@ -74,6 +83,8 @@ class PlanWorld(FleetWorld):
         self.number_of_runs = 0
         self.edits: list[str] = []
         self.acknowledged: list[str] = []
+        self.answers: dict[str, str] = {}  # of the edits through the store, by author
+        self._asking = 0  # how many people wait for an answer
         self.plan = small_plan() if dies_at is not None else some_plan(self.chance, steps)
         self._dies_at, self._after = dies_at, after
         self._host = 0
@@ -145,6 +156,32 @@ class PlanWorld(FleetWorld):
             await self.boss.edit(PLAN, EditBatch((AddTask(_task(name, self.chance)),), "person"))
             self.acknowledged.append(name)
 
+    async def steer(self) -> None:
+        """A person on another machine edits the plan through the store. The machine may crash meanwhile."""
+        author = f"person-{len(self.answers)}"
+        machine = Machine(author, self.chance.uniform(0.97, 1.03), 0.0)
+        wire = Wire(self.store, machine, self.chance, self._gives_up)
+        fleet = Fleet(wire, by=author, clock=machine, chance=self.chance)
+        self.answers[author] = "unknown"
+        if self.chance.random() < 0.3:
+            asyncio.get_running_loop().call_later(self.chance.uniform(0.0, 3.0), self._crash_person, machine, author)
+        batch = EditBatch((AddTask(_task(f"by-{author}", self.chance)),), author)
+        try:
+            await edit_plan(fleet, PLAN, batch, timeout=self.chance.choice([0.5, 10.0]))
+            answer = "accepted"
+        except (EditRejected, PlanError):  # also if it was withdrawn
+            answer = "refused"
+        except StoreUnavailable:
+            answer = "unknown"
+        if not machine.dead:
+            self.answers[author] = answer
+            self._asking -= 1
+
+    def _crash_person(self, machine: Machine, author: str) -> None:
+        if self.answers[author] == "unknown":
+            self._asking -= 1
+        machine.crash()
+
     # -- from beginning to end -----------------------------------------------------------------------------------------
 
     async def play(self) -> None:
@@ -164,6 +201,9 @@ class PlanWorld(FleetWorld):
                 boss = self._with_faults(boss, troubled.done())
             if self.chance.random() < 0.2 and len(self.acknowledged) < 3:
                 self.spawn(self.amend())
+            if self._dies_at is None and self.chance.random() < 0.2 and len(self.answers) < MOST_PEOPLE:
+                self._asking += 1
+                self.spawn(self.steer())
             await asyncio.sleep(1.0)
         await self._check()
         self.log = tuple(self.checker.log)
@@ -220,6 +260,7 @@ class PlanWorld(FleetWorld):
         for name in self.acknowledged:
             if name not in stored.plan:
                 broken(f"the edit that added {name} was acknowledged, and it is lost")
+        self._check_answers(stored)
         again = await load(self.store, PLAN, expressions)
         if _picture(again) != _picture(stored):
             broken("two readings of one journal differ")
@@ -227,6 +268,15 @@ class PlanWorld(FleetWorld):
         if last.number == stored.number and _picture(last) != _picture(stored):
             broken("the plan in the store is not the one in the memory of its orchestrator")
         await self._check_executions(stored)
+
+    def _check_answers(self, stored: StoredConstellation) -> None:
+        """Each edit through the store is applied as often as its answer says."""
+        allowed = {"accepted": (1,), "refused": (0,), "unknown": (0, 1)}
+        whys = [entry.why for entry in stored.plan.story() if entry.what == "edited" and entry.task is None]
+        for author, answer in self.answers.items():
+            times = sum(f" by {author} (" in why for why in whys)
+            if times not in allowed[answer]:
+                self.checker.broken(f"the answer to the edit of {author} was {answer}; it was applied {times} times")
 
     async def _check_executions(self, stored: StoredConstellation) -> None:
         """No execution of a task begins after its end was recorded."""

@@ -1,0 +1,409 @@
+"""Requests to the process that runs a plan: each is applied once or not at all, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import EditRejected, PlanError
+from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBatch, RemoveTask
+from asterism.durable import admin, ownership, plan_requests
+from asterism.durable.journal_store import insert_plan
+from asterism.durable.plan_requests import (
+    NotAnswered,
+    RequestHandler,
+    ask_why,
+    edit_plan,
+    pause_plan,
+    requests_prefix,
+    undo_edit,
+)
+from asterism.store.protocol import PutRegister, Write
+from tests.durable import durable_work
+from tests.durable.durable_scenes import DONE, Stage, chain, left, task
+
+pytestmark = pytest.mark.virtual_time
+
+
+def adding(*names: str, author: str = "bob") -> EditBatch:
+    return EditBatch(tuple(AddTask(task(name)) for name in names), author)
+
+
+async def running(stage: Stage, *names: str, **terms: Any) -> asyncio.Task[Any]:
+    """A plan whose first task waits at its gate."""
+    job = stage.spawn(stage.orchestrator(**terms).run(chain(*(names or ("a", "b")), call="wait")))
+    await durable_work.gate("a begun").wait()
+    return job
+
+
+async def requests(stage: Stage) -> list[Any]:
+    return [one.value for one in await stage.store.registers(requests_prefix("nightly"))]
+
+
+def edits_by(plan: Any, author: str) -> int:
+    return sum(entry.what == "edited" and f" by {author}" in entry.why for entry in plan.story(None))
+
+
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners answer no requests."""
+
+    async def nothing(self: RequestHandler) -> None: ...
+
+    monkeypatch.setattr(RequestHandler, "answer_all", nothing)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_owner_applies_an_edit_within_a_second_and_is_named(stage: Stage) -> None:
+    job = await running(stage)
+    before = stage.now()
+    answer = await edit_plan(stage.fleet(), "nightly", adding("c"))
+    assert stage.now() - before < 1.0
+    assert (answer.by, answer.applied.version) == ("nightly@here", 1)
+    assert answer.applied.inverse is not None
+    assert answer.applied.inverse.edits == (RemoveTask("c"),)
+    assert edits_by((await stage.load()).plan, "bob") == 1  # durable on return
+    assert await requests(stage) == []
+    await stage.until(lambda: "c" in DONE)
+    for name in "ab":
+        durable_work.gate(name).set()
+    assert set((await job).values) == {"a", "b", "c"}
+
+
+async def test_a_running_plan_rejects_an_edit_for_the_same_reasons_as_one_at_rest(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b", call="wait"))
+    bad = EditBatch((AddTask(task("b")), RemoveTask("x"), AddDependency("b", "a")), "bob", base_version=0)
+    with pytest.raises(EditRejected) as at_rest:
+        await edit_plan(stage.fleet(), "nightly", bad)
+    stage.spawn(stage.orchestrator().run_stored("nightly"))
+    await stage.until(lambda: durable_work.gate("a begun").is_set())
+    with pytest.raises(EditRejected) as live:
+        await edit_plan(stage.fleet(), "nightly", bad)
+    assert [one.rule for one in at_rest.value.violations] == ["duplicate_task", "unknown_task", "cycle"]
+    assert [one.rule for one in live.value.violations] == ["duplicate_task", "unknown_task", "immutable"]  # a runs
+    assert await requests(stage) == []
+    assert (await stage.load()).plan.version == 0
+
+
+async def test_a_dry_run_checks_a_running_plan_and_changes_nothing(stage: Stage) -> None:
+    await running(stage)
+    assert (await edit_plan(stage.fleet(), "nightly", adding("c"), dry_run=True)).applied.version == 1
+    with pytest.raises(EditRejected):
+        await edit_plan(stage.fleet(), "nightly", EditBatch((RemoveTask("a"),)), dry_run=True)
+    assert (await stage.load()).plan.version == 0
+
+
+async def test_edits_of_many_processes_are_all_applied(stage: Stage) -> None:
+    await running(stage)
+    answers = await asyncio.gather(
+        *(edit_plan(stage.fleet(), "nightly", adding(f"t{number}", author=f"p{number}")) for number in range(8))
+    )
+    assert sorted(one.applied.version for one in answers) == list(range(1, 9))
+    plan = (await stage.load()).plan
+    assert [edits_by(plan, f"p{number}") for number in range(8)] == [1] * 8
+
+
+async def test_a_plan_without_a_process_is_edited_by_the_asking_process(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a"))
+    assert (await edit_plan(stage.fleet(), "nightly", adding("c"))).by is None
+
+
+async def test_an_edit_of_a_plan_that_is_being_cancelled_is_refused(stage: Stage) -> None:
+    job = stage.spawn(stage.orchestrator(grace=50.0).run(chain("a", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    await admin.cancel(stage.fleet(), "nightly", "not tonight")
+    with pytest.raises(PlanError, match="is being cancelled by ann: not tonight: it cannot be edited"):
+        await edit_plan(stage.fleet(), "nightly", adding("c"))
+    durable_work.gate("a").set()
+    await job
+
+
+async def test_a_cancellation_while_the_request_waits_is_the_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf(monkeypatch)
+    job = stage.spawn(stage.orchestrator(grace=50.0).run(chain("a", call="stubborn")))
+    await durable_work.gate("a begun").wait()
+    asking = stage.spawn(edit_plan(stage.fleet(), "nightly", adding("c")))
+    await asyncio.sleep(1.0)
+    await admin.cancel(stage.fleet(), "nightly")
+    with pytest.raises(PlanError, match="is being cancelled by ann: it cannot be edited"):
+        await asking
+    durable_work.gate("a").set()
+    await job
+    assert await requests(stage) == []
+
+
+async def test_a_request_that_this_version_does_not_know_is_answered(stage: Stage) -> None:
+    await running(stage)
+    key = f"{requests_prefix('nightly')}1"
+    await stage.store.commit([PutRegister(key, {"kind": "dance", "at": stage.store.clock()}, None)])
+    await asyncio.sleep(2.0)
+    (found,) = await requests(stage)
+    assert found["answer"]["error"] == "'nightly@here' does not know the request 'dance': its version differs"
+
+
+# -- ends, deaths and silence ------------------------------------------------------------------------------------------
+
+
+async def test_an_edit_of_a_plan_that_ended_a_moment_ago_is_rejected(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf(monkeypatch)
+    job = await running(stage, "a")
+    asking = stage.spawn(edit_plan(stage.fleet(), "nightly", EditBatch((CancelTask("a"),), "bob")))
+    await asyncio.sleep(1.0)
+    durable_work.gate("a").set()
+    await job
+    with pytest.raises(EditRejected, match=r"has ended \(completed\)"):
+        await asking
+    assert await requests(stage) == []
+
+
+async def test_tasks_that_are_added_to_a_plan_that_ended_a_moment_ago_reopen_it(stage: Stage) -> None:
+    """The owner does not touch a plan that has ended: the asking process reopens it when the owner has left it."""
+    job = await running(stage, "a")
+    durable_work.gate("a").set()
+    asking = stage.spawn(edit_plan(stage.fleet(), "nightly", adding("c")))
+    await job
+    answer = await asking
+    plan = (await stage.load()).plan
+    assert edits_by(plan, "bob") == 1
+    assert answer.by is None or str(plan["c"].status) == "completed"
+    if answer.by is None:
+        assert set((await stage.orchestrator().run_stored("nightly")).values) == {"a", "c"}
+
+
+async def test_an_owner_that_does_not_answer_leaves_nothing_behind(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        deaf(patch)
+        await running(stage)
+        before = stage.now()
+        with pytest.raises(NotAnswered, match=r"'nightly@here' runs plan 'nightly', but did not answer within 10"):
+            await edit_plan(stage.fleet(), "nightly", adding("c"))
+        assert 10.0 <= stage.now() - before < 12.0
+    await asyncio.sleep(10.0)
+    assert await requests(stage) == []
+    assert "c" not in (await stage.load()).plan
+
+
+async def test_the_asking_process_edits_the_plan_if_its_owner_is_dead(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf(monkeypatch)
+    first = stage.orchestrator(local=0)
+    dead = asyncio.ensure_future(first.run(chain("a", "b", call="wait")))
+    await asyncio.sleep(3.0)
+    asking = stage.spawn(edit_plan(stage.fleet(), "nightly", adding("c")))
+    await asyncio.sleep(1.0)
+    monkeypatch.setattr(ownership.FleetMembership, "__aexit__", _without_farewell)
+    dead.cancel()
+    answer = await asking
+    assert (answer.by, answer.applied.version) == (None, 1)
+    assert await requests(stage) == []
+    assert edits_by((await stage.load()).plan, "bob") == 1
+
+
+async def _without_farewell(self: ownership.FleetMembership, *error: object) -> None:
+    """As if the process had been killed: no session ends."""
+    self.left.cancel()
+    await asyncio.gather(self.left, return_exceptions=True)
+
+
+async def test_the_next_owner_applies_what_the_dead_one_did_not(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        deaf(patch)
+        job = await running(stage, host="there")
+        asking = stage.spawn(edit_plan(stage.fleet(), "nightly", adding("c")))
+        stage.spawn(stage.orchestrator(host="elsewhere").standby("nightly"))
+        await asyncio.sleep(1.0)
+    job.cancel()
+    answer = await asking
+    assert answer.by in ("nightly@elsewhere", None)
+    assert edits_by((await stage.load()).plan, "bob") == 1
+
+
+async def test_a_request_whose_process_died_is_applied_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed without a chance to withdraw it: the request stays."""
+    value = {"kind": "edit", "batch": adding("c").to_json(), "from": "bob", "at": stage.store.clock()}
+    await insert_plan(stage.store, chain("a", "b", call="wait"))
+    await stage.store.commit([PutRegister(f"{requests_prefix('nightly')}1", value, None)])
+    await left(stage.orchestrator().run_stored("nightly"), lambda: "c" in DONE, stage)
+    stage.spawn(stage.orchestrator().run_stored("nightly"))
+    await asyncio.sleep(10.0)
+    assert edits_by((await stage.load()).plan, "bob") == 1
+    (found,) = await requests(stage)
+    assert found["answer"]["version"] == 1
+    await asyncio.sleep(plan_requests.ANSWER_KEPT)
+    assert await requests(stage) == []
+
+
+async def test_a_process_that_is_stopped_withdraws_its_request(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf(monkeypatch)
+    await running(stage)
+    asking = asyncio.ensure_future(edit_plan(stage.fleet(), "nightly", adding("c")))
+    await asyncio.sleep(1.0)
+    assert len(await requests(stage)) == 1
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert await requests(stage) == []
+
+
+def withdrawing_late(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The request of the first edit is withdrawn when its owner has applied it and is about to commit that."""
+    commit, withdrawn = stage.store.commit, []
+
+    async def late(writes: Sequence[Write]) -> None:
+        for write in (one for one in writes if isinstance(one, PutRegister)):
+            answers = write.key.startswith("request/") and write.value is not None
+            if answers and write.expected is not None and not withdrawn:
+                withdrawn.append(write.key)
+                await commit([PutRegister(write.key, None, write.expected)])
+        await commit(writes)
+
+    monkeypatch.setattr(stage.store, "commit", late)
+    return withdrawn
+
+
+async def test_a_request_that_is_withdrawn_before_the_commit_is_not_applied(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orchestrator = stage.orchestrator()
+    job = stage.spawn(orchestrator.run(chain("a", "b", call="wait")))
+    await durable_work.gate("a begun").wait()
+    withdrawn = withdrawing_late(stage, monkeypatch)
+    with pytest.raises(PlanError, match="is no longer in the store"):
+        await edit_plan(stage.fleet(), "nightly", adding("c"))
+    await asyncio.sleep(3.0)
+    assert len(withdrawn) == 1
+    assert "c" not in (await stage.load()).plan
+    answer = await edit_plan(stage.fleet(), "nightly", adding("d"))  # the owner has reloaded the plan, and goes on
+    assert (answer.by, answer.applied.version) == ("nightly@here", 1)
+    for name in "ab":
+        durable_work.gate(name).set()
+    assert set((await job).values) == {"a", "b", "d"}
+    assert (await stage.load()).head.epoch == 2
+
+
+# -- pause, why, undo --------------------------------------------------------------------------------------------------
+
+
+async def test_a_pause_is_answered_by_the_owner(stage: Stage) -> None:
+    job = await running(stage)
+    before = stage.now()
+    answer = await pause_plan(stage.fleet(), "nightly", "lunch")
+    assert stage.now() - before < 1.0
+    assert (answer.reason, answer.already, answer.by) == ("by ann: lunch", False, "nightly@here")
+    again = await pause_plan(stage.fleet(), "nightly", "tea")
+    assert (again.reason, again.already, again.by) == ("by ann: lunch", True, "nightly@here")
+    for name in "ab":
+        durable_work.gate(name).set()
+    await asyncio.sleep(5.0)
+    assert "b" not in DONE
+    assert await admin.unpause(stage.fleet(), "nightly")
+    await job
+    assert "b" in DONE
+
+
+async def test_a_pause_that_nobody_obeys_yet_is_kept(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a"))
+    answer = await pause_plan(stage.fleet(), "nightly")
+    assert (answer.owner, answer.by) == (None, None)
+    assert await admin.pause_reason(stage.store, "nightly") == "by ann"
+
+
+async def test_a_pause_is_withdrawn_though_the_owner_answers_at_that_moment(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await insert_plan(stage.store, chain("a"))
+    await admin.pause(stage.fleet(), "nightly")
+    register = stage.store.register
+
+    async def answered_after_the_look(key: str) -> Any:
+        found = await register(key)
+        if key == admin.pause_key("nightly"):
+            monkeypatch.setattr(stage.store, "register", register)
+            await stage.store.commit([PutRegister(key, {**found.value, "applied_by": "x"}, found.revision)])
+        return found
+
+    monkeypatch.setattr(stage.store, "register", answered_after_the_look)
+    assert await admin.unpause(stage.fleet(), "nightly")
+    assert await admin.pause_reason(stage.store, "nightly") is None
+
+
+async def test_the_owner_explains_what_only_it_knows(stage: Stage) -> None:
+    orchestrator = stage.orchestrator(concurrency=1)
+    plan = chain("a", call="wait")
+    plan.add(task("z"))
+    stage.spawn(orchestrator.run(plan))
+    await durable_work.gate("a begun").wait()
+    found = await ask_why(stage.fleet(), "nightly", "z")
+    assert found is not None
+    assert [one.kind for one in found.holders] == ["concurrency"]
+    orchestrator.pause("nightly")
+    found = await ask_why(stage.fleet(), "nightly", "z")
+    assert found is not None
+    assert [one.kind for one in found.holders] == ["pause"]
+    assert await ask_why(stage.fleet(), "nightly", "no-such-task") is None
+    assert await requests(stage) == []
+
+
+async def test_no_explanation_of_an_owner_that_is_silent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf(monkeypatch)
+    await running(stage)
+    before = stage.now()
+    assert await ask_why(stage.fleet(), "nightly", "b") is None
+    assert stage.now() - before <= plan_requests.WHY_TIMEOUT + 1.0
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_edits_are_undone_newest_first(stage: Stage, live: bool) -> None:
+    fleet = stage.fleet()
+    if live:
+        await running(stage)
+    else:
+        await insert_plan(stage.store, chain("a", "b", call="wait"))
+    for name in "cd":
+        await edit_plan(fleet, "nightly", EditBatch((AddTask(task(name)), AddDependency("a", name)), "bob"))
+    first = await undo_edit(fleet, "nightly", "a mistake")
+    assert first.by == ("nightly@here" if live else None)
+    assert first.applied.batch.undoes == 2
+    assert set((await stage.load()).plan.nodes) == {"a", "b", "c"}
+    await undo_edit(fleet, "nightly")
+    found = await stage.load()
+    assert (set(found.plan.nodes), found.plan.version) == ({"a", "b"}, 4)
+    reasons = [entry.why for entry in found.plan.story(None) if entry.what == "edited"]
+    assert "version 3 by ann: undo version 2: a mistake" in reasons[2]
+    with pytest.raises(EditRejected, match="there is no edit that can be undone"):
+        await undo_edit(fleet, "nightly")
+
+
+async def test_a_cancelled_task_cannot_be_undone(stage: Stage) -> None:
+    await insert_plan(stage.store, chain("a", "b"))
+    await edit_plan(stage.fleet(), "nightly", EditBatch((CancelTask("b"),), "bob"))
+    with pytest.raises(EditRejected, match="version 1 cannot be undone: it cancelled a task"):
+        await undo_edit(stage.fleet(), "nightly")
+
+
+async def test_a_task_that_has_started_is_not_undone(stage: Stage) -> None:
+    await running(stage)
+    await edit_plan(stage.fleet(), "nightly", adding("c"))
+    await stage.until(lambda: "c" in DONE)
+    with pytest.raises(EditRejected, match="task 'c' is completed"):
+        await undo_edit(stage.fleet(), "nightly")
+
+
+async def test_requests_are_removed_with_their_plan(stage: Stage) -> None:
+    await stage.orchestrator().run(chain("a"))
+    await stage.store.commit([PutRegister(f"{requests_prefix('nightly')}1", {"kind": "why", "at": 0.0}, None)])
+    await asyncio.sleep(10_000.0)
+    await stage.fleet().prune(1000.0)
+    await stage.fleet().prune(1000.0)
+    assert await stage.store.registers("plan/") == []
+    assert await requests(stage) == []
