@@ -12,11 +12,13 @@ WRITTEN = {
     "postgres/0002_writing.sql": "8157de16435c7e3a28341281954cb1f9",
     "postgres/0003_queue.sql": "f7631e3ab062978aa2ceee652ba724c7",
     "postgres/0004_keeping_registers.sql": "51da4c2ec9ef69eaf11be886f3a119d4",
+    "postgres/0005_logs.sql": "20f0d33c74734229a46359df4f37e016",
     "postgres/0006_labels.sql": "05cb99b827a59b24f7ebeee49ce075e3",
     "sqlite/001_runs.sql": "860d5285a515ce6d4d250b330651f592",
     "sqlite/002_feed.sql": "3ab51624911c3c6e330d78d7e05c4da3",
     "sqlite/003_ends.sql": "e0667695c22acb1e5227128ea1723037",
     "sqlite/004_contributions.sql": "13243dcef8a797e935634f00fa3d4e95",
+    "sqlite/005_logs.sql": "79cf7e528c7d4f6926f09a369527601c",
     "sqlite/006_labels.sql": "21c661bcc1ed6f2d83532f64d5881fd4",
 }
 """The hash of each migration. A new one gets its line here; a line never changes."""
