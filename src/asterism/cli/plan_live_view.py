@@ -1,8 +1,8 @@
 """The live view of a running plan in a terminal, or a line for each event without one.
 
-``Progress`` (``plan_progress.py``) is the state of the view; ``frame`` draws it for a terminal of a given size. The view
-never delays the plan: handling an event is quick, and a thread writes the output, so that a stalled terminal stops only
-the view.
+``Progress`` (``plan_progress.py``) is the state of the view; ``frame`` draws it for a terminal of a given size. The
+view never delays the plan: handling an event is quick, and a thread writes the output, so that a stalled terminal stops
+only the view.
 """
 
 from __future__ import annotations
