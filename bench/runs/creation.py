@@ -5,12 +5,13 @@ that a job costs this process and the server: it varies much less than the rate 
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from asterism.base.startup import tune_gc
 from asterism.core.run.workflow import Workflow
@@ -23,7 +24,7 @@ from tests.store.postgres_server import Server
 JOBS = 10_000
 AT_ONCE = 1000
 
-Create = Callable[[str, int], Awaitable[tuple[float, float]]]
+Create = Callable[[str, int], Coroutine[Any, Any, tuple[float, float]]]
 """From the address of a database and a number of jobs to seconds, and processor seconds of this process."""
 
 

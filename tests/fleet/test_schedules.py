@@ -57,7 +57,7 @@ async def test_a_tick_creates_a_run_that_a_device_executes(stage: Stage) -> None
     [run] = await runs_of(stage)
     assert 60.0 <= stage.store.clock() - schedule.start <= 61.0  # the next pass is not a whole interval later
     assert (run.workflow, run.input, run.priority, run.created_by) == ("work", {"n": 1}, 3, "ann")
-    assert run.key == "schedule:nightly/19700112T134740Z"
+    assert (run.key, run.label) == ("schedule:nightly/19700112T134740Z", "nightly 19700112T134740Z")
     kitchen.hands.finish(run)
     await stage.end_of(run)
     entry = TickEntry(run.created_at, schedule.next, "created", run.id)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asterism.core.history import Entry
 from asterism.core.run import transitions
 from asterism.core.run.run import Owner, Progress, Run
-from asterism.store import row_codec
+from asterism.store import row_codec, run_groups
 from asterism.store.store_errors import StoreCorrupt
 from asterism.testing.store_conformance.sample_records import histories
 from tests.store.sqlite_fixtures import FLOW, KITCHEN, ME, completed, run
@@ -162,18 +162,18 @@ def test_an_invalid_row_is_corrupt() -> None:
 @given(st.lists(histories().map(lambda history: history[-1]), max_size=12), st.integers(1, 8))
 def test_runs_are_encoded_together_as_they_are_one_by_one(runs: list[Run], copies: int) -> None:
     several = [one.changed(id=f"{one.id}{number}") for one in runs for number in range(copies)]
-    assert row_codec.rows_of(several) == [row_codec.row_of(one) for one in several]
-    groups = row_codec.grouped(several)
+    assert run_groups.rows_of(several) == [row_codec.row_of(one) for one in several]
+    groups = run_groups.grouped(several)
     assert sum(len(group.rows) for group in groups) == len(several)
     assert len(groups) <= len(runs)
 
 
 def test_the_text_of_an_input_counts_only_for_that_input() -> None:
     text = ({"n": 1}, '{"n":1}')
-    told = [run(number).changed(input=text[0], **{row_codec.INPUT_TEXT: text}) for number in range(9)]
-    assert {row[9] for row in row_codec.rows_of(told)} == {'{"n":1}'}
+    told = [run(number).changed(input=text[0], **{run_groups.INPUT_TEXT: text}) for number in range(9)]
+    assert {row[9] for row in run_groups.rows_of(told)} == {'{"n":1}'}
     changed = [one.changed(input={"n": 2}) for one in told]
-    assert {row[9] for row in row_codec.rows_of(changed)} == {'{"n":2}'}
+    assert {row[9] for row in run_groups.rows_of(changed)} == {'{"n":2}'}
 
 
 def test_a_record_without_a_label_is_what_it_was_before_there_were_labels() -> None:

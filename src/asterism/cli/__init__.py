@@ -9,7 +9,7 @@ command                modules
 =====================  ===============================================================================================
 run, check, show,      ``plan_file_commands``
 schema
-plan                   ``plan_commands``; ``plan_execution`` runs, resumes and cancels stored plans, ``stored_plans``
+plan                   ``plan_commands``, ``plan_run_commands``; ``plan_execution`` runs plans, ``stored_plans``
                        reads and explains them, ``plan_views`` prints them and their edits
 runs                   ``runs_commands``; ``run_actions``, ``run_queries``, ``run_details``; ``runs_watch`` is the live
                        view of ``runs watch``

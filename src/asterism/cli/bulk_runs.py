@@ -268,7 +268,7 @@ def _progress_bar(file: BinaryIO) -> Iterator[Callable[[int, int], None]]:
         size = status.st_size if stat.S_ISREG(status.st_mode) else None
     columns = (TextColumn("Creating runs"), BarColumn(), TextColumn("{task.fields[runs]:,}"), TimeRemainingColumn())
     # rich's own redirection of the streams would write its escape sequences through the stream that cleans them
-    terms = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
-    with Progress(*columns, console=Screen(stderr=True), **terms) as bar:
+    screen = Screen(stderr=True)
+    with Progress(*columns, console=screen, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task("", total=size, runs=0)
         yield lambda size, runs: bar.update(task, advance=size, runs=runs)

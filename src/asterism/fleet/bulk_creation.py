@@ -28,6 +28,7 @@ from asterism.fleet.fleet import Fleet, check_terms
 from asterism.store import row_codec
 from asterism.store.optimistic_update import try_commit
 from asterism.store.protocol import PutRegister, Store, Write
+from asterism.store.run_groups import INPUT_TEXT
 from asterism.store.store_errors import StoreError
 
 BATCH = 1000
@@ -109,7 +110,7 @@ class BulkCreation:
                 if text is None or len(text) > small or "$blob" in value:
                     value = await self._fleet.blobs.keep(value, what)
                     text = row_codec.to_text(value)
-                changes: dict[str, Any] = {"id": run_id, "input": value, row_codec.INPUT_TEXT: (value, text)}
+                changes: dict[str, Any] = {"id": run_id, "input": value, INPUT_TEXT: (value, text)}
                 if label is not None:
                     changes["label"] = tidy_label(label.fill(given))
                 if key is not None:

@@ -126,7 +126,10 @@ class ScheduledWork:
 
         Raises Overtaken if another process has changed the schedule, and what prevents the creation, such as
         UnknownWorkflow. Then nothing has happened."""
-        open_work = await self.open_work(stored.schedule)
+        schedule = stored.schedule
+        # if runs may overlap, it does not matter which have ended
+        free = schedule.overlap == "allow" and schedule.plan is None
+        open_work = list(schedule.open) if free else await self.open_work(schedule)
         verdict = overlap(stored.schedule, open_work)
         if not verdict.create:
             entry = TickEntry(self._store.clock(), tick, SKIPPED, None, verdict.why)
@@ -158,6 +161,7 @@ class ScheduledWork:
             series=f"{SCHEDULE_PREFIX}{schedule.name}" if schedule.overlap in IN_SERIES else None,
             priority=schedule.priority,
             device=schedule.device,
+            label=schedule.name if tick is None else f"{schedule.name} {tick_text(tick)}",
         )
         entry = TickEntry(now, tick, CREATED, run.id, f"by {by}" if by else "")
         writes = await self._writes(stored, with_work(after, open_work, run.id, replaced), [*before, entry])

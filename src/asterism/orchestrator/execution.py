@@ -2,7 +2,6 @@
 
 Nothing here polls. When a task's coroutine returns, its end is recorded and its dependents are held in the same call
 (``_ended``). One step of the scheduler for all changes opens an edit cycle (``open_cycles``) and starts ready tasks.
-
 The result of an execution counts while its epoch is in ``active``. A timeout, a cancellation or a revocation moves the
 epoch to ``stopping``: its result is then refused. Its slot is free when it has really stopped, or after ``grace``.
 """
@@ -30,17 +29,14 @@ from asterism.orchestrator.devices import Work
 from asterism.orchestrator.edit_cycles import EditCycles
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
 from asterism.orchestrator.foreach_groups import advance_group
-from asterism.orchestrator.options import Options, PlanJournal, Scheduler
+from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
-from asterism.orchestrator.unchanged_tasks import execute_unless_unchanged
+from asterism.orchestrator.unchanged_tasks import SkippingDevice
 
 logger = logging.getLogger("asterism.execution")
-
-MAX_BACKOFF = 60.0
-"""Seconds between two attempts at most, before the random part."""
 
 
 class Execution:
@@ -151,8 +147,7 @@ class Execution:
                 self.events.task_changed("task_started", node)
         return True
 
-    def _still_stopping(self, node: Node) -> bool:
-        """Whether an earlier execution of the task has not stopped yet: a task is executed once at a time."""
+    def _still_stopping(self, node: Node) -> bool:  # a task is executed once at a time
         return any(active.node.id == node.id for active in self.stopping.values())
 
     def _work_on(self, node: Node, member: Member, resumed: bool = False) -> None:
@@ -178,10 +173,8 @@ class Execution:
         try:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
-            if work.task.skip_if_unchanged is None:
-                value = await active.member.device.execute(work)
-            else:
-                value = await execute_unless_unchanged(self, active, work)
+            device = active.member.device if work.task.skip_if_unchanged is None else SkippingDevice(self, active)
+            value = await device.execute(work)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Lock = TypeVar("Lock", bound=AssignmentLock)
 
+MAX_BACKOFF = 60.0
+"""Seconds between two attempts at most, before the random part."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:

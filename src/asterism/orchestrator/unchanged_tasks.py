@@ -78,6 +78,16 @@ async def execute_unless_unchanged(execution: Execution, active: Active, work: W
     return result
 
 
+class SkippingDevice:
+    """The device of an execution, for a task that is skipped if nothing has changed."""
+
+    def __init__(self, execution: Execution, active: Active) -> None:
+        self._execution, self._active = execution, active
+
+    async def execute(self, work: Work) -> Any:
+        return await execute_unless_unchanged(self._execution, self._active, work)
+
+
 class _Files:
     """The files of a task."""
 

@@ -260,7 +260,7 @@ def test_without_a_cursor_each_look_creates_the_tick_again() -> None:
         ("skip", [], Overlap(True)),
         ("skip", ["a", "b"], Overlap(False, "b has not ended")),
         ("queue", ["a"], Overlap(True)),
-        ("queue", ["a"] * MOST_OPEN, Overlap(False, "the queue is full: 100 have not ended")),
+        ("queue", ["a"] * MOST_OPEN, Overlap(False, "100 earlier ones have not ended, and more may not wait")),
         ("replace", ["a", "b"], Overlap(True, "", ("a", "b"))),
         ("allow", ["a"] * 500, Overlap(True)),
     ],
@@ -268,6 +268,12 @@ def test_without_a_cursor_each_look_creates_the_tick_again() -> None:
 def test_overlap(policy: str, open_work: list[str], expected: Overlap) -> None:
     schedule, _ = scheduled(overlap=policy)
     assert overlap(schedule, open_work) == expected
+
+
+def test_plans_are_not_forgotten_because_there_are_many() -> None:
+    plans = Schedule("s", plan="etl", every=60, overlap="allow")
+    assert overlap(plans, ["a"] * (MOST_OPEN - 1)) == Overlap(True)
+    assert not overlap(plans, ["a"] * MOST_OPEN).create
 
 
 def test_work_is_counted_and_the_lists_are_bounded() -> None:

@@ -27,7 +27,7 @@ MOST_CAUGHT_UP = 100
 """How many missed ticks the catch-up policy ``all`` creates at most: the newest ones."""
 
 MOST_OPEN = 100
-"""How many runs or plans of one schedule wait in the queue at most."""
+"""How many runs or plans of one schedule are remembered as open; for a queue, and for plans, more are not created."""
 
 HISTORY_LENGTH = 100
 """How many entries the history of a schedule keeps."""
@@ -161,14 +161,14 @@ def decided(schedule: Schedule, due: DueTick, next_tick: NextTick) -> Schedule:
 
 def overlap(schedule: Schedule, open_work: Sequence[str]) -> Overlap:
     """What happens to a tick while ``open_work``, the runs or plans of earlier ticks, has not ended."""
-    if not open_work or schedule.overlap == "allow":
+    if not open_work or (schedule.overlap == "allow" and schedule.plan is None):
         return Overlap(True)
     if schedule.overlap == "skip":
         return Overlap(False, f"{open_work[-1]} has not ended")
     if schedule.overlap == "replace":
         return Overlap(True, replaced=tuple(open_work))
     if len(open_work) >= MOST_OPEN:
-        return Overlap(False, f"the queue is full: {len(open_work)} have not ended")
+        return Overlap(False, f"{len(open_work)} earlier ones have not ended, and more may not wait")
     return Overlap(True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from asterism.store.row_codec import SHARED, VARYING, RunGroup
+from asterism.store.run_groups import SHARED, VARYING, RunGroup
 
 COLUMNS = (*VARYING, *SHARED)
 """The columns, in the order of ``copy_lines``."""

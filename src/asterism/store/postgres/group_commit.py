@@ -41,17 +41,8 @@ from asterism.store.protocol import (
     PutSession,
     Write,
 )
-from asterism.store.row_codec import (
-    COLUMNS,
-    RunGroup,
-    grouped,
-    moving,
-    notice_to_json,
-    rows_in,
-    rows_of,
-    session_row,
-    to_text,
-)
+from asterism.store.row_codec import COLUMNS, moving, notice_to_json, session_row, to_text
+from asterism.store.run_groups import RunGroup, grouped, rows_in, rows_of
 from asterism.store.store_errors import Conflict, StoreBusy, StoreError, StoreUnavailable
 from asterism.store.watches import check_distinct_records, topics_of
 
