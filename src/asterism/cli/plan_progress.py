@@ -1,0 +1,248 @@
+"""The state of the live view of a plan: running and ended tasks, what waits and why, the newest output.
+
+Each event updates it, so that no frame searches the plan. What is shown is bounded: each method looks at little more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.explain import Holder
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING, RUNNING, ConstellationState
+from asterism.core.plan.task import Lane, lane_of
+from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
+from asterism.orchestrator.orchestrator import PlanCommands
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.report.event_text import names, sentence
+
+MOST_ENDED = 50
+"""How many ended tasks are remembered."""
+
+_DOING = {"constellation_paused": "paused", "constellation_cancelling": "cancelling"}
+MANY = 50
+"""The most parents or reviews that are named; more are counted, because naming them takes too long."""
+
+MOST_GROUPS = 6
+"""The most groups of pending tasks."""
+
+COUNTED = 5000
+"""How many tasks of a group are counted one by one."""
+
+OUTPUT_LINES = 3
+"""How many lines of the newest output are shown."""
+
+OUTPUT_TASKS = 5
+"""How many running tasks, and how many ended ones, are asked for their output: the newest."""
+
+OUTPUT_INTERVAL = 0.5
+"""Seconds between two looks for output."""
+
+COUNTED_NAMES = 200
+"""How many ready tasks are sorted to name the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingGroup:
+    """Pending tasks with one holder: a word for their state, what holds them, how many they are, the first of them."""
+
+    word: str
+    holder: str
+    count: int
+    first: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTail:
+    """The last lines that a task has printed."""
+
+    task: str
+    lines: Sequence[str]
+
+
+class NewestOutput:
+    """Finds the task that has printed last, among those that run here or have just ended. It looks at few tasks, and
+    not with every frame: reading a log splits it into lines."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._looked_at = float("-inf")
+        self._tail: OutputTail | None = None
+
+    def __call__(self) -> OutputTail | None:
+        progress = self._progress
+        if not progress.executing:
+            return self._tail
+        now = progress.orchestrator.now()
+        if now - self._looked_at >= OUTPUT_INTERVAL:
+            self._looked_at = now
+            self._tail = self._newest() or self._tail
+        return self._tail
+
+    def _newest(self) -> OutputTail | None:
+        progress, found = self._progress, []
+        newest_running = islice(reversed(progress.running), OUTPUT_TASKS)
+        for task_id in (*newest_running, *islice(progress.ended, OUTPUT_TASKS)):
+            logs = progress.orchestrator.logs(task_id, progress.plan.id) if task_id in progress.plan else []
+            lines = logs[-1].lines if logs else []
+            if lines:
+                found.append((lines[-1].at, OutputTail(task_id, [line.text for line in lines[-OUTPUT_LINES:]])))
+        return max(found, key=lambda one: one[0])[1] if found else None
+
+
+class Progress:
+    """The running and recently ended tasks, the activity of the plan, and the last action of an editor."""
+
+    def __init__(self, orchestrator: PlanCommands, plan: Constellation, secrets: PlanMask) -> None:
+        self.orchestrator, self.plan, self.secrets = orchestrator, plan, secrets
+        self.running: dict[str, None] = {}
+        self.on_device: dict[str, dict[str, None]] = {}
+        for node in plan.nodes.values():  # a resumed plan may have running tasks
+            if node.status is RUNNING and node.device is not None and node.tentative is None:
+                self._begun(node.id, node.device)
+        self.ended: deque[str] = deque(maxlen=MOST_ENDED)
+        self.stranded: dict[str, None] = {}
+        self.latest = ""
+        self.doing = ""
+        self.newest_output: Callable[[], OutputTail | None] = NewestOutput(self)
+
+    @property
+    def executing(self) -> bool:
+        return self.plan.state is ConstellationState.EXECUTING and self.plan.owner is self.orchestrator
+
+    def observe(self, event: Event) -> None:
+        if event.constellation != self.plan.id:
+            return
+        if isinstance(event, TaskEvent):
+            self._observe_task(event)
+        elif isinstance(event, EditEvent):
+            if event.kind not in ("cycle_opened", "cycle_closed"):
+                self.latest = self.secrets.shown(sentence(event, self.plan))
+        elif isinstance(event, ConstellationEvent):
+            self.doing = _DOING.get(event.kind, "")
+        elif isinstance(event, DeviceEvent) and event.kind == "no_device":
+            self.stranded[event.task_id or ""] = None
+
+    def _observe_task(self, event: TaskEvent) -> None:
+        self._forget(event.task_id)
+        if event.kind in ("task_started", "task_retrying", "task_confirmed"):
+            self._begun(event.task_id, event.device)
+        elif event.kind in ("task_completed", "task_failed", "task_cancelled"):
+            self.ended.appendleft(event.task_id)
+
+    def _begun(self, task_id: str, device: str | None) -> None:
+        self.running[task_id] = None
+        if device is not None:
+            self.on_device.setdefault(device, {})[task_id] = None
+
+    def _forget(self, task_id: str) -> None:
+        self.running.pop(task_id, None)
+        self.stranded.pop(task_id, None)
+        for tasks in self.on_device.values():
+            tasks.pop(task_id, None)
+
+    # -- what is shown: each gives at most ``limit``, and looks at little more -----------------------------------------
+
+    def running_nodes(self, limit: int) -> list[Node]:
+        nodes = self.plan.nodes
+        found = (nodes.get(task_id) for task_id in self.running)
+        return list(islice((node for node in found if node is not None and node.status is RUNNING), limit))
+
+    def ended_nodes(self, limit: int) -> list[Node]:
+        nodes = self.plan.nodes
+        return [nodes[task_id] for task_id in islice(self.ended, limit) if task_id in nodes]
+
+    def pending_nodes(self, limit: int) -> list[Node]:
+        """The tasks that are next to start: held ones, ready ones, and those after running ones."""
+        if not self.executing:
+            return []
+        found: dict[str, Node] = {}
+        for node in islice(self._candidates(limit), 4 * limit):
+            if node.status is PENDING and len(found) < limit:
+                found[node.id] = node
+        return list(found.values())
+
+    def pending_groups(self) -> list[PendingGroup]:
+        """All pending tasks, by what holds them: a line each when there is no room for every task. Visits the ready
+        and the held tasks, up to ``COUNTED`` of each, not the whole plan."""
+        if not self.executing:
+            return []
+        groups = [*self._held_groups(), *self._stranded_groups(), *self._ready_groups()]
+        rest = self.plan.counts[PENDING] - sum(group.count for group in groups)
+        if rest > 0:
+            groups.append(PendingGroup("waiting", "for tasks before them", rest))
+        return groups
+
+    def _ready_groups(self) -> Iterator[PendingGroup]:
+        """One group for each lane of the queue: its tasks need the same device."""
+        for heap in islice(self.plan.queue.lanes.values(), MOST_GROUPS):
+            ready = [entry for entry in islice(heap, COUNTED) if entry[4].entry is entry]
+            if ready:
+                count = len(ready) if len(heap) <= COUNTED else len(heap)
+                first = [entry[4] for entry in sorted(ready[:COUNTED_NAMES])]
+                yield PendingGroup(*self.holder(first[0]), count, [node.id for node in first])
+
+    def _stranded_groups(self) -> Iterator[PendingGroup]:
+        """One group for each kind of device that is missing."""
+        lanes: dict[Lane, list[Node]] = {}
+        for task_id in islice(self.stranded, COUNTED):
+            node = self.plan.nodes.get(task_id)
+            if node is not None and node.status is PENDING and node.entry is None:
+                lanes.setdefault(lane_of(node.task), []).append(node)
+        for tasks in islice(lanes.values(), MOST_GROUPS):
+            yield PendingGroup(*self.holder(tasks[0]), len(tasks), [node.id for node in tasks])
+
+    def _held_groups(self) -> Iterator[PendingGroup]:
+        """One group for each open cycle."""
+        seen: set[Node] = set()
+        for cycle in islice(self.orchestrator.cycles(self.plan.id), MOST_GROUPS):
+            below = (node for task_id, _ in cycle.ends for node in self._below(task_id, COUNTED))
+            held = [node for node in islice(below, COUNTED) if node.held and not node.open and node not in seen]
+            held = [node for node in dict.fromkeys(held) if node.status is PENDING]
+            seen.update(held)
+            if held:
+                yield PendingGroup("held", f"by cycle {cycle.id}", len(held), [node.id for node in held])
+
+    def _candidates(self, limit: int) -> Iterator[Node]:
+        nodes = self.plan.nodes
+        for cycle in self.orchestrator.cycles(self.plan.id):
+            for task_id, _ in cycle.ends[:limit]:
+                yield from self._below(task_id, limit)
+        yield from (nodes[task_id] for task_id in islice(self.stranded, limit) if task_id in nodes)
+        for heap in islice(self.plan.queue.lanes.values(), limit):
+            yield from (entry[4] for entry in sorted(heap[: 4 * limit])[:limit])  # the top of a heap is nearly in order
+        for task_id in islice(self.running, limit):
+            yield from self._below(task_id, limit)
+
+    def _below(self, task_id: str, limit: int) -> Iterator[Node]:
+        node = self.plan.nodes.get(task_id)
+        return iter(()) if node is None else islice(node.children.values(), limit)
+
+    def holder(self, node: Node) -> tuple[str, str]:
+        """What holds a pending task: a word for its state, and the name of the holder."""
+        cycles = self.orchestrator.cycles(self.plan.id)
+        if len(node.parents) > MANY and node.open:
+            return "waiting", f"for {node.open:,} of {len(node.parents):,} tasks"
+        if node.held and not node.open and sum(len(cycle.ends) for cycle in cycles) > MANY:
+            return "held", f"by cycle {cycles[0].id}, the oldest of {len(cycles)}"
+        return _briefly(node, self.orchestrator.why(node.id, self.plan.id).holders)
+
+
+def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
+    """The holders in a few words for a table; ``why`` has the whole sentences."""
+    first, different = holders[0], dict.fromkeys(holder.name for holder in holders)
+    all_names = names(different, len(different))
+    if first.kind == "dependency":
+        return "waiting", f"for {all_names}"
+    if first.kind == "cycle":
+        return "held", f"by cycle {all_names}"
+    if first.kind in ("review", "provisional"):
+        return "held", first.text
+    if first.kind == "no_device":
+        named = [repr(node.task.device)] if node.task.device is not None else []
+        return "ready", f"no device {' '.join([*named, *(f'can {need}' for need in sorted(node.task.needs))])}"
+    return "ready", f"busy: {first.name}" if first.kind == "busy" else first.text
