@@ -1,6 +1,6 @@
 """The state of the live view of a plan: running and ended tasks, what waits and why, the newest output.
 
-Each event updates it, so that no frame searches the plan. What is shown is bounded: each method looks at little more.
+Each event updates it, so that no frame searches the plan. Each method visits little more than it returns.
 """
 
 from __future__ import annotations
