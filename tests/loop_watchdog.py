@@ -13,14 +13,15 @@ than it has cores, as in CI, a step has twice the time: what others do to the ca
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import itertools
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -119,6 +120,7 @@ class Watchdog:
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
         self._collecting: dict[int, tuple[float, float]] = {}  # by thread: when the collector began; in all so far
         self._over = threading.Event()
+        self._dump = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
         self._best = min(_pace() for _ in range(20))
         self._step: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # type: ignore[attr-defined]
 
@@ -184,24 +186,28 @@ class Watchdog:
         running: dict[int, int] = {}
         for thread, handle in dict(self._now).items():
             step = running[thread] = id(handle)
-            frame = sys._current_frames().get(thread)
-            if seen.get(thread) != step or frame is None:
+            if seen.get(thread) != step:
                 continue
             known, places = self._samples.get(thread, (None, Counter()))
             if known != step:
                 places = Counter()
                 self._samples[thread] = (step, places)
-            try:
-                stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
-            except AttributeError:  # CPython 3.11: a frame that returns meanwhile may have a broken f_back
-                continue
-            within = itertools.takewhile(lambda one: one.filename != __file__, stack)
-            places.update(dict.fromkeys(map(_place, within), 1))
+            within = itertools.takewhile(lambda place: place[0] != __file__, self._stack(thread))
+            places.update(dict.fromkeys((f"{os.path.relpath(file)} {name}" for file, name in within), 1))
         return running
 
+    def _stack(self, thread: int) -> list[tuple[str, str]]:
+        """The stack of a thread, innermost first: (file, function). It is dumped in one piece: CPython 3.11 may crash
+        if the thread goes on while another one walks its frames."""
+        self._dump.seek(0)
+        self._dump.truncate()
+        faulthandler.dump_traceback(self._dump, all_threads=True)
+        self._dump.seek(0)
+        _, _, stack = self._dump.read().decode("utf-8", "replace").partition(f"hread 0x{thread:016x} ")
+        return _FRAME.findall(stack.partition("\n\n")[0])
 
-def _place(frame: traceback.FrameSummary) -> str:
-    return f"{os.path.relpath(frame.filename)} {frame.name}"
+
+_FRAME = re.compile(r'File "(.*)", line \S+ in (.*)')
 
 
 def _where(places: Counter[str]) -> str:

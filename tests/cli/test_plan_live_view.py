@@ -241,7 +241,7 @@ def test_two_thousand_tasks_are_readable_in_thirty_lines() -> None:
 def test_the_end_of_the_newest_output_is_shown() -> None:
     plan = Constellation("release")
 
-    def noisy() -> None:
+    async def noisy() -> None:
         for number in range(5):
             print(f"line {number}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -34,16 +35,21 @@ log_source: ContextVar[LogSource | None] = ContextVar("asterism_log_source", def
 
 
 class CapturedStream:
-    """A stream that gives a copy of what is written to the attempt of the current context."""
+    """A stream that gives a copy of what is written to the attempt of the current context.
+
+    One thread at a time writes: CPython before 3.12.4 may crash if two threads write to one text stream
+    (python/cpython#119506)."""
 
     def __init__(self, below: Any, name: str) -> None:
         self._below, self._name = below, name
+        self._turn = threading.RLock()  # a signal handler may print while its thread prints
 
     def write(self, text: str) -> int:
         source = log_source.get()
         if source is not None and isinstance(text, str):
             record_text(source, self._name, text)
-        return self._below.write(text)  # type: ignore[no-any-return]
+        with self._turn:
+            return self._below.write(text)  # type: ignore[no-any-return]
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
