@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pytest
 
@@ -120,7 +120,7 @@ class Watchdog:
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
         self._collecting: dict[int, tuple[float, float]] = {}  # by thread: when the collector began; in all so far
         self._over = threading.Event()
-        self._dump = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process
+        self._sampler = threading.Thread(target=self._sample, name="loop watchdog", daemon=True)
         self._best = min(_pace() for _ in range(20))
         self._step: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # type: ignore[attr-defined]
 
@@ -132,12 +132,13 @@ class Watchdog:
 
         asyncio.Handle._run = watched  # type: ignore[attr-defined]
         gc.callbacks.append(self._collector)
-        threading.Thread(target=self._sample, name="loop watchdog", daemon=True).start()
+        self._sampler.start()
 
     def stop(self) -> None:
         asyncio.Handle._run = self._step  # type: ignore[attr-defined]
         gc.callbacks.remove(self._collector)
         self._over.set()
+        self._sampler.join()
 
     def _watch(self, handle: asyncio.Handle, step: Callable[[asyncio.Handle], None]) -> None:
         thread = threading.get_ident()
@@ -177,10 +178,11 @@ class Watchdog:
     def _sample(self) -> None:
         """Count where each long step is seen, again and again."""
         seen: dict[int, int] = {}
-        while not self._over.wait(SAMPLE_EVERY):
-            seen = self._look(seen)
+        with tempfile.TemporaryFile(buffering=0) as dump:
+            while not self._over.wait(SAMPLE_EVERY):
+                seen = self._look(seen, dump)
 
-    def _look(self, seen: dict[int, int]) -> dict[int, int]:
+    def _look(self, seen: dict[int, int], dump: IO[bytes]) -> dict[int, int]:
         """One look: count the places of steps that were there at the last look, too. Returns the steps that run, by
         thread, as ids: a handle that is kept would keep its task and functions alive."""
         running: dict[int, int] = {}
@@ -192,19 +194,20 @@ class Watchdog:
             if known != step:
                 places = Counter()
                 self._samples[thread] = (step, places)
-            within = itertools.takewhile(lambda place: place[0] != __file__, self._stack(thread))
+            within = itertools.takewhile(lambda place: place[0] != __file__, _stack(thread, dump))
             places.update(dict.fromkeys((f"{os.path.relpath(file)} {name}" for file, name in within), 1))
         return running
 
-    def _stack(self, thread: int) -> list[tuple[str, str]]:
-        """The stack of a thread, innermost first: (file, function). It is dumped in one piece: CPython 3.11 may crash
-        if the thread goes on while another one walks its frames."""
-        self._dump.seek(0)
-        self._dump.truncate()
-        faulthandler.dump_traceback(self._dump, all_threads=True)
-        self._dump.seek(0)
-        _, _, stack = self._dump.read().decode("utf-8", "replace").partition(f"hread 0x{thread:016x} ")
-        return _FRAME.findall(stack.partition("\n\n")[0])
+
+def _stack(thread: int, dump: IO[bytes]) -> list[tuple[str, str]]:
+    """The stack of a thread, innermost first: (file, function). It is dumped in one piece: CPython 3.11 may crash if a
+    thread goes on while another one walks its frames."""
+    dump.seek(0)
+    dump.truncate()
+    faulthandler.dump_traceback(dump, all_threads=True)
+    dump.seek(0)
+    _, _, stack = dump.read().decode("utf-8", "replace").partition(f"hread 0x{thread:016x} ")
+    return _FRAME.findall(stack.partition("\n\n")[0])
 
 
 _FRAME = re.compile(r'File "(.*)", line \S+ in (.*)')
