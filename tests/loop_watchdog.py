@@ -178,11 +178,12 @@ class Watchdog:
     def _sample(self) -> None:
         """Count where each long step is seen, again and again."""
         seen: dict[int, int] = {}
-        with tempfile.TemporaryFile(buffering=0) as dump:
+        with tempfile.TemporaryFile(buffering=0) as file:
+            dump = _StackDump(file)
             while not self._over.wait(SAMPLE_EVERY):
                 seen = self._look(seen, dump)
 
-    def _look(self, seen: dict[int, int], dump: IO[bytes]) -> dict[int, int]:
+    def _look(self, seen: dict[int, int], dump: _StackDump) -> dict[int, int]:
         """One look: count the places of steps that were there at the last look, too. Returns the steps that run, by
         thread, as ids: a handle that is kept would keep its task and functions alive."""
         running: dict[int, int] = {}
@@ -194,20 +195,26 @@ class Watchdog:
             if known != step:
                 places = Counter()
                 self._samples[thread] = (step, places)
-            within = itertools.takewhile(lambda place: place[0] != __file__, _stack(thread, dump))
+            within = itertools.takewhile(lambda place: place[0] != __file__, dump.stack(thread))
             places.update(dict.fromkeys((f"{os.path.relpath(file)} {name}" for file, name in within), 1))
         return running
 
 
-def _stack(thread: int, dump: IO[bytes]) -> list[tuple[str, str]]:
-    """The stack of a thread, innermost first: (file, function). It is dumped in one piece: CPython 3.11 may crash if a
-    thread goes on while another one walks its frames."""
-    dump.seek(0)
-    dump.truncate()
-    faulthandler.dump_traceback(dump, all_threads=True)
-    dump.seek(0)
-    _, _, stack = dump.read().decode("utf-8", "replace").partition(f"hread 0x{thread:016x} ")
-    return _FRAME.findall(stack.partition("\n\n")[0])
+class _StackDump:
+    """Stacks of threads, as faulthandler writes them into a file. A dump is one piece: CPython 3.11 may crash if a
+    thread goes on while another one walks its frames. Each call that releases the interpreter lock makes the sampler
+    wait for the step that computes, so there is only one for each dump, and the file grows."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._read = file, 0
+
+    def stack(self, thread: int) -> list[tuple[str, str]]:
+        """The stack of a thread, innermost first: (file, function)."""
+        faulthandler.dump_traceback(self._file, all_threads=True)
+        text = os.pread(self._file.fileno(), 1 << 20, self._read)
+        self._read += len(text)
+        _, _, stack = text.decode("utf-8", "replace").partition(f"hread 0x{thread:016x} ")
+        return _FRAME.findall(stack.partition("\n\n")[0])
 
 
 _FRAME = re.compile(r'File "(.*)", line \S+ in (.*)')
