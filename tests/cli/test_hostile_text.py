@@ -273,6 +273,7 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
             case("edited", "--file", NAME),
             case(NAME, "--remove", "a"),
         ],
+        "plan undo": [case("edited", quiet="ids alone"), case(NAME)],
         "plan resume": [
             case("failed", live=True),
             case(NAME),

@@ -69,6 +69,7 @@ async def test_an_ended_assignment_keeps_its_score(stage: Stage) -> None:
 
 async def test_a_slow_connection_lowers_the_score(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", slots=2)
+    await asyncio.sleep(1.0)  # it has read its rank
     before = kitchen.agent.own_score.scores(WORK, 0)["kitchen"]
     kitchen.agent.heartbeat.quality = 0.5
     kitchen.line.slow["heartbeat"] = 10.0
@@ -78,6 +79,7 @@ async def test_a_slow_connection_lowers_the_score(stage: Stage) -> None:
 
 async def test_new_weights_and_ranks_are_noticed(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
+    await asyncio.sleep(1.0)  # it has read its rank
     before = kitchen.agent.own_score.scores(WORK, 0)["kitchen"]
     await stage.person.configure(weights={"rank": 50.0})
     await asyncio.sleep(REFRESH_INTERVAL + 1.0)

@@ -63,7 +63,7 @@ class Details:
         reports = {self.run.id: self.report} if self.report is not None else {}
         return {
             **run_json(self.run, self.sessions, reports, self.mask),
-            "tail": "\n".join(self.tail),
+            "tail": "".join(f"{line}\n" for line in self.tail),
             "notices": [notice_json(notice) for notice in self.notices],
             "why": why_json(self.why)["reasons"],
         }

@@ -167,8 +167,6 @@ class DeviceAgent:
             await join(self.fleet.store, self.fleet.clock, self.session, host, replace=self._replace)
             log.info("joined as %s", self.name)
             self.lease.renewed_at = began  # the store may have heard of us as long ago as that
-            if self.session.slots:
-                await self.own_score.try_refresh()
             await self._live()
         finally:
             stop_capture()
@@ -189,7 +187,7 @@ class DeviceAgent:
         if self._monitor_every is not None:
             jobs += [self._coordinator.coordinate(), self._coordinator.deliver_notices()]
         if self.session.slots:
-            jobs.append(self.own_score.refresh_until_cancelled())
+            jobs.insert(1, self.own_score.refresh_until_cancelled())  # before the first run is taken, if it is quick
         tasks = [asyncio.create_task(job) for job in jobs]
         beating = tasks[0]
         drained = asyncio.create_task(self._drained())

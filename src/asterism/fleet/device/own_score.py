@@ -72,8 +72,8 @@ class OwnScore:
 
     async def refresh_until_cancelled(self) -> None:
         while True:
-            await self._fleet.clock.sleep(self._interval)
             await self.try_refresh()
+            await self._fleet.clock.sleep(self._interval)
 
     async def try_refresh(self) -> None:
         """As ``refresh``. Without an answer the score stays as it was, or unknown: that must not end the work of this
