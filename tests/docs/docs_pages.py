@@ -13,7 +13,7 @@ The blocks of a page run from top to bottom. What the fence says decides what ha
 =============================  =====================================================================================
 
 In expected output ``...`` stands for anything, as in doctest; blanks do not count, and neither does the time in front
-of an event (``0.35  a started``). Of the commands, ``asterism``,
+of an event (``0.35  a started``). Of the commands, ``asterism``, ``touch``,
 ``python FILE`` and ``python -m MODULE`` are executed, with ``NAME=value`` in front of them in their environment;
 ``make`` must name a target of the Makefile; others (``git``, ``pip``, ``cd``) are not looked at.
 
@@ -191,6 +191,9 @@ class Page:
             program, *arguments = (_filled(word) for word in command.words)
             if program == "export":
                 os.environ.update(word.split("=", 1) for word in arguments)
+            elif program == "touch":
+                for name in arguments:
+                    Path(name).touch()
             elif program == "asterism":
                 self._command([program, *arguments], command, code)
             elif program in ("python", "python3") and (arguments[0].endswith(".py") or arguments[0] == "-m"):
