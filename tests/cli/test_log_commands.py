@@ -67,7 +67,7 @@ def test_the_log_of_a_run_with_its_attempts_and_its_gap(scene: Scene) -> None:
     assert "has printed nothing in attempt 3." in nothing.stderr
     shown = scene.ok("runs", "show", run.id)
     assert "End of the output\n  again\n" in shown
-    assert scene.json("runs", "show", run.id)["tail"].endswith("INFO done")
+    assert scene.json("runs", "show", run.id)["tail"].endswith("INFO done\n")
 
 
 def test_a_run_that_printed_nothing_says_so(scene: Scene) -> None:

@@ -59,11 +59,17 @@ class Details:
             return [line.text for line in self.log.lines[-TAIL:]]
         return [] if self.report is None else self.report.tail.splitlines()[-TAIL:]
 
+    @property
+    def _tail_text(self) -> str:
+        if self.log is None:
+            return "" if self.report is None else self.report.tail
+        return "".join(f"{line}\n" for line in self.tail)
+
     def to_json(self) -> dict[str, Any]:
         reports = {self.run.id: self.report} if self.report is not None else {}
         return {
             **run_json(self.run, self.sessions, reports, self.mask),
-            "tail": "".join(f"{line}\n" for line in self.tail),
+            "tail": self._tail_text,
             "notices": [notice_json(notice) for notice in self.notices],
             "why": why_json(self.why)["reasons"],
         }
