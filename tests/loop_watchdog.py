@@ -13,18 +13,19 @@ than it has cores, as in CI, a step has twice the time: what others do to the ca
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import itertools
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pytest
 
@@ -119,6 +120,7 @@ class Watchdog:
         self._samples: dict[int, tuple[int, Counter[str]]] = {}
         self._collecting: dict[int, tuple[float, float]] = {}  # by thread: when the collector began; in all so far
         self._over = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, name="loop watchdog", daemon=True)
         self._best = min(_pace() for _ in range(20))
         self._step: Callable[[asyncio.Handle], None] = asyncio.Handle._run  # type: ignore[attr-defined]
 
@@ -130,12 +132,13 @@ class Watchdog:
 
         asyncio.Handle._run = watched  # type: ignore[attr-defined]
         gc.callbacks.append(self._collector)
-        threading.Thread(target=self._sample, name="loop watchdog", daemon=True).start()
+        self._sampler.start()
 
     def stop(self) -> None:
         asyncio.Handle._run = self._step  # type: ignore[attr-defined]
         gc.callbacks.remove(self._collector)
         self._over.set()
+        self._sampler.join()
 
     def _watch(self, handle: asyncio.Handle, step: Callable[[asyncio.Handle], None]) -> None:
         thread = threading.get_ident()
@@ -175,33 +178,46 @@ class Watchdog:
     def _sample(self) -> None:
         """Count where each long step is seen, again and again."""
         seen: dict[int, int] = {}
-        while not self._over.wait(SAMPLE_EVERY):
-            seen = self._look(seen)
+        with tempfile.TemporaryFile(buffering=0) as file:
+            dump = _StackDump(file)
+            while not self._over.wait(SAMPLE_EVERY):
+                seen = self._look(seen, dump)
 
-    def _look(self, seen: dict[int, int]) -> dict[int, int]:
+    def _look(self, seen: dict[int, int], dump: _StackDump) -> dict[int, int]:
         """One look: count the places of steps that were there at the last look, too. Returns the steps that run, by
         thread, as ids: a handle that is kept would keep its task and functions alive."""
         running: dict[int, int] = {}
         for thread, handle in dict(self._now).items():
             step = running[thread] = id(handle)
-            frame = sys._current_frames().get(thread)
-            if seen.get(thread) != step or frame is None:
+            if seen.get(thread) != step:
                 continue
             known, places = self._samples.get(thread, (None, Counter()))
             if known != step:
                 places = Counter()
                 self._samples[thread] = (step, places)
-            try:
-                stack = traceback.StackSummary.extract(traceback.walk_stack(frame), limit=60, lookup_lines=False)
-            except AttributeError:  # CPython 3.11: a frame that returns meanwhile may have a broken f_back
-                continue
-            within = itertools.takewhile(lambda one: one.filename != __file__, stack)
-            places.update(dict.fromkeys(map(_place, within), 1))
+            within = itertools.takewhile(lambda place: place[0] != __file__, dump.stack(thread))
+            places.update(dict.fromkeys((f"{os.path.relpath(file)} {name}" for file, name in within), 1))
         return running
 
 
-def _place(frame: traceback.FrameSummary) -> str:
-    return f"{os.path.relpath(frame.filename)} {frame.name}"
+class _StackDump:
+    """Stacks of threads, as faulthandler writes them into a file. A dump is one piece: CPython 3.11 may crash if a
+    thread goes on while another one walks its frames. Each call that releases the interpreter lock makes the sampler
+    wait for the step that computes, so there is only one for each dump, and the file grows."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._read = file, 0
+
+    def stack(self, thread: int) -> list[tuple[str, str]]:
+        """The stack of a thread, innermost first: (file, function)."""
+        faulthandler.dump_traceback(self._file, all_threads=True)
+        text = os.pread(self._file.fileno(), 1 << 20, self._read)
+        self._read += len(text)
+        _, _, stack = text.decode("utf-8", "replace").partition(f"hread 0x{thread:016x} ")
+        return _FRAME.findall(stack.partition("\n\n")[0])
+
+
+_FRAME = re.compile(r'File "(.*)", line \S+ in (.*)')
 
 
 def _where(places: Counter[str]) -> str:

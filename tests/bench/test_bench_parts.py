@@ -21,6 +21,7 @@ def test_the_makespan_keeps_its_bars_where_editors_are_slowest(changes: str, dev
     assert cell.policies["scoped"] <= cell.policies["global"]
 
 
+@pytest.mark.long
 def test_a_pending_task_weighs_no_more_than_it_may() -> None:
     assert memory.bytes_per_task(20_000) <= memory.BAR
 

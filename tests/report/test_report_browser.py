@@ -93,6 +93,7 @@ def test_the_page_works(page: Any) -> None:
     assert page.locator("details:visible").count() == 1
 
 
+@pytest.mark.long
 def test_the_page_never_scrolls_sideways_on_a_phone(page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") == 390

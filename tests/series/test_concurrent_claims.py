@@ -151,7 +151,12 @@ def test_what_was_acknowledged_is_there_whoever_was_killed_meanwhile(tmp_path: P
 
 @pytest.mark.parametrize(
     ("register", "longest"),
-    [("git", 0.6), pytest.param("git", 0.2, marks=pytest.mark.long), ("sqlite", 0.3), ("postgres_url", 0.3)],
+    [
+        ("git", 0.6),
+        pytest.param("git", 0.2, marks=pytest.mark.long),
+        ("sqlite", 0.3),
+        pytest.param("postgres_url", 0.3, marks=pytest.mark.long),
+    ],
 )
 def test_clients_that_are_killed_in_the_middle_leave_no_series_stuck(
     tmp_path: Path, register: str, longest: float, request: pytest.FixtureRequest

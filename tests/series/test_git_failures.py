@@ -311,7 +311,9 @@ def over_ssh(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return notes, {**os.environ, "GIT_SSH_COMMAND": str(program), "GIT_SSH_VARIANT": "ssh"}
 
 
-@pytest.mark.parametrize("form", ["git@example.invalid:{}", "ssh://git@example.invalid:2222{}"])
+@pytest.mark.parametrize(
+    "form", ["git@example.invalid:{}", pytest.param("ssh://git@example.invalid:2222{}", marks=pytest.mark.long)]
+)
 async def test_a_series_is_kept_over_ssh(remote: Path, over_ssh: tuple[Path, dict[str, str]], form: str) -> None:
     notes, environment = over_ssh
     async with using(form.format(remote), environment=environment) as register:

@@ -74,6 +74,7 @@ def another_writer_is_always_first(repository: Path) -> None:
     hook.chmod(0o755)
 
 
+@pytest.mark.long
 def test_a_series_is_claimed_looked_at_and_contended_over_https(remote: str, trusted: Path, tmp_path: Path) -> None:
     place = ("--remote", remote)
     trusts = {"GIT_SSL_CAINFO": str(trusted)}

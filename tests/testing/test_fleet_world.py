@@ -32,7 +32,7 @@ ABLATED = 400
 """The number of worlds in which a missing safeguard has to show."""
 
 
-@pytest.mark.hunt(few=20, many=1500)
+@pytest.mark.hunt(few=20, many=600)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed)

@@ -45,7 +45,7 @@ def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
         small(number, after)
 
 
-@pytest.mark.hunt(few=5, many=100)
+@pytest.mark.hunt(few=5, many=60)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
@@ -114,6 +114,7 @@ def test_without_the_run_in_the_same_commit_a_start_may_be_unknown(monkeypatch: 
     noticed(when_small=False)  # no crash of the small plan shows it
 
 
+@pytest.mark.long
 def test_without_the_number_two_orchestrators_write_one_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a conflict counted as success, steps would be missing from the store."""
 

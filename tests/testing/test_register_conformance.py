@@ -75,11 +75,19 @@ class TestGitInAFile(OnGit):
     def _in_a_folder(self, tmp_path: Path) -> None:
         self.urls = (bare_repository(tmp_path / f"{number}.git") for number in itertools.count())
 
-    # Both take some hundred git processes. The suite made plain methods of its coroutines.
+    # Each takes some hundred git processes. The suite made plain methods of its coroutines.
 
     @pytest.mark.long
     def test_series_are_distinguished_by_name(self) -> None:  # type: ignore[override]
         super().test_series_are_distinguished_by_name()  # type: ignore[call-arg, unused-coroutine]
+
+    @pytest.mark.long
+    def test_one_of_many_concurrent_swaps_succeeds(self) -> None:  # type: ignore[override]
+        super().test_one_of_many_concurrent_swaps_succeeds()  # type: ignore[call-arg, unused-coroutine]
+
+    @pytest.mark.long
+    def test_any_text_is_stored_unchanged(self) -> None:  # type: ignore[override]
+        super().test_any_text_is_stored_unchanged()  # type: ignore[call-arg, unused-coroutine]
 
     @pytest.mark.long
     def test_the_history_is_what_was_written(self) -> None:  # type: ignore[override]
