@@ -94,7 +94,7 @@ class TestGitInAFile(OnGit):
         super().test_the_history_is_what_was_written()  # type: ignore[call-arg, unused-coroutine]
 
 
-@pytest.mark.long  # the short tests of git over HTTP: tests/series/test_git_https.py and test_concurrent_claims.py
+@pytest.mark.long  # the short tests of git over HTTP: tests/series/test_git_https.py and test_git_register.py
 class TestGitOverHttp(OnGit):
     @pytest.fixture(autouse=True)
     def _on_a_server(self, tmp_path: Path) -> Iterator[None]:
