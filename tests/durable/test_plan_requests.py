@@ -13,6 +13,7 @@ from asterism.core.plan.edits import AddDependency, AddTask, CancelTask, EditBat
 from asterism.durable import admin, ownership, plan_requests
 from asterism.durable.journal_store import insert_plan
 from asterism.durable.plan_requests import (
+    AnswerLost,
     NotAnswered,
     RequestHandler,
     ask_why,
@@ -242,6 +243,33 @@ async def test_a_request_whose_process_died_is_applied_once(stage: Stage, monkey
     assert found["answer"]["version"] == 1
     await asyncio.sleep(plan_requests.ANSWER_KEPT)
     assert await requests(stage) == []
+
+
+@pytest.mark.parametrize("jump", [0.0, 2 * plan_requests.ANSWER_KEPT])
+async def test_an_answer_waits_for_its_process_whatever_the_clock_of_the_store_does(stage: Stage, jump: float) -> None:
+    """Once, an owner removed an answer at once when the clock of the store had jumped, and it was taken for refused."""
+    await running(stage)
+    asked_at = stage.store.clock() - jump
+    value = {"kind": "edit", "batch": adding("c").to_json(), "from": "bob", "at": asked_at}
+    await stage.store.commit([PutRegister(f"{requests_prefix('nightly')}1", value, None)])
+    await asyncio.sleep(plan_requests.ANSWER_KEPT - 60.0)
+    (found,) = await requests(stage)
+    assert found["answer"]["version"] == 1
+    await asyncio.sleep(120.0)
+    assert await requests(stage) == []
+
+
+async def test_a_process_that_waits_too_long_learns_that_the_outcome_is_unknown(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf(monkeypatch)
+    await running(stage)
+    asking = asyncio.ensure_future(edit_plan(stage.fleet(), "nightly", adding("c")))
+    await asyncio.sleep(1.0)
+    (request,) = await stage.store.registers(requests_prefix("nightly"))
+    await stage.store.commit([PutRegister(request.key, None, request.revision)])
+    with pytest.raises(AnswerLost, match="Look whether it was applied: asterism plan story nightly"):
+        await asking
 
 
 async def test_a_process_that_is_stopped_withdraws_its_request(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,11 @@ def test_no_world_breaks_a_promise(seeds: range) -> None:
     assert "accepted" in answers
 
 
+def test_a_task_that_is_cancelled_after_a_retry_keeps_its_earlier_runs() -> None:
+    """Seed 43: all tasks run again, the first one fails, and the others, which have runs, are given up."""
+    simulate(43, world=RetryWorld)
+
+
 @pytest.mark.parametrize("stride", [31, pytest.param(3, marks=pytest.mark.long)])
 def test_the_orchestrator_of_a_retry_may_die_at_every_commit(stride: int) -> None:
     for number in range(1, 60, stride):

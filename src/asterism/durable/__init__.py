@@ -63,10 +63,19 @@ if TYPE_CHECKING:
         insert_plan,
         load,
     )
-    from asterism.durable.plan_requests import EditAnswer, NotAnswered, PauseAnswer, edit_plan, pause_plan, undo_edit
+    from asterism.durable.plan_requests import (
+        AnswerLost,
+        EditAnswer,
+        NotAnswered,
+        PauseAnswer,
+        edit_plan,
+        pause_plan,
+        undo_edit,
+    )
     from asterism.durable.task_logs import task_logs
 
 __all__ = [
+    "AnswerLost",
     "ConstellationExists",
     "DurableOrchestrator",
     "EditAnswer",
@@ -99,6 +108,7 @@ __getattr__, __dir__ = lazy_names(
         ],
         "asterism.durable.plan_requests": [
             "EditAnswer",
+            "AnswerLost",
             "NotAnswered",
             "PauseAnswer",
             "edit_plan",

@@ -269,6 +269,7 @@ class Ownership:
         mask = PlanMask(execution.plan)
         handler = RequestHandler(
             store,
+            self._fleet.clock,
             name,
             device,
             journal.commit,

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from asterism.base.clock import new_id
+from asterism.base.clock import Clock, new_id
 from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
 from asterism.core.plan.apply import Applied
@@ -55,11 +55,16 @@ WITHDRAWAL_TIMEOUT = 5.0
 """Seconds to try to withdraw a request while the store is unavailable."""
 
 ANSWER_KEPT = 600.0
-"""Seconds after which an owner removes an answer that its process did not collect."""
+"""After how many seconds an owner removes an answer that its process did not collect: seconds of the owner's own clock
+since it first saw the answer. The clock of the store may jump, and the process would take a fresh answer for lost."""
 
 
 class NotAnswered(PlanError):
     """The process that runs a plan did not answer in time. The request was withdrawn, and nothing has changed."""
+
+
+class AnswerLost(PlanError):
+    """A request and its answer are gone from the store, so its outcome is unknown: its process waited too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ async def edit_plan(
     """Edit a stored plan, whether a process runs it or not. Durable on return.
 
     With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises EditRejected with every
-    violation, PlanError if the plan is being cancelled, and NotAnswered."""
+    violation, PlanError if the plan is being cancelled, NotAnswered and AnswerLost."""
     if dry_run:
         return EditAnswer(await admin.edit(fleet, name, batch, dry_run=True))
     while True:
@@ -222,11 +227,10 @@ class _Request:
         await retry_on_conflict(attempt, patience=WITHDRAWAL_TIMEOUT, clock=self._fleet.clock)
 
     async def read(self) -> Register:
-        """The request, and its answer if there is one. Raises PlanError if it is gone: an edit may have been applied
-        long ago, and its answer removed."""
+        """The request, and its answer if there is one. Raises AnswerLost."""
         found = await self._store.register(self.key)
         if found is None:
-            raise PlanError(
+            raise AnswerLost(
                 f"the request to plan {self._name!r} is no longer in the store, and its answer is lost. "
                 f"Look whether it was applied: asterism plan story {self._name}"
             )
@@ -300,6 +304,7 @@ class RequestHandler:
     def __init__(
         self,
         store: Store,
+        clock: Clock,
         name: str,
         device: str,
         commit: Callable[..., Any],
@@ -307,20 +312,23 @@ class RequestHandler:
         apply: Callable[[EditBatch], Applied],
         why: Callable[[str], Why],
     ) -> None:
-        self._store, self._name, self._device = store, name, device
+        self._store, self._clock, self._name, self._device = store, clock, name, device
+        self._seen: dict[str, float] = {}  # since when each answer waits for its process
         self._commit, self._active, self._apply, self._why = commit, active, apply, why
 
     async def answer_all(self) -> None:
         """Answer the requests in the order in which they were made. Those to a plan that has ended are left to the
         processes that made them: an edit may reopen it. Raises OwnershipLost and StoreUnavailable."""
-        for register in await self._store.registers(requests_prefix(self._name)):
+        registers = await self._store.registers(requests_prefix(self._name))
+        self._seen = {one.key: self._seen.get(one.key, self._clock.time()) for one in registers if _is_answered(one)}
+        for register in registers:
             if not self._active():
                 return
-            if "answer" not in register.value:
+            if not _is_answered(register):
                 # no await in between: the step and the answer are one commit
                 answer = {"by": self._device, **self._answer(register.value)}
                 await self._commit(PutRegister(register.key, {**register.value, "answer": answer}, register.revision))
-            elif self._store.clock() - register.value["at"] > ANSWER_KEPT:
+            elif self._clock.time() - self._seen[register.key] > ANSWER_KEPT:
                 await try_commit(self._store, [PutRegister(register.key, None, register.revision)])
 
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,6 +347,10 @@ class RequestHandler:
             if not isinstance(error, PlanError):
                 log.exception("a request to plan %s could not be answered", self._name)
             return {"error": f"{self._device!r} could not do it: {error}"}
+
+
+def _is_answered(request: Register) -> bool:
+    return "answer" in request.value
 
 
 def _violation_json(violation: Violation) -> dict[str, Any]:

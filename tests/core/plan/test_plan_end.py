@@ -249,3 +249,21 @@ def test_a_reopened_plan_is_written_and_read() -> None:
     assert twin.node("build").spent == 1
     assert ready(twin) == ["build"]
     assert "spent" not in next(one for one in plan.to_json()["tasks"] if one["task"]["id"] == "fetch")
+
+
+def test_the_story_of_a_reopening_does_not_depend_on_rejected_edits() -> None:
+    """The journal does not contain a rejected edit, so a plan that is read from it must tell the same story."""
+
+    def reopened(*rejected: edits.Edit) -> list[Any]:
+        plan = chain("fetch", "build", "test")
+        plan.add(Task("docs"), {"fetch": "success"})
+        if rejected:
+            with pytest.raises(EditRejected):
+                plan.apply(EditBatch(rejected), 0.0)
+        begin(plan)
+        fail(plan, "fetch")
+        plan.close(9.0)
+        plan.run_again(10.0)
+        return [(entry.what, entry.task) for entry in plan.story()]
+
+    assert reopened(edits.RemoveTask("test"), edits.AddTask(Task("fetch"))) == reopened()

@@ -19,6 +19,7 @@ from asterism.core.plan import joins
 from asterism.core.plan.node import Node, handler_of
 from asterism.core.plan.status import CANCELLED, COMPLETED, ENDED_STATES, FAILED, PENDING, ConstellationState
 from asterism.core.plan.task import Dependency
+from asterism.core.plan.topological_order import parents_first
 
 if TYPE_CHECKING:
     from asterism.core.plan.graph import Graph
@@ -147,7 +148,7 @@ def reopen(graph: Graph, tasks: Iterable[str], now: float, why: str) -> Callable
     graph.state, graph.ended_at, graph.unreachable = ConstellationState.EXECUTING, None, 0
     graph.add_entry(now, "reopened", None, why)
     again = set(chosen)
-    for node in graph.nodes.values():
+    for node in parents_first(graph.nodes.values()):  # the order of ``nodes`` depends on rejected edits
         if node in again:
             _reset(graph, node)
             graph.add_entry(now, "retried", node.id, why)

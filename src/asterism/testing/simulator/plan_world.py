@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ from asterism.core.plan.status import TERMINAL
 from asterism.core.plan.task import Task
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import StoredConstellation, insert_plan, load
-from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_requests import AnswerLost, edit_plan
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import Query, Write
@@ -169,10 +170,10 @@ class PlanWorld(FleetWorld):
         try:
             await edit_plan(fleet, PLAN, batch, timeout=self.chance.choice([0.5, 10.0]))
             answer = "accepted"
+        except (StoreUnavailable, AnswerLost):
+            answer = "unknown"
         except (EditRejected, PlanError):  # also if it was withdrawn
             answer = "refused"
-        except StoreUnavailable:
-            answer = "unknown"
         if not machine.dead:
             self.answers[author] = answer
             self._asking -= 1
@@ -284,19 +285,24 @@ class PlanWorld(FleetWorld):
         for run in runs:
             if not run.ended:
                 self.checker.broken(f"run {run.id} of {run.key} is {run.status} when all is over")
-        completed: dict[str, list[Any]] = {}
+        assigned, completed = Counter[str](), Counter[str]()  # how often, by task
         for run in runs:
             task, _, epoch = str(run.key).removeprefix(f"plan:{PLAN}/").rpartition("/")
             if run.status == "completed":
-                completed.setdefault(task, []).append(run)
-            if task in stored.plan and int(epoch) > stored.plan.nodes[task].epoch:
-                ended = stored.plan.nodes[task].epoch
+                completed[task] += 1
+            assigned[task] += 1
+            ended = stored.plan.nodes[task].epoch if task in stored.plan else 0  # 0: cancelled, which has no epoch
+            if ended and int(epoch) > ended:
                 self.checker.broken(f"task {task} had ended in epoch {ended} and was assigned again, in epoch {epoch}")
         for node in stored.plan.nodes.values():
-            done = completed.get(node.id, [])
-            again = sum(entry.what in ("revoked", "retried") for entry in stored.plan.story(node.id))
-            if len(done) > 1 + again:
-                self.checker.broken(f"task {node.id} was completed {len(done)} times and run again {again} times")
+            told = Counter(entry.what for entry in stored.plan.story(node.id))
+            started, again = told["started"] + told["started provisionally"], told["revoked"] + told["retried"]
+            if assigned[node.id] > started:
+                self.checker.broken(f"task {node.id} has {assigned[node.id]} runs and was started {started} times")
+            if completed[node.id] > 1 + again:
+                self.checker.broken(
+                    f"task {node.id} was completed {completed[node.id]} times and run again {again} times"
+                )
 
 
 def _picture(stored: StoredConstellation) -> str:
