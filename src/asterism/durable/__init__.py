@@ -14,6 +14,9 @@
 ``journal_store``         where a plan is in the store: head, journal, snapshot; insert and load
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs
+``journal_archive``       the records that compaction has replaced, packed
+``plan_history``          versions of a plan, the plan as it was at one of them, events with positions
+``rejected_edits``        the newest rejected edits of a plan
 ``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
 ``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
 ``plan_retry``            reopens a plan that has ended, to run again what failed
@@ -63,6 +66,18 @@ if TYPE_CHECKING:
         insert_plan,
         load,
     )
+    from asterism.durable.plan_history import (
+        PastPlan,
+        PlanEvent,
+        PlanEvents,
+        PlanFollower,
+        PlanVersion,
+        Position,
+        VersionUnknown,
+        plan_at,
+        plan_events,
+        versions,
+    )
     from asterism.durable.plan_requests import (
         AnswerLost,
         EditAnswer,
@@ -72,6 +87,7 @@ if TYPE_CHECKING:
         pause_plan,
         undo_edit,
     )
+    from asterism.durable.rejected_edits import RejectedEdit, rejected_edits
     from asterism.durable.task_logs import task_logs
 
 __all__ = [
@@ -81,16 +97,28 @@ __all__ = [
     "EditAnswer",
     "NotAnswered",
     "OwnershipLost",
+    "PastPlan",
     "PauseAnswer",
+    "PlanEvent",
+    "PlanEvents",
+    "PlanFollower",
+    "PlanVersion",
+    "Position",
+    "RejectedEdit",
     "ReloadRequired",
     "StoredConstellation",
     "UnknownConstellation",
+    "VersionUnknown",
     "edit_plan",
     "insert_plan",
     "load",
     "pause_plan",
+    "plan_at",
+    "plan_events",
+    "rejected_edits",
     "task_logs",
     "undo_edit",
+    "versions",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -106,6 +134,19 @@ __getattr__, __dir__ = lazy_names(
             "insert_plan",
             "load",
         ],
+        "asterism.durable.plan_history": [
+            "PastPlan",
+            "PlanEvent",
+            "PlanEvents",
+            "PlanFollower",
+            "PlanVersion",
+            "Position",
+            "VersionUnknown",
+            "plan_at",
+            "plan_events",
+            "versions",
+        ],
+        "asterism.durable.rejected_edits": ["RejectedEdit", "rejected_edits"],
         "asterism.durable.plan_requests": [
             "EditAnswer",
             "AnswerLost",
