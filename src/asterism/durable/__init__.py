@@ -16,6 +16,7 @@
 ``compaction``            replaces a long journal by a snapshot while the plan runs
 ``journal_archive``       the records that compaction has replaced, packed
 ``plan_history``          versions of a plan, the plan as it was at one of them, events with positions
+``cycle_requests``        edit cycles for editors in other processes: list, claim, answer
 ``rejected_edits``        the newest rejected edits of a plan
 ``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
 ``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
@@ -56,6 +57,7 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
+    from asterism.durable.cycle_requests import CycleList, CycleView, answer_cycle, claim_cycle, list_cycles
     from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.journal_store import (
         ConstellationExists,
@@ -93,6 +95,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerLost",
     "ConstellationExists",
+    "CycleList",
+    "CycleView",
     "DurableOrchestrator",
     "EditAnswer",
     "NotAnswered",
@@ -109,8 +113,11 @@ __all__ = [
     "StoredConstellation",
     "UnknownConstellation",
     "VersionUnknown",
+    "answer_cycle",
+    "claim_cycle",
     "edit_plan",
     "insert_plan",
+    "list_cycles",
     "load",
     "pause_plan",
     "plan_at",
@@ -124,6 +131,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "asterism.durable.cycle_requests": ["CycleList", "CycleView", "answer_cycle", "claim_cycle", "list_cycles"],
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
         "asterism.durable.journal_store": [
             "ConstellationExists",

@@ -22,6 +22,7 @@ from asterism.core.plan.explain import Why
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
+from asterism.durable.cycle_requests import cycle_answers
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
@@ -280,6 +281,7 @@ class Ownership:
             lambda: not execution.done.done() and not execution.cancelling,
             lambda batch: execution.plan.apply(batch, self._scheduler.now()),
             lambda task: _masked(owner.why(task, name), mask),
+            cycle_answers(execution),
         )
         watch = store.watch(frozenset({for_plan(name)}))
         try:
