@@ -42,7 +42,8 @@ def edit_lines(edits: Sequence[Mapping[str, Any]] | None) -> list[str]:
 
 def history_lines(versions: Sequence[PlanVersion], rejected: Sequence[RejectedEdit]) -> Iterator[Text]:
     """All edits in the order of time."""
-    for one in sorted([*versions, *rejected], key=lambda one: one.at):
+    edits: list[PlanVersion | RejectedEdit] = [*versions, *rejected]
+    for one in sorted(edits, key=lambda one: one.at):
         accepted = isinstance(one, PlanVersion)
         what = f"version {one.version}" if accepted else "rejected"
         if accepted and one is versions[0]:

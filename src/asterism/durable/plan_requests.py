@@ -28,6 +28,7 @@ from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.approval import EditWaits, WaitingEdit
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.run.session import Session
@@ -95,7 +96,8 @@ async def edit_plan(
     """Edit a stored plan, whether a process runs it or not. Durable on return.
 
     With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises EditRejected with every
-    violation, PlanError if the plan is being cancelled, NotAnswered and AnswerLost."""
+    violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled, NotAnswered and
+    AnswerLost."""
     if dry_run:
         return EditAnswer(await admin.edit(fleet, name, batch, dry_run=True))
     while True:
@@ -199,7 +201,9 @@ async def _ask_for_edit(fleet: Fleet, name: str, batch: EditBatch, timeout: floa
 
 
 def edit_answer(batch: EditBatch, answer: Mapping[str, Any]) -> EditAnswer:
-    """Raises EditRejected, or PlanError."""
+    """Raises EditRejected, EditWaits, or PlanError."""
+    if "waiting" in answer:
+        raise EditWaits(WaitingEdit.from_json(answer["waiting"]))
     if "violations" in answer:
         raise EditRejected([Violation(one["edit"], one["rule"], one["message"]) for one in answer["violations"]])
     if "error" in answer:
@@ -345,6 +349,8 @@ class RequestHandler:
             if request["kind"] in self._more:
                 return self._more[request["kind"]](request)
             return {"error": f"{self._device!r} does not know the request {request['kind']!r}: its version differs"}
+        except EditWaits as waits:
+            return {"waiting": waits.approval.to_json()}
         except EditRejected as rejected:
             return {"violations": [_violation_json(one) for one in rejected.violations]}
         except OwnershipLost:
