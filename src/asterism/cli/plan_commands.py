@@ -18,7 +18,7 @@ from asterism.cli.plan_context import (
     drawing_options,
     quiet_log,
 )
-from asterism.cli.plan_review_commands import answer, claim, cycles, history
+from asterism.cli.plan_review_commands import answer, approvals, approve, claim, cycles, history, print_waiting, refuse
 from asterism.cli.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def edit(
     asterism plan edit nightly --remove build --dependents bridge --dry-run
 
     The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
-    rejected, and prints every reason."""
+    rejected, and prints every reason; with 3 if it waits for the approval of a person."""
     batch = edit_batch(**wanted)
 
     async def change(fleet: Fleet) -> EditAnswer:
@@ -208,11 +208,14 @@ def _change_plan(
     async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
         from asterism.core.errors import EditRejected
+        from asterism.core.plan.approval import EditWaits
         from asterism.durable.stored_plans import find_plan
 
         await find_plan(fleet, name)
         try:
             answer = await change(fleet)
+        except EditWaits as waits:
+            return print_waiting(name, waits.approval, as_json)
         except EditRejected as rejected:
             for line in str(rejected).splitlines():
                 note(line)
@@ -299,5 +302,5 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
     with_fleet(store, read)
 
 
-for _command in (resume, retry, standby, history, cycles, claim, answer):
+for _command in (resume, retry, standby, history, cycles, claim, answer, approvals, approve, refuse):
     plan.add_command(_command)

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import json_option, options, print_json, with_fleet
-from asterism.cli.option_types import duration, named_values
+from asterism.cli.option_types import approval_rule, duration, named_values, positive_duration
 from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
@@ -44,7 +44,7 @@ STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
 UNUSABLE = 64
 """The exit code if a plan file cannot be used."""
 
-STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
+STORE_OPTIONS = ("name", "local", "no_local", "takeover_after", "approvals", "approval_timeout")
 """The options of ``run`` that need ``--store``."""
 
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
@@ -96,6 +96,23 @@ class UnusablePlanFile(click.ClickException):
     show_default=True,
     metavar="DURATION",
     help="How long a task waits for a device that can execute it.",
+)
+@click.option(
+    "--approve",
+    "approvals",
+    type=approval_rule,
+    multiple=True,
+    metavar="RULE",
+    help="With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
+    "authors=…'; repeatable.",
+)
+@click.option(
+    "--approval-timeout",
+    type=positive_duration,
+    default="1d",
+    show_default=True,
+    metavar="DURATION",
+    help="With --approve: an edit is refused after this time.",
 )
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")

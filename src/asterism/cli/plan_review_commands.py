@@ -13,9 +13,12 @@ from asterism.cli.option_types import duration
 from asterism.cli.plan_context import check_drawing_options, draw, drawing_options
 
 if TYPE_CHECKING:
+    from asterism.core.errors import EditRejected
+    from asterism.core.plan.approval import WaitingEdit
     from asterism.fleet.fleet import Fleet
 
-REJECTED = 1
+REJECTED, WAITS = 1, 3
+"""Exit codes: the edit was rejected; the edit waits for the approval of a person."""
 
 name_argument = click.argument("name")
 
@@ -175,8 +178,9 @@ def answer(
 
     async def ask(fleet: Fleet) -> int:
         from asterism.cli.plan_review_views import answered_lines
-        from asterism.cli.plan_views import applied_json, rejected_json
+        from asterism.cli.plan_views import applied_json
         from asterism.core.errors import EditRejected
+        from asterism.core.plan.approval import EditWaits
         from asterism.durable.cycle_requests import answer_cycle
         from asterism.durable.stored_plans import find_plan
 
@@ -186,12 +190,10 @@ def answer(
         )
         try:
             done = await answer_cycle(fleet, name, cycle, signed, who=who, timeout=timeout)
+        except EditWaits as waits:
+            return print_waiting(name, waits.approval, as_json)
         except EditRejected as rejected:
-            for line in str(rejected).splitlines():
-                note(line)
-            if as_json:
-                print_json({**rejected_json(name, rejected, False), "cycle": cycle})
-            return REJECTED
+            return _print_rejected(name, rejected, as_json, cycle=cycle)
         if as_json:
             print_json({**applied_json(name, done, False), "cycle": cycle})
         else:
@@ -199,3 +201,124 @@ def answer(
         return 0
 
     return with_fleet(store, ask)
+
+
+def _print_rejected(name: str, rejected: EditRejected, as_json: bool, **about: Any) -> int:
+    from asterism.cli.plan_views import rejected_json
+
+    for line in str(rejected).splitlines():
+        note(line)
+    if as_json:
+        print_json({**rejected_json(name, rejected, False), **about})
+    return REJECTED
+
+
+# -- approvals ---------------------------------------------------------------------------------------------------------
+
+approval_argument = click.argument("approval", type=click.IntRange(min=1))
+
+
+def print_waiting(name: str, edit: WaitingEdit, as_json: bool) -> int:
+    """Say that an edit waits for a person. Returns the exit code."""
+    from asterism.cli.plan_review_views import waiting_lines
+
+    if as_json:
+        print_json({"name": name, "accepted": False, "waiting": edit.to_json()})
+    else:
+        click.echo("\n".join(waiting_lines(name, edit)))
+    return WAITS
+
+
+@click.command()
+@name_argument
+@click.option("--all", "everything", is_flag=True, help="Also list edits that were approved, refused or expired.")
+@fleet_options
+def approvals(name: str, everything: bool, store: str | None, as_json: bool) -> None:
+    """List the edits of a plan that wait for a person.
+
+    Rules say which edits wait: `asterism run PLAN.YAML --store URL --approve destructive`. A waiting edit holds the
+    tasks that it would change; all other tasks go on."""
+
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.plan_review_views import approval_lines
+        from asterism.cli.screen import print_lines
+        from asterism.core.plan.approval import WAITING
+        from asterism.durable.approval_store import list_approvals
+        from asterism.durable.stored_plans import find_plan
+
+        await find_plan(fleet, name)
+        found = [one for one in await list_approvals(fleet.store, name) if everything or one.state == WAITING]
+        if as_json:
+            print_json([one.to_json() for one in found])
+        elif found:
+            now = fleet.store.clock()
+            print_lines(lambda width: approval_lines(name, found, now))
+        else:
+            note(f"No edit of plan {name!r} waits for a person.")
+
+    with_fleet(store, read)
+
+
+@click.command()
+@name_argument
+@approval_argument
+@edit_options
+@_editor_options
+def approve(
+    name: str, approval: int, who: str | None, timeout: float, store: str | None, as_json: bool, **wanted: Any
+) -> int:
+    """Approve an edit that waits for a person, or other edits in its place.
+
+    \b
+    asterism plan approve nightly 2
+    asterism plan approve nightly 2 --file changed.json
+
+    The edit is applied with all checks, completely or not at all. Exits with 1 if it is rejected, and prints every
+    reason; it then still waits, and can be refused, or approved with other edits."""
+    given = edit_batch(**wanted, may_be_empty=True)
+
+    async def ask(fleet: Fleet) -> int:
+        from asterism.cli.plan_views import applied_json, applied_lines
+        from asterism.core.errors import EditRejected
+        from asterism.durable.approval_requests import approve_edit
+        from asterism.durable.stored_plans import find_plan
+
+        await find_plan(fleet, name)
+        batch = replace(given, author=given.author or who or fleet.by) if given.edits else None
+        try:
+            done = await approve_edit(fleet, name, approval, batch, who=who, timeout=timeout)
+        except EditRejected as rejected:
+            return _print_rejected(name, rejected, as_json, approval=approval)
+        if as_json:
+            print_json({**applied_json(name, done, False), "approval": approval})
+        else:
+            click.echo("\n".join(applied_lines(name, done, dry_run=False)))
+        return 0
+
+    return with_fleet(store, ask)
+
+
+@click.command()
+@name_argument
+@approval_argument
+@click.option("--reason", default="", metavar="TEXT", help="The reason, for its author and the story.")
+@_editor_options
+def refuse(
+    name: str, approval: int, reason: str, who: str | None, timeout: float, store: str | None, as_json: bool
+) -> None:
+    """Refuse an edit that waits for a person.
+
+    The plan stays as it is, and the tasks that the edit held go on."""
+
+    async def ask(fleet: Fleet) -> None:
+        from asterism.durable.approval_requests import refuse_edit
+        from asterism.durable.stored_plans import find_plan
+
+        await find_plan(fleet, name)
+        decided = await refuse_edit(fleet, name, approval, reason, who=who, timeout=timeout)
+        if as_json:
+            print_json(decided.to_json())
+        else:
+            click.echo(f"The edit of approval {approval} is refused; plan {name!r} stays as it is.")
+
+    with_fleet(store, ask)

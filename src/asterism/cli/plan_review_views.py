@@ -13,6 +13,7 @@ from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import format_time
 from asterism.cli.plan_views import applied_lines, plan_json
 from asterism.core.errors import InvalidTask
+from asterism.core.plan.approval import WAITING, WaitingEdit
 from asterism.core.plan.edits import edit_from_json
 from asterism.durable.cycle_requests import CycleList, CycleView
 from asterism.durable.plan_history import PastPlan, PlanVersion
@@ -117,3 +118,37 @@ def answered_lines(name: str, cycle: int, answer: EditAnswer) -> list[str]:
     if not answer.applied.batch.edits:
         return [f"Cycle {cycle} of plan {clean(name)!r} is closed without an edit."]
     return [*applied_lines(name, answer, dry_run=False), f"Cycle {cycle} is closed."]
+
+
+# -- approvals ---------------------------------------------------------------------------------------------------------
+
+
+def waiting_lines(name: str, edit: WaitingEdit) -> list[str]:
+    edits = edit_lines([one.to_json() for one in edit.batch.edits])
+    return [
+        *edits,
+        f"The edit waits for a person: approval {edit.id}.",
+        f"Approve it with: asterism plan approve {clean(name)} {edit.id}",
+    ]
+
+
+def approval_lines(name: str, found: Sequence[WaitingEdit], now: float) -> Iterator[Text]:
+    for edit in found:
+        by = clean(edit.batch.author or "somebody")
+        why = f": {clean(edit.batch.reason)}" if edit.batch.reason else ""
+        yield Text(f"approval {edit.id}: edit by {by}{why}, {_decision(edit, now)}")
+        for line in edit_lines([one.to_json() for one in edit.batch.edits]):
+            yield Text(f"    {line}")
+        if edit.state == WAITING:
+            held = f"; holds {join_names(edit.tasks, MOST_NAMES)}" if edit.tasks else ""
+            yield Text(f"    refused in {format_duration(max(0.0, edit.expires_at - now))}{clean(held)}", style=DIM)
+    first = next((edit for edit in found if edit.state == WAITING), None)
+    if first is not None:
+        yield Text(f"Decide with: asterism plan approve {clean(name)} {first.id}, or: asterism plan refuse …")
+
+
+def _decision(edit: WaitingEdit, now: float) -> str:
+    if edit.state == WAITING:
+        return f"waits for {format_age(now - edit.at)}"
+    by = f" by {clean(edit.decided_by)}" if edit.decided_by else ""
+    return f"{edit.state}{by}" + (f": {clean(edit.why)}" if edit.why else "")
