@@ -18,6 +18,7 @@ from asterism.cli.plan_context import (
     drawing_options,
     quiet_log,
 )
+from asterism.cli.plan_review_commands import history
 from asterism.cli.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
@@ -312,5 +313,5 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
     with_fleet(store, read)
 
 
-for _command in (resume, retry, standby):
+for _command in (resume, retry, standby, history):
     plan.add_command(_command)
