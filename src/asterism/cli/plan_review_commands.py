@@ -35,9 +35,9 @@ def history(
     async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_review_views import history_json, history_lines, past_json, past_line
         from asterism.cli.screen import Screen, print_lines
-        from asterism.cli.stored_plans import find_plan
         from asterism.durable.plan_history import plan_at, versions
         from asterism.durable.rejected_edits import rejected_edits
+        from asterism.durable.stored_plans import find_plan
 
         await find_plan(fleet, name)
         if version is not None:

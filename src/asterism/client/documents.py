@@ -141,6 +141,67 @@ class Plan(Document):
     approvals: list[dict[str, Any]] = []
 
 
+class PlanEvent(Document):
+    """Something that happened to a plan; docs/reference/http-api.md lists the kinds and their fields."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    position: str
+    at: float
+    kind: str
+
+
+class Changes(Page[PlanEvent]):
+    """The events after a position. With ``reset`` there are none: read the plan again, and continue after
+    ``position``."""
+
+    position: str
+    reset: bool
+
+
+class PlanVersion(Document):
+    """A version of a plan, and the edit that made it; version 0 is the plan as it was stored."""
+
+    version: int
+    at: float
+    position: str
+    author: str
+    reason: str
+    edits: list[dict[str, Any]]
+    diff: dict[str, Any] | None
+    triggers: list[str]
+    undoes: int | None
+
+
+class RejectedEdit(Document):
+    """``edits`` is null if the batch was too long to be kept."""
+
+    number: int
+    at: float
+    version: int
+    author: str
+    reason: str
+    triggers: list[str]
+    edits: list[dict[str, Any]] | None
+    violations: list[Violation]
+
+
+class Versions(Page[PlanVersion]):
+    rejected: list[RejectedEdit]
+
+
+class PastPlan(Document):
+    """A plan as it was right after the edit that made a version."""
+
+    name: str
+    version: int
+    edit: PlanVersion
+    state: str
+    counts: dict[str, int]
+    tasks: list[PlanTask]
+    dependencies: list[PlanDependency]
+
+
 class StoryEntry(Document):
     at: float
     what: str

@@ -1,8 +1,9 @@
 """The plan runner: runs the plans that schedules have created, and those that were submitted to a server.
 
-A tick stores a plan; any process with a plan runner may run it. The plans of a schedule run one after the other. Several runners at once are safe: the journal of a plan
-decides who owns it (journal_store.py), and a runner that finds an owner looks again later. If an owner dies, a runner
-takes the plan over when the heartbeat of the owner has timed out, at once if the owner was on the same machine.
+A tick stores a plan; any process with a plan runner may run it. The plans of a schedule run one after the other.
+Several runners at once are safe: the journal of a plan decides who owns it (journal_store.py), and a runner that finds
+an owner looks again later. If an owner dies, a runner takes the plan over when the heartbeat of the owner has timed
+out, at once if the owner was on the same machine.
 
 The runner executes no task itself: the tasks are runs of the fleet.
 """

@@ -39,7 +39,7 @@ CLOSE_TIMEOUT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RejectedEdit:
-    """``edits`` is the batch as JSON; None if it is too long, or is no JSON. ``version`` is that of the plan at that time,
+    """``edits`` is the batch as JSON; None if it is too long, or is no JSON. ``version`` is that of the plan then,
     ``violations`` are objects with ``edit``, ``rule`` and ``message``."""
 
     number: int

@@ -1,4 +1,4 @@
-"""Plans over HTTP: list, submit, view, edit, undo, pause, resume, cancel, retry, story, why, logs.
+"""Plans over HTTP: list, submit, view, follow, versions, edit, undo, pause, resume, cancel, retry, story, why, logs.
 
 Every change goes through the functions that the commands use: ``durable/plan_requests.py`` asks the process that runs
 the plan, ``durable/admin.py`` and ``plan_retry.py`` change a plan that no process runs.
@@ -18,14 +18,18 @@ from asterism.core.errors import InvalidTask, UnknownTask
 from asterism.core.plan.edits import EditBatch
 from asterism.durable import admin
 from asterism.durable.journal_store import check_name, read_head
+from asterism.durable.plan_history import plan_at, plan_events, versions
 from asterism.durable.plan_requests import EditAnswer, edit_plan, pause_plan, undo_edit
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again, submit_plan
+from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, read_plan
 from asterism.durable.task_logs import task_logs, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.server import plan_documents
 from asterism.server.endpoint import Call, Endpoint, NoModel
+from asterism.server.event_stream import EventStream
+from asterism.server.plan_feed import parse_position
 
 MAX_TASKS = 20_000
 """How many tasks a submitted plan, or an edited one, may have."""
@@ -35,6 +39,11 @@ MAX_EDITS = 5_000
 
 MAX_LINES = 5_000
 """How many lines of a log one answer has."""
+
+MAX_EVENTS = 5_000
+"""How many events one answer has."""
+
+POSITION = r"^\d{1,19}(\.\d{1,19})?$"
 
 READ = "observe plan {plan}"
 EDIT = "edit {plan}"
@@ -83,6 +92,14 @@ class ViewQuery(BaseModel, extra="forbid"):
 
 class StoryQuery(BaseModel, extra="forbid"):
     task: str | None = Field(None, max_length=500)
+
+
+class ChangesQuery(BaseModel, extra="forbid"):
+    since: str | None = Field(None, pattern=POSITION, description="A `position`; default: from the beginning.")
+
+
+class FollowQuery(BaseModel, extra="forbid"):
+    after: str | None = Field(None, pattern=POSITION, description="A `position`; default: from now on.")
 
 
 class LogQuery(BaseModel, extra="forbid"):
@@ -141,6 +158,57 @@ def log_page(found: list[TaskLog], query: LogQuery) -> dict[str, Any]:
     return {"items": items, "next": f"{first}.{seen}"}
 
 
+async def list_versions(call: Call) -> Any:
+    """Every version, and the newest edits that were rejected."""
+    name = call.path["plan"]
+    await find_plan(call.fleet, name)
+    found, rejected = await versions(call.fleet.store, name), await rejected_edits(call.fleet.store, name)
+    return {
+        "items": [one.to_json() for one in found],
+        "rejected": [one.to_json() for one in rejected],
+        "next": None,
+    }
+
+
+async def show_version(call: Call) -> Any:
+    """The plan right after the edit that made a version."""
+    if not call.path["version"].isdecimal() or len(call.path["version"]) > 9:
+        raise RequestRefused(404, "a version is a whole number")
+    await find_plan(call.fleet, call.path["plan"])
+    past = await plan_at(call.fleet.store, call.path["plan"], int(call.path["version"]))
+    return {
+        "name": call.path["plan"],
+        "version": past.version.version,
+        "edit": past.version.to_json(),
+        "state": str(past.plan.state),
+        "counts": plan_documents.counts(past.plan),
+        **plan_documents.structure(past.plan),
+    }
+
+
+async def changes(call: Call) -> Any:
+    """The events after a position, without a stream."""
+    name, since = call.path["plan"], call.query.since
+    await find_plan(call.fleet, name)
+    found = await plan_events(call.fleet.store, name, None if since is None else parse_position(since))
+    items = found.events[:MAX_EVENTS]
+    more = len(found.events) > MAX_EVENTS
+    position = items[-1].position if more else found.position
+    return {
+        "items": [one.to_json() for one in items],
+        "position": str(position),
+        "reset": found.reset,
+        "next": str(position) if more else None,
+    }
+
+
+async def follow(call: Call) -> Any:
+    """Follow a plan. `Last-Event-ID`, or `after` for the first connection, is the position to continue after."""
+    after = call.request.headers.get("last-event-id") or call.query.after
+    await find_plan(call.fleet, call.path["plan"])
+    return EventStream(call, await call.server.plan_feeds.events(call.path["plan"], after))
+
+
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
@@ -164,9 +232,7 @@ async def submit(call: Call) -> Any:
 
 async def edit(call: Call) -> Any:
     name, given = call.path["plan"], call.body
-    batch = replace(
-        _batch(given.edits), author=call.by, reason=given.reason, base_version=given.base_version
-    )
+    batch = replace(_batch(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
     await _check_size(call, name, batch)
     return await _edited(name, given.dry_run, edit_plan(call.fleet, name, batch, dry_run=given.dry_run))
 
@@ -224,9 +290,7 @@ async def retry(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     await find_plan(call.fleet, name)
     batch = replace(_batch(given.edits), author=call.by, reason=given.reason) if given.edits else None
-    reopened = await reopen_plan(
-        call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason
-    )
+    reopened = await reopen_plan(call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason)
     await _run_here(call, name)
     return await _state(call, tasks=list(reopened.tasks), version=reopened.version)
 
@@ -248,12 +312,17 @@ async def _state(call: Call, **more: Any) -> dict[str, Any]:
 Plans = documents.Page[documents.PlanSummary]
 Lines = documents.Page[documents.LogEntry]
 Story = documents.Page[documents.StoryEntry]
+EVENTS = "text/event-stream"
 State, Outcome = documents.PlanState, documents.EditOutcome
 
 ENDPOINTS = (
     Endpoint("GET", "/plans", list_all, "List the plans.", answer=Plans),
     Endpoint("POST", "/plans", submit, "Submit a plan.", "operate", NoModel, Submission, documents.Plan, 201),
     Endpoint("GET", "/plans/{plan}", show, "A plan as it is now.", READ, ViewQuery, answer=documents.Plan),
+    Endpoint("GET", "/plans/{plan}/changes", changes, "Events.", READ, ChangesQuery, answer=documents.Changes),
+    Endpoint("GET", "/plans/{plan}/events", follow, "Events as they come.", READ, FollowQuery, media=EVENTS),
+    Endpoint("GET", "/plans/{plan}/versions", list_versions, "All versions.", READ, answer=documents.Versions),
+    Endpoint("GET", "/plans/{plan}/versions/{version}", show_version, "A version.", READ, answer=documents.PastPlan),
     Endpoint("GET", "/plans/{plan}/story", story, "What happened.", READ, StoryQuery, answer=Story),
     Endpoint("POST", "/plans/{plan}/edits", edit, "Edit a plan.", EDIT, NoModel, Edits, Outcome, edits=True),
     Endpoint("POST", "/plans/{plan}/undo", undo, "Undo the newest edit.", EDIT, NoModel, Undo, Outcome, edits=True),
