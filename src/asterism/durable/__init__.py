@@ -21,7 +21,8 @@
 ``approval_requests``     approve or refuse one of them, whether a process runs the plan or not
 ``rejected_edits``        the newest rejected edits of a plan
 ``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
-``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
+``plan_submissions``      plans that any plan runner runs, until they have ended
+``plan_runner``           ``PlanRunner``: runs submitted plans, and those of schedules
 ``plan_retry``            reopens a plan that has ended, to run again what failed
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner
 ``plan_requests``         requests to the process that runs a plan, and its answers, through the store
