@@ -92,12 +92,12 @@ def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ablation", "first"),
     [
-        (no_fencing, 80),
-        (no_self_fencing, 0),
+        (no_fencing, 200),
+        (no_self_fencing, 85),
         (heartbeats_by_the_clock_of_the_device, 0),
-        (a_deputy_that_has_observed_nothing, 0),
+        (a_deputy_that_has_observed_nothing, 40),
         (what_a_sick_machine_cannot_do_has_failed, 0),
-        (stories_that_go_backwards, 35),
+        (stories_that_go_backwards, 28),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
