@@ -64,14 +64,14 @@ def test_a_matrix_has_all_combinations() -> None:
           test:
             matrix: {os: [linux, mac], python: ["3.11", "3.12"]}
             shell: tox -e "$python" "$index"
-            cwd: /work/{matrix.os}
+            cwd: /builds/{matrix.os}
             device: {needs: ["{matrix.os}"]}
         """
     )
     ids = ["test[linux,3.11]", "test[linux,3.12]", "test[mac,3.11]", "test[mac,3.12]"]
     assert [task.id for task in found] == [*ids, "test"]
     task = found["test[mac,3.11]"].task
-    assert (task.inputs, task.cwd, task.needs) == ({"python": "3.11", "index": 2}, "/work/mac", {"mac"})
+    assert (task.inputs, task.cwd, task.needs) == ({"python": "3.11", "index": 2}, "/builds/mac", {"mac"})
 
 
 @pytest.mark.parametrize(
