@@ -149,6 +149,26 @@ async def test_the_plans_of_a_removed_schedule_go_on(stage: Stage) -> None:
     await until_ended(stage, 1)
 
 
+async def test_queued_plans_of_a_removed_schedule_go_on_if_it_is_added_again(stage: Stage) -> None:
+    await added(stage, overlap="queue")
+    ticking = stage.spawn(coordinate(stage))
+    await asyncio.sleep(130.0)
+    ticking.cancel()
+    fleet = stage.fleet()
+    await fleet.schedules.remove("nightly")
+    assert await stage.store.register("schedule-plan/nightly") is None
+    await fleet.workflows.add(_work())
+    with pytest.raises(ScheduleExists, match="its plan 'nightly-19700112T134740Z' has not ended"):
+        await fleet.schedules.add("nightly", workflow="w", every=60)
+    again = await added(stage, overlap="queue", every=86_400)
+    assert (len(again.open), again.made) == (2, 0)
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    await until_ended(stage, 2)
+    await fleet.schedules.remove("nightly")
+    assert (await fleet.schedules.add("nightly", workflow="w", every=60)).open == ()
+
+
 async def test_a_plan_that_comes_again_is_recognised(stage: Stage) -> None:
     before = await added(stage)
     job = stage.spawn(coordinate(stage))
