@@ -251,3 +251,9 @@ def test_a_task_that_names_an_unknown_parameter(task: str, words: str) -> None:
     told = complaints(f"params: {{day: x}}\ntasks:\n  it: {body}\n  o: {{shell: x}}\n")
     assert told[0].startswith("plan.yaml:4: task 'it': ")
     assert words in told[0]
+
+
+def test_a_faulty_declaration_is_one_mistake_whatever_uses_the_parameter() -> None:
+    text = 'params:\n  day: {type: string}\ntasks:\n  a: {argv: [echo, "{params.day}"]}\n'
+    [complaint] = complaints(text, GivenParameters(texts={"day": "monday"}))
+    assert complaint.startswith("plan.yaml:3: params.day.type must be 'text', 'integer'")

@@ -175,7 +175,13 @@ class _PlanReader:
             self._add_raw_tasks(source, head.defaults)
         if not self.raw and not self.mistakes:
             self.mistakes.append(Mistake(1, "the plan has no tasks"))
-        params = resolve(declared, self.given, line_of(self.sources[0].data, ("params",)), self.mistakes)
+        params = resolve(
+            declared,
+            self.given,
+            line_of(self.sources[0].data, ("params",)),
+            self.mistakes,
+            named=frozenset(name for source in self.sources for name in _keys(source.data.get("params"))),
+        )
         devices = _devices([head for head, _ in heads])
         known = None if any("devices" in faulty for _, faulty in heads) else {one.id: one.can for one in devices}
         context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple(declared))
@@ -292,6 +298,10 @@ class _PlanReader:
             self.blame(task_id, ("foreach" if task.matrix is None else "matrix",), str(error))
         except (PlanError, UnknownPlaceholder, InvalidExpression) as error:  # a rule that the checks do not know
             self.blame(task_id, (), str(error).removeprefix(f"task {task_id!r}: "))
+
+
+def _keys(value: Any) -> Iterable[str]:
+    return map(str, value) if isinstance(value, Mapping) else ()
 
 
 def _validate(
