@@ -22,7 +22,7 @@ from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
-from asterism.cli.plan_context import LocalWork, OutputOptions, print_result
+from asterism.cli.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan_live_view import watched
 from asterism.cli.screen import Screen
 from asterism.cli.stored_plans import find_plan, resume_command
@@ -157,7 +157,8 @@ async def follow(
     """Run a plan until it has ended or Ctrl-C stops this process. Returns the exit code."""
     fleet, output = orchestrator.fleet, orchestrator.output
     tune_gc()
-    result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
+    with prints_beside(output):
+        result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
     if result is not None:
         logs = await _logs(fleet, name, result, everything=output.report is not None)
         code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)

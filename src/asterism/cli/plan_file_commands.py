@@ -157,7 +157,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
     import asyncio
 
     from asterism.cli.interrupts import run_until_interrupted
-    from asterism.cli.plan_context import print_result, quiet_log
+    from asterism.cli.plan_context import print_result, prints_beside, quiet_log
     from asterism.cli.plan_live_view import watched
     from asterism.cli.screen import Screen
     from asterism.orchestrator.devices import LocalDevice
@@ -170,8 +170,9 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
         orchestrator = Orchestrator(devices, records=records, **terms)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.to_stderr)
-        async with watched(orchestrator, plan, screen, plain=output.plain):
-            result = await run_until_interrupted(orchestrator, plan)
+        with prints_beside(output):
+            async with watched(orchestrator, plan, screen, plain=output.plain):
+                result = await run_until_interrupted(orchestrator, plan)
         recording.close()
         return print_result(result, recording, output, screen)
 
