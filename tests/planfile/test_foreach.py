@@ -180,3 +180,8 @@ def test_too_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_braces_stay_without_foreach() -> None:
     assert plan("it: {shell: 'echo {item} {matrix.a}', env: {A: '{index}'}}\n")["it"].task.env == {"A": "{index}"}
+
+
+def test_a_faulty_list_is_one_mistake_whatever_names_its_elements() -> None:
+    _, [mistake] = examine('asterism: 1\ntasks:\n  a: {argv: [echo, "{item}"], foreach: 5}\n', "plan")
+    assert mistake.text.startswith("task 'a': foreach must be a list")

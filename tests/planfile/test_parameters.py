@@ -254,6 +254,6 @@ def test_a_task_that_names_an_unknown_parameter(task: str, words: str) -> None:
 
 
 def test_a_faulty_declaration_is_one_mistake_whatever_uses_the_parameter() -> None:
-    text = 'params:\n  day: {type: string}\ntasks:\n  a: {argv: [echo, "{params.day}"]}\n'
+    text = 'params:\n  day: {type: string}\n  n: 1\ntasks:\n  a: {argv: [echo, "{params.day}"]}\n'
     [complaint] = complaints(text, GivenParameters(texts={"day": "monday"}))
     assert complaint.startswith("plan.yaml:3: params.day.type must be 'text', 'integer'")
