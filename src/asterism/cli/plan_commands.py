@@ -218,7 +218,7 @@ def _change_plan(
 
     async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
-        from asterism.cli.stored_plans import find_plan
+        from asterism.cli.stored_plans import find_plan, resume_command
         from asterism.core.errors import EditRejected
 
         await find_plan(fleet, name)
@@ -233,7 +233,7 @@ def _change_plan(
         if as_json:
             print_json(applied_json(name, answer, dry_run))
         else:
-            click.echo("\n".join(applied_lines(name, answer, dry_run)))
+            click.echo("\n".join(applied_lines(name, answer, dry_run, resume_command(fleet, name))))
         return 0
 
     return with_fleet(store, attempt)
