@@ -107,9 +107,14 @@ ORDER BY id {order}
 LIMIT $14
 
 -- name: orphans
+-- The inner limit keeps this from becoming a join of both tables; see `sessions`.
 SELECT {run_of_runs}, {session_of_sessions}
-FROM sessions JOIN runs ON runs.session = sessions.id
-WHERE sessions.state = 'ended' OR (runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < $1)
+FROM sessions, LATERAL (
+    SELECT * FROM runs
+    WHERE runs.session = sessions.id
+        AND (sessions.state = 'ended' OR (runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < $1))
+    LIMIT $2
+) AS runs
 LIMIT $2
 
 -- name: waiting
@@ -123,10 +128,9 @@ SELECT status, count(*) FROM runs GROUP BY status
 SELECT DISTINCT workflow, version FROM runs
 
 -- name: sessions
-SELECT {session}, coalesce(used, 0)
+-- Counted session by session, each by index: without statistics of a new table, one count of all would read all runs.
+SELECT {session}, (SELECT count(*) FROM runs WHERE runs.session = sessions.id)
 FROM sessions
-LEFT JOIN (SELECT session, count(*) AS used FROM runs WHERE session IS NOT NULL GROUP BY session) AS owned
-    ON owned.session = sessions.id
 WHERE $1 OR state <> 'ended'
 ORDER BY id
 
