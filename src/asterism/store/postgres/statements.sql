@@ -62,6 +62,13 @@ SELECT key, value, revision FROM registers WHERE key = $1
 -- name: registers
 SELECT key, value, revision FROM registers WHERE starts_with(key, $1) ORDER BY key
 
+-- name: sessions
+-- And a row for each session that has runs, which has only its id and their number. Both are read by index, also when
+-- the tables have no statistics yet; a join of the two would read all runs then.
+SELECT {session}, 0 AS used FROM sessions WHERE $1 OR state <> 'ended'
+UNION ALL
+SELECT session, NULL, NULL, NULL, NULL, NULL, NULL, NULL, count(*) FROM runs WHERE session IS NOT NULL GROUP BY session
+
 -- name: reports
 SELECT reports.run, reports.epoch, reports.progress, reports.tail
 FROM runs JOIN reports ON reports.session = runs.session AND reports.run = runs.id AND reports.epoch = runs.epoch
@@ -107,14 +114,9 @@ ORDER BY id {order}
 LIMIT $14
 
 -- name: orphans
--- The inner limit keeps this from becoming a join of both tables; see `sessions`.
 SELECT {run_of_runs}, {session_of_sessions}
-FROM sessions, LATERAL (
-    SELECT * FROM runs
-    WHERE runs.session = sessions.id
-        AND (sessions.state = 'ended' OR (runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < $1))
-    LIMIT $2
-) AS runs
+FROM sessions JOIN runs ON runs.session = sessions.id
+WHERE sessions.state = 'ended' OR (runs.status <> 'assigned' AND sessions.beat_at + runs.timeout < $1)
 LIMIT $2
 
 -- name: waiting
@@ -126,13 +128,6 @@ SELECT status, count(*) FROM runs GROUP BY status
 
 -- name: kinds
 SELECT DISTINCT workflow, version FROM runs
-
--- name: sessions
--- Counted session by session, each by index: without statistics of a new table, one count of all would read all runs.
-SELECT {session}, (SELECT count(*) FROM runs WHERE runs.session = sessions.id)
-FROM sessions
-WHERE $1 OR state <> 'ended'
-ORDER BY id
 
 -- name: prune_runs
 -- Selected once: a plan may evaluate the subquery of IN repeatedly, and would get further rows each time.
