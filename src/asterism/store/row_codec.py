@@ -324,10 +324,10 @@ def run_of(row: Sequence[Any]) -> Run:
 def _state_fields(text: str) -> dict[str, Any]:
     """Return the fields in a ``state``, for one run or several: nobody may change the dictionary."""
     global _created_state
-    known, fields = _created_state
+    known, known_fields = _created_state
     if text == known:
-        return fields
-    fields = from_text(text)
+        return known_fields
+    fields: dict[str, Any] = from_text(text)
     if "stop_requested_by" in fields or "stop_request" in fields:
         raise ValueError("a stored run has 'wish' and 'wished_by', not the names of the class")
     start = text.rfind(_STORY)
