@@ -51,6 +51,16 @@ async def all_completed_once(stage: Stage, runs: Sequence[Run]) -> None:
         assert [entry.what for entry in ended.story].count("completed") == 1
 
 
+async def test_results_within_a_millisecond_share_one_timestamp(stage: Stage) -> None:
+    device = await stage.device("kitchen")
+    worker, clock = device.agent.worker, device.fleet.store.clock
+    readings = [1000.0, 1000.0005, 1000.00099, 1000.0015, 1000.002, 999.0]  # the last one: the clock was set back
+    device.fleet.store.clock = iter(readings).__next__  # type: ignore[method-assign]
+    times = [worker._end_time() for _ in readings]
+    device.fleet.store.clock = clock  # type: ignore[method-assign]
+    assert times == [1000.0, 1000.0, 1000.0, 1000.0015, 1000.0015, 999.0]
+
+
 async def test_ends_that_come_up_together_leave_in_one_commit(stage: Stage) -> None:
     device, runs = await at_work(stage, 5)
     commits = noted(stage)

@@ -154,8 +154,8 @@ class FrozenAfterTaking(machines.Wire):
 class BlindLease(lease.Lease):
     """The lease as a worker without the second check sees it: every run is certainly its own."""
 
-    def remaining(self, run: Run) -> float:
-        return max(1.0, super().remaining(run))
+    def remaining(self, run: Run, now: float | None = None) -> float:
+        return max(1.0, super().remaining(run, now))
 
 
 async def staged(*, blind: bool = False) -> list[str]:

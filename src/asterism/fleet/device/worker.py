@@ -45,6 +45,9 @@ NO_SLOT = "no slot became free in time"
 """Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and nothing is written;
 after any other reason the run is handed back."""
 
+SAME_END = 0.001
+"""Results within this window share one timestamp, in seconds: records that differ in nothing else are encoded once."""
+
 NO_LIMIT = float("inf")
 RESULT_RETRY = 1.0
 """After how many seconds a result that the store could not take is offered to it again."""
@@ -78,6 +81,7 @@ class Worker:
         self._waited_in_vain: OrderedDict[str, None] = OrderedDict()  # ids of runs
         self._busy = 0  # held runs that execute
         self._freed = 0  # held runs whose slot was freed before their end is written
+        self._last_end = float("-inf")  # the time of the last result, by the clock of the store
         self._closed = False
 
     def connect(self, *, on_free: Callable[[], None], on_report: Callable[[], None]) -> None:
@@ -147,9 +151,9 @@ class Worker:
             return
         if run.id in self.held:  # this grant, or an earlier one that has not left: the heartbeat brings it again
             return
-        if self._lease.remaining(run) <= 0.0 or not self._lease.unbroken(run, asked):
-            return  # if it is still ours, the next heartbeat says so
         started, now = run.started_at is not None, self.fleet.clock.time()
+        if self._lease.remaining(run, now) <= 0.0 or not self._lease.unbroken(run, asked):
+            return  # if it is still ours, the next heartbeat says so
         held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress, make_log=self._make_log)
         self.held[run.id] = held
         self.occupied.set()
@@ -267,11 +271,11 @@ class Worker:
             return self._broken_off(held, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
         except (StoreError, ValueError) as error:
             return partial(completion.failed, held, f"its input could not be read: {error}", clock, final=True)
-        lease = self._lease.remaining(run)
+        began = self.fleet.clock.time()
+        lease = self._lease.remaining(run, began)
         if lease <= 0.0:  # this process was frozen since the run came: another device may have it
             held.stopping = held.stopping or FENCED
             return None
-        began = self.fleet.clock.time()
         try:
             log_source.set(held)
             work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease, held)
@@ -292,7 +296,7 @@ class Worker:
             self._health.record_end(held.workflow, self.fleet.clock.time() - began, None)
         held.ending = True
         if is_small(value):
-            return partial(completion.completed, held, value, clock)
+            return partial(completion.completed, held, value, self._end_time)
         return await self._completed_with_blob(held, value)
 
     async def _completed_with_blob(self, held: HeldRun, value: Any) -> Step:
@@ -317,6 +321,13 @@ class Worker:
         return partial(completion.broken_off, held, f"{self.owner.device}: {error}", self.fleet.store.clock)
 
     # -- ends --------------------------------------------------------------------------------------------------------
+
+    def _end_time(self) -> float:
+        """The time of a result: now, or that of another result less than SAME_END ago."""
+        now = self.fleet.store.clock()
+        if not self._last_end <= now < self._last_end + SAME_END:
+            self._last_end = now
+        return self._last_end
 
     def _written(self, end: End) -> None:
         self.fleet.waiters.ended(end.after)
