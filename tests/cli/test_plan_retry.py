@@ -116,7 +116,10 @@ def test_a_plan_that_is_running_or_at_rest_is_not_retried(scene: Scene) -> None:
 def test_an_edit_that_adds_a_handler_reopens_the_plan_and_repairs_it(scene: Scene) -> None:
     failed(scene)
     added = '{"id": "fix", "shell": "echo fixed", "handles": "load"}'
-    assert "version 0 -> 1" in scene.ok("plan", "edit", "nightly", "--add", added)
+    assert "reopened" not in scene.run("plan", "edit", "nightly", "--add", added, "--dry-run").stderr
+    edited = scene.run("plan", "edit", "nightly", "--add", added)
+    assert "version 0 -> 1" in edited.stdout
+    assert "It had ended, and is reopened. Run it with: asterism resume nightly" in edited.stderr
     assert scene.ok("plan", "list").splitlines()[1].split()[:3] == ["nightly", "at", "rest"]
     result = scene.run("resume", "nightly", "--plain")
     assert result.exit_code == 0, result.output

@@ -217,10 +217,10 @@ def _change_plan(
 
     async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
-        from asterism.cli.stored_plans import find_plan
+        from asterism.cli.stored_plans import find_plan, resume_command
         from asterism.core.errors import EditRejected
 
-        await find_plan(fleet, name)
+        before = await find_plan(fleet, name)
         try:
             answer = await change(fleet)
         except EditRejected as rejected:
@@ -233,6 +233,8 @@ def _change_plan(
             print_json(applied_json(name, answer, dry_run))
         else:
             click.echo("\n".join(applied_lines(name, answer, dry_run)))
+        if before.ended and answer.by is None and answer.applied.batch.edits and not dry_run:
+            note(f"It had ended, and is reopened. Run it with: {resume_command(fleet, name)}")
         return 0
 
     return with_fleet(store, attempt)

@@ -176,7 +176,12 @@ class RecordedError(AsterismError):
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
-SENTENCE_ERRORS = frozenset({"CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson"})
+SENTENCE_ERRORS = frozenset(
+    {
+        *("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson"),
+        *("NoDevice", "DeviceLost", "NotExpandable", "ElementsFailed"),
+    }
+)
 """Errors of work whose message is a sentence of ours: people see it without the name of the type."""
 
 
