@@ -1,5 +1,4 @@
-"""What the live view of a plan in a store learns from the store, in the background: which of its tasks devices execute,
-and the newest output.
+"""What the live view of a plan in a store reads there: which tasks devices execute, and the newest output.
 
 The tasks of such a plan are runs of the fleet. A task "runs" for the plan as soon as its run is created, though it may
 wait for a device; its output is in the store a second or two after it was printed. A frame shows what the last look at

@@ -1,5 +1,4 @@
-"""Names that a shell completes: plans, tasks, runs, devices, workflows, schedules, series and peers of the store, and
-tasks of a plan file.
+"""Names that a shell completes: those in the store (plans, tasks, runs, devices, …), and the tasks of a plan file.
 
 ``asterism completion bash`` prints the script for a shell. The script calls the command with the words that were typed,
 and click finds the parameter that is being completed. ``complete_names`` decides by the place and the name of a
