@@ -152,7 +152,8 @@ def test_a_task_without_a_result_is_named_and_the_exit_code_says_so(tmp_path: Pa
 
 
 def test_a_result_of_an_unknown_task_is_refused_before_the_run(tmp_path: Path) -> None:
-    plan = write(tmp_path, f"tasks:\n  a: {{shell: 'touch {tmp_path}/done'}}\n")
+    plan = write(tmp_path, f"tasks:\n  a: {{shell: 'touch {tmp_path}/done'}}\n  load: {{shell: ls}}\n")
+    assert "the plan has no task 'lod'; did you mean 'load'?" in asterism("run", plan, "--result", "lod").stderr
     result = asterism("run", plan, "--result", "b")
     assert result.exit_code == 64
     assert "the plan has no task 'b'" in result.stderr

@@ -149,8 +149,8 @@ def test_a_text_is_converted_to_the_type(declared: str, text: str, value: Any) -
         ("{type: integer}", "true", "must be a whole number, not true"),
         ("{type: number}", "", "must be a number, not nothing"),
         ("{type: boolean}", "yes", "must be true or false, not 'yes'"),
-        ("{type: list}", "a,b", "must be a list, not 'a,b'"),
-        ("{type: mapping}", "[a]", "must be a mapping, not a list"),
+        ("{type: list}", "a,b", "must be a list, such as [one, two], not 'a,b'"),
+        ("{type: mapping}", "[a]", "must be a mapping, such as {name: value}, not a list"),
         ("{choices: [eu, us]}", "uk", "must be one of 'eu', 'us', not 'uk'"),
     ],
 )

@@ -13,6 +13,7 @@ import os
 import shlex
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
+from asterism.cli.fleet_progress import FleetProgress
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan_live_view import watched
@@ -137,7 +139,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         return dataclasses.replace(self.options, rank=estimated)
 
     def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
-        return watched(self, kept.plan, self.screen, plain=self.output.plain)
+        output = partial(FleetProgress, self.fleet)
+        return watched(self, kept.plan, self.screen, plain=self.output.plain, output=output)
 
     def _warn_of_absent_devices(self, kept: StoredConstellation) -> None:
         joined = {session.device for session in self._joined_devices}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from asterism.base.text import clean
+from asterism.base.text import clean, suggestion
 from asterism.cli.cli_context import json_option, options, print_json, with_fleet
 from asterism.cli.option_types import duration, named_values
 from asterism.cli.plan_context import (
@@ -128,7 +128,8 @@ def run(
     allow_imports(plan)
     found = load_plan_file(plan, given_parameters(settings, params_file), only)
     if result is not None and result not in found.constellation and not _may_grow(found, editor):
-        raise click.BadParameter(f"the plan has no task {result!r}.", param_hint="--result")
+        hint = suggestion(result, list(found.constellation.nodes)) or "."
+        raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
     terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())

@@ -171,7 +171,9 @@ class Schedules:
             register = await self._store.register(schedule_key(name))
             existing = decode(register)
             if existing is not None and not replace:
-                raise ScheduleExists(f"there is a schedule {name!r} already ({existing.schedule.times})")
+                raise ScheduleExists(
+                    f"there is a schedule {name!r} already ({existing.schedule.times}); change it with --replace"
+                )
             new = moved_to(schedule, float(schedule.start), next_tick)
             if existing is not None:
                 new = new.changed(made=existing.schedule.made, paused=existing.schedule.paused)

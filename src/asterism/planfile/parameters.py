@@ -28,8 +28,8 @@ TYPES = {
     "integer": (int, "a whole number"),
     "number": (int | float, "a number"),
     "boolean": (bool, "true or false"),
-    "list": (list, "a list"),
-    "mapping": (Mapping, "a mapping"),
+    "list": (list, "a list, such as [one, two]"),
+    "mapping": (Mapping, "a mapping, such as {name: value}"),
 }
 """The types of parameters: the type of their values, and how messages name it."""
 
