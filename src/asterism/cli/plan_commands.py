@@ -217,9 +217,10 @@ def _change_plan(
 
     async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
-        from asterism.cli.stored_plans import resume_command
+        from asterism.cli.stored_plans import find_plan, resume_command
         from asterism.core.errors import EditRejected
 
+        await find_plan(fleet, name)
         try:
             answer = await change(fleet)
         except EditRejected as rejected:

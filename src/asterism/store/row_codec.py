@@ -87,11 +87,22 @@ _rare = itemgetter(*_RARE)
 _beside_output = itemgetter("story", "created_by", "assigned_by", *_TIMES, "scores", *_RARE)
 """All that is in ``state`` but the output."""
 
-_last_state: tuple[tuple[Any, ...], str, str, Any] = ((), "", "", None)
-"""What ``_state`` has written last: its key, the text before and after the output, and the text of the story."""
 
-_created_state: tuple[str, dict[str, Any]] = ("", {})
-"""The last ``state`` of a new run that ``_state_fields`` has read."""
+class _Memo:
+    """A cache of one entry each, for runs that are written or read together. An entry is replaced as a whole, so
+    threads may share it.
+
+    ``written`` is what ``_state`` has written last: its key, the text before and after the output, and the text of the
+    story. ``created`` is the last ``state`` of a new run that ``_state_fields`` has read."""
+
+    __slots__ = ("created", "written")
+
+    def __init__(self) -> None:
+        self.written: tuple[tuple[Any, ...], str, str, Any] = ((), "", "", None)
+        self.created: tuple[str, dict[str, Any]] = ("", {})
+
+
+_memo = _Memo()
 
 _COMMON = tuple(_RARE.values())
 _blank = BLANK.__dict__.copy
@@ -141,8 +152,7 @@ def moving(run: Run) -> tuple[Any, ...]:
 def _state(fields: dict[str, Any]) -> str:
     """Return the fields without a column of their own as JSON, with the story at the end. Runs that a device takes
     together differ at most in their output, so what the last one had is remembered."""
-    global _last_state
-    key, head, rest, told = _last_state
+    key, head, rest, told = _memo.written
     same = _beside_output(fields)
     if same == key:
         fields["_told"] = told
@@ -154,7 +164,7 @@ def _state(fields: dict[str, Any]) -> str:
             rest = f"{rest},{more}"
         rest = f"{rest},{_STORY}{_story_text(fields)}]}}"
         if "_told" in fields:
-            _last_state = (same, head, rest, fields["_told"])
+            _memo.written = (same, head, rest, fields["_told"])
     value = fields["output"]
     return f"{head}{rest}" if value is None else f'{head},"output":{to_text(value)}{rest}'
 
@@ -323,8 +333,7 @@ def run_of(row: Sequence[Any]) -> Run:
 
 def _state_fields(text: str) -> dict[str, Any]:
     """Return the fields in a ``state``, for one run or several: nobody may change the dictionary."""
-    global _created_state
-    known, known_fields = _created_state
+    known, known_fields = _memo.created
     if text == known:
         return known_fields
     fields: dict[str, Any] = from_text(text)
@@ -346,7 +355,7 @@ def _state_fields(text: str) -> dict[str, Any]:
     if as_written:
         fields["_told"] = (story, text[start + len(_STORY) : -2])
     if new:
-        _created_state = (text, fields)
+        _memo.created = (text, fields)
     return fields
 
 

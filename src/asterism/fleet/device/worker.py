@@ -47,7 +47,6 @@ after any other reason the run is handed back."""
 
 SAME_END = 0.001
 """Results within this window share one timestamp, in seconds: records that differ in nothing else are encoded once."""
-
 NO_LIMIT = float("inf")
 RESULT_RETRY = 1.0
 """After how many seconds a result that the store could not take is offered to it again."""
