@@ -26,8 +26,8 @@ from asterism.cli.fleet_progress import FleetProgress
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan_live_view import watched
+from asterism.cli.plan_views import resume_command
 from asterism.cli.screen import Screen
-from asterism.cli.stored_plans import find_plan, resume_command
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.constellation import Constellation
@@ -47,6 +47,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.ownership import FleetMembership
 from asterism.durable.plan_retry import Reopened
+from asterism.durable.stored_plans import find_plan
 from asterism.durable.task_logs import logs_of_tasks
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -127,6 +128,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         if self.local_work.slots is None and self.local:
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
         self._warn_of_absent_devices(kept)
+        if self.options.external:
+            note(f"Edit cycles wait for editors. List them: asterism plan cycles {kept.plan.id}")
         self.recording = Recording(kept.plan, self.events)
         try:
             return await super().own(kept, member)
