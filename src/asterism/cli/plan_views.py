@@ -139,8 +139,8 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
-def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str) -> list[str]:
-    """What an edit has changed. ``resume`` is the command that runs the plan."""
+def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = "") -> list[str]:
+    """What an edit has changed. ``resume`` is the command that runs the plan, if the edit may have reopened it."""
     applied = answer.applied
     edits = applied.batch.edits
     changes = [clean(str(edit)) for edit in edits]
