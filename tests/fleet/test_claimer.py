@@ -12,7 +12,7 @@ import pytest
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.claimer import SAME_TIME
+from asterism.fleet.device.take_order import SAME_TIME
 from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.store.protocol import TakeRequest
 from tests.fleet.fleet_scenes import WORK, Device, Stage
