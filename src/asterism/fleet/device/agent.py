@@ -182,6 +182,7 @@ class DeviceAgent:
             self._executor.close()
             if self._coordinator is not None:
                 self._coordinator.close()
+            self.connection.close()
             host.close()
 
     async def _live(self) -> None:

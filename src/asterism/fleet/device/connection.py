@@ -85,6 +85,9 @@ class DeviceConnection(Protocol):
     async def leave(self) -> None:
         """End the session: the device executes nothing any more."""
 
+    def close(self) -> None:
+        """Stop what runs beside the operations."""
+
     def watch(self) -> Watch:
         """Watch for work: offered to all devices, or assigned to this one."""
 

@@ -80,6 +80,9 @@ class StoreConnection:
     async def leave(self) -> None:
         await membership.leave(self._store, self.owner.session)
 
+    def close(self) -> None:
+        """Nothing runs beside the operations."""
+
     def watch(self) -> Watch:
         return self._store.watch(frozenset({OFFERED, for_device(self.owner.device)}))
 

@@ -1,0 +1,1 @@
+"""The server: the gateway for devices without a store."""
