@@ -22,12 +22,13 @@ log = logging.getLogger("asterism.server")
 async def serve_until_signal(fleet: Fleet, address: ListenAddress, names: Sequence[str], *, as_json: bool) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit code."""
     try:
+        from asterism.server.gateway_routes import monitor_beside
         from asterism.server.http_service import http_service
     except ImportError:
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     tune_gc()
-    async with http_service(fleet, address, names) as service:
+    async with http_service(fleet, address, names) as service, monitor_beside(fleet):
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         try:

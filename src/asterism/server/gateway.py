@@ -111,6 +111,7 @@ class Gateway:
         self.fleet, self.credentials, self._store_id = fleet, credentials, store_id
         self._store, self._clock = fleet.store, fleet.clock
         self._sessions: dict[str, Session] = {}
+        self._stopping = False
         self._watches: dict[str, DeviceWatch] = {}
         self._records: OrderedDict[str, Run] = OrderedDict()
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
@@ -290,11 +291,20 @@ class Gateway:
     async def _wait(self, who: Identity, body: Mapping[str, Any]) -> Any:
         """Answer when there may be work. A wake between two requests counts."""
         await self._session(who)
+        if self._stopping:
+            raise StoreUnavailable("the server is stopping")
         watch = self._watches.get(who.owner.session)
         if watch is None:
             topics = frozenset({OFFERED, for_device(who.owner.device)})
-            watch = self._watches[who.owner.session] = DeviceWatch(self._store.watch(topics))
+            self._watches[who.owner.session] = DeviceWatch(self._store.watch(topics))
+            return {"woken": True}  # there may be work from before
         return {"woken": await watch.wait(number_in(body, "seconds", POLL_TIME))}
+
+    def stop_waiting(self) -> None:
+        """Answer the devices that wait, and let none wait any more: the server stops."""
+        self._stopping = True
+        for watch in self._watches.values():
+            watch.wake()
 
     async def look_for_work(self) -> None:
         """Wake the devices that wait from time to time, if there is work: a wake of the store may get lost. One look
