@@ -51,6 +51,7 @@ async def all_completed_once(stage: Stage, runs: Sequence[Run]) -> None:
         assert [entry.what for entry in ended.story].count("completed") == 1
 
 
+@pytest.mark.store_only("it counts the commits of the device")
 async def test_ends_that_come_up_together_leave_in_one_commit(stage: Stage) -> None:
     device, runs = await at_work(stage, 5)
     commits = noted(stage)
@@ -60,6 +61,7 @@ async def test_ends_that_come_up_together_leave_in_one_commit(stage: Stage) -> N
     assert len(device.agent.worker) == 0
 
 
+@pytest.mark.store_only("it counts the commits of the device")
 async def test_only_so_many_ends_leave_together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "LARGEST_BATCH", 2)
     device, runs = await at_work(stage, 5)
@@ -147,6 +149,7 @@ async def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its
         assert str((await stage.read(run)).status) == "completed"
 
 
+@pytest.mark.store_only("it counts the commits of the device")
 async def test_stale_settings_are_read_once_for_all_callers(stage: Stage) -> None:
     device, runs = await at_work(stage, 10)
     await stage.until(lambda: stage.now() > 100.0)

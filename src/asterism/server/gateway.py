@@ -482,9 +482,11 @@ class Gateway:
         grant = self.credentials.grant_of(who.owner.device, body.get("grant"))
         run = await self._store.run(grant.run)
         name = None if run is None or run.grant != grant else blob_of(run.input)
-        data = None if name is None else await self._store.blob(name)
+        if name is None:
+            raise GatewayRefusal(404, "unknown", "this grant has no input apart, or is over")
+        data = await self._store.blob(name)
         if data is None:
-            raise GatewayRefusal(404, "unknown", "this grant has no such input, or is over")
+            raise GatewayRefusal(404, "unknown", f"the blob {name} is missing")
         return data
 
     async def _workflow(self, who: Identity, body: Mapping[str, Any]) -> Any:

@@ -1,0 +1,67 @@
+"""Simulated fleets whose machines reach the store through a gateway only; and that a missing safeguard is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.fleet.device import owner_steps
+from asterism.server import enrolment
+from asterism.testing.simulator import Violation, simulate
+from asterism.testing.simulator.gateway_world import GatewayWorld
+
+pytestmark = pytest.mark.slow
+
+ABLATED = 400
+"""The number of worlds in which a missing safeguard has to show."""
+
+
+@pytest.mark.hunt(few=8, many=300)
+def test_no_world_with_a_gateway_breaks_a_promise(seeds: range) -> None:
+    for seed in seeds:
+        simulate(seed, world=GatewayWorld)
+
+
+def test_one_seed_is_one_world() -> None:
+    one, two = (simulate(3, world=GatewayWorld).checker.log for _ in range(2))
+    assert one == two
+
+
+def no_fencing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transitions, "_fence", lambda *_: None)
+
+
+def repeated_steps_are_not_recognised(patch: pytest.MonkeyPatch) -> None:
+    """A result whose answer was lost is sent again, and refused."""
+    patch.setattr(owner_steps.Complete, "was_applied", lambda step, run: False)
+
+
+def grants_without_an_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A grant counts for every epoch of its run: the token is no fence."""
+    grant_of = enrolment.DeviceCredentials.grant_of
+
+    def of_any_epoch(credentials: enrolment.DeviceCredentials, device: str, token: object) -> Any:
+        return grant_of(credentials, device, token)
+
+    def applied(step: Any, run: Any, flow: Any, now: float) -> Any:
+        return transitions.complete(run, run.grant or step.grant, step.output, now)
+
+    patch.setattr(enrolment.DeviceCredentials, "grant_of", of_any_epoch)
+    patch.setattr(owner_steps.Complete, "apply", applied)
+
+
+@pytest.mark.parametrize(
+    ("ablation", "first"),
+    [(no_fencing, 0), (repeated_steps_are_not_recognised, 0), (grants_without_an_epoch, 0)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_missing_safeguard_of_the_gateway_is_noticed(
+    ablation: Callable[[pytest.MonkeyPatch], Any], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ablation(monkeypatch)
+    with pytest.raises(Violation, match=r"--world gateway"):
+        for seed in range(first, first + ABLATED):
+            simulate(seed, world=GatewayWorld)
