@@ -1,4 +1,4 @@
-"""A server as a process of its own: ``python -m tests.chaos.server STORE PORT_FILE``. It writes its port to the file."""
+"""A server as a process of its own: ``python -m tests.chaos.server STORE FILE``. It writes its port to the file."""
 
 from __future__ import annotations
 

@@ -235,6 +235,8 @@ class Claimer:
     async def _take_offered(self) -> None:
         if self.worker.suspended:
             return
+        if not self._connection.commits_together:
+            await self._connection.ends_under_way()
         rounds = 0
         while rounds < ROUNDS and self.worker.room > 0 and self._wakes != self._nothing_at:
             wakes, room = self._wakes, self.worker.room

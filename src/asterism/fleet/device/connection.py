@@ -114,6 +114,10 @@ class DeviceConnection(Protocol):
         """Make a step that ends the assignment of a run, for as long as it takes to know that it is made. ``tried`` is
         what may have been written already."""
 
+    async def ends_under_way(self) -> None:
+        """Wait for the answer to the ends that are under way, if the connection gathers them: they free slots, and one
+        order fills all of these."""
+
     async def end_together(self, ends: Sequence[End]) -> None:
         """Complete several runs in one commit: all or nothing."""
 

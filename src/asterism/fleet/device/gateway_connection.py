@@ -141,6 +141,8 @@ class GatewayConnection:
         self._login = asyncio.Lock()
         self._waiting: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
         self._sender: asyncio.Task[None] | None = None
+        self._answered = asyncio.Event()  # set when no message with steps is under way
+        self._answered.set()
         self.log_limit = 0
         self._large = self._most = 0
 
@@ -382,11 +384,16 @@ class GatewayConnection:
             raise parse_error(answer, run_id)
         return answer
 
+    async def ends_under_way(self) -> None:
+        await self._answered.wait()  # once: others may follow without a break
+
     async def _send_waiting(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # ends that come up together leave together
-            batch, self._waiting = self._waiting[:STEPS_AT_ONCE], self._waiting[STEPS_AT_ONCE:]
+            batch: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
+            self._answered.clear()
             try:
+                await asyncio.sleep(0)  # ends that come up together leave together
+                batch, self._waiting = self._waiting[:STEPS_AT_ONCE], self._waiting[STEPS_AT_ONCE:]
                 answer = await self._ask("steps", {"steps": [data for data, _ in batch]})
                 answers = answer["steps"]
             except asyncio.CancelledError:
@@ -398,10 +405,12 @@ class GatewayConnection:
                     if not future.done():
                         future.set_exception(error)
                         future.exception()  # a caller that was cancelled does not retrieve it
-                continue
-            for (_, future), one in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result(one)
+            else:
+                for (_, future), one in zip(batch, answers, strict=True):
+                    if not future.done():
+                        future.set_result(one)
+            finally:
+                self._answered.set()
 
     async def notice_late_result(self, run_id: str, why: str) -> None:
         """The server leaves the notice, when it refuses the result."""

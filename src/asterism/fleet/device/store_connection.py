@@ -119,6 +119,9 @@ class StoreConnection:
         apply = partial(self._apply, step)
         await self.fleet.ledger.change(known, apply, patience=NO_LIMIT, tried=tried, also=log)
 
+    async def ends_under_way(self) -> None:
+        """Ends are commits of their own."""
+
     async def end_together(self, ends: Sequence[End]) -> None:
         writes: list[Write] = [PutRun(end.after, end.before.revision) for end in ends]
         for end in ends:
