@@ -86,7 +86,9 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @_time("--timeout", "90s", "The device counts as lost after this time without a heartbeat.")
 @_time("--drain-for", "60s", "How long running work may take to finish when the device is asked to leave.")
 @click.option("--server", metavar="URL", help="Join through this server; the device needs no store.")
-@click.option("--code", metavar="CODE", help="One-time code of `asterism device invite`, for the first time.")
+@click.option(
+    "--code", metavar="CODE", help="One-time code of `asterism device invite`, for the first time; - reads it from stdin."
+)
 @click.option(
     "--fingerprint", metavar="SHA256", help="Trust the server's certificate with this fingerprint, and no other."
 )
@@ -127,10 +129,24 @@ def join(
         given = click.get_current_context().get_parameter_source("store") is ParameterSource.COMMANDLINE
         if given or wanted.peers or wanted.listen is not None:
             raise click.UsageError("A device with --server has no store: leave --store, --peer and --listen out.")
-        return join_server(server, code, fingerprint, wanted, drain_for=drain_for, as_json=as_json)
+        return join_server(server, _read_code(code), fingerprint, wanted, drain_for=drain_for, as_json=as_json)
     if code is not None or fingerprint is not None:
         raise click.UsageError("--code and --fingerprint belong to --server URL.")
     return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True)
+
+
+def _read_code(code: str | None) -> str | None:
+    """The code of an option. ``-`` reads it from standard input, where it may be part of a command line: so it appears
+    neither in the process list nor in the history of a shell."""
+    if code != "-":
+        return code
+    import re
+    import sys
+
+    found = re.search(r"astc_[A-Za-z0-9_-]+", sys.stdin.readline(10_000))
+    if found is None:
+        raise click.UsageError("There is no code on standard input (it begins with astc_).")
+    return found[0]
 
 
 @device.command("list")
