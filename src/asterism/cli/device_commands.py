@@ -87,7 +87,9 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @_time("--drain-for", "60s", "How long running work may take to finish when the device is asked to leave.")
 @click.option("--server", metavar="URL", help="Join through this server; the device needs no store.")
 @click.option(
-    "--code", metavar="CODE", help="One-time code of `asterism device invite`, for the first time; - reads it from stdin."
+    "--code",
+    metavar="CODE",
+    help="One-time code of `asterism device invite`, for the first time; - reads it from stdin.",
 )
 @click.option(
     "--fingerprint", metavar="SHA256", help="Trust the server's certificate with this fingerprint, and no other."

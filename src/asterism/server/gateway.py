@@ -88,6 +88,9 @@ STEP_PATIENCE = 5.0
 RECORDS_REMEMBERED = 20_000
 """How many records of granted runs are remembered, which saves reading them."""
 
+SILENT_FOR = 3600.0
+"""After how long without a heartbeat a session is forgotten here, in seconds."""
+
 LARGEST_PROFILE = 200
 """How many entries the profile of a device has at most."""
 
@@ -112,6 +115,7 @@ class Gateway:
         self._store, self._clock = fleet.store, fleet.clock
         self._sessions: dict[str, Session] = {}
         self._stopping = False
+        self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
         self._watches: dict[str, DeviceWatch] = {}
         self._records: OrderedDict[str, Run] = OrderedDict()
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
@@ -213,6 +217,7 @@ class Gateway:
         except DeviceNameTaken as error:
             raise GatewayRefusal(409, "name_taken", str(error)) from None
         self._sessions[session.id] = session
+        self._heard[session.id] = self._clock.time()
         return {}
 
     async def _check_replaceable(self, who: Identity) -> None:
@@ -252,9 +257,10 @@ class Gateway:
             return reply_json(HeartbeatReply(self._store.clock(), False, False, ()), ())
         reply = await self._store.heartbeat(who.owner.session, profile, reports)
         if not reply.alive:
-            self._forget(who)
+            self._forget(who.owner.session)
             return reply_json(reply, ())
         self._sessions[session.id] = replace(session, profile=profile, used=len(reply.held), draining=reply.draining)
+        self._heard[session.id] = self._clock.time()
         tokens = [self._token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
         return reply_json(reply, tokens)
 
@@ -277,14 +283,22 @@ class Gateway:
     async def _leave(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)
         await membership.leave(self._store, who.owner.session)
-        self._forget(who)
+        self._forget(who.owner.session)
         return {}
 
-    def _forget(self, who: Identity) -> None:
-        self._sessions.pop(who.owner.session, None)
-        watch = self._watches.pop(who.owner.session, None)
+    def _forget(self, session: str) -> None:
+        self._sessions.pop(session, None)
+        self._heard.pop(session, None)
+        watch = self._watches.pop(session, None)
         if watch is not None:
             watch.close()
+
+    def _forget_silent(self) -> None:
+        """Forget devices that left without a word. One that comes back is read from the store."""
+        before = self._clock.time() - SILENT_FOR
+        for session in [*self._sessions, *self._watches]:
+            if self._heard.setdefault(session, self._clock.time()) < before:
+                self._forget(session)
 
     # -- waiting for work --------------------------------------------------------------------------------------------
 
@@ -313,6 +327,7 @@ class Gateway:
         while True:
             await self._clock.sleep(LOOK_INTERVAL)
             try:
+                self._forget_silent()
                 if self._watches:
                     await self._wake_waiting()
                 trouble.recovered()
