@@ -234,7 +234,7 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
     with_fleet(store, read)
 
 
-@device.command()
+@device.command(short_help="Print a command with which a machine joins.")
 @click.option("--name", "pattern", default="*", show_default=True, metavar="PATTERN", help="Names that are possible.")
 @click.option(
     "--can",
