@@ -33,7 +33,8 @@ ARROWS = {
 """The rooms, and those that each may import from. What is not here, such as ``cli``, may import from all of these."""
 
 ROOFS = ("cli", "server", "agents", "testing", "__main__")
-"""No other room imports from these, except that ``__main__`` starts the command line, which starts the server; and the simulator has a gateway."""
+"""No other room imports from these, except that ``__main__`` starts the command line, which starts the server, and that
+the simulator has a gateway."""
 
 IMPURE = {"asyncio", "time", "random", "os", "socket", "sqlite3"}
 VAGUE = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}

@@ -17,7 +17,13 @@ async def main(store: str) -> None:
     address = ListenAddress("127.0.0.1", 0)
     async with await Fleet.open(store, by="server") as fleet, http_service(fleet, address) as service:
         print(service.url, flush=True)
-        running.add_reader(0, lambda: None if os.read(0, 1000) else (running.remove_reader(0), ended.set()))
+
+        def heard() -> None:
+            if not os.read(0, 1000):
+                running.remove_reader(0)
+                ended.set()
+
+        running.add_reader(0, heard)
         await ended.wait()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.fleet.device import completion
+from asterism.fleet.device.store_connection import StoreConnection
 from asterism.store.protocol import PutRun, Write
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
@@ -49,6 +50,17 @@ async def all_completed_once(stage: Stage, runs: Sequence[Run]) -> None:
         ended = await stage.end_of(run)
         assert (str(ended.status), ended.output) == ("completed", number)
         assert [entry.what for entry in ended.story].count("completed") == 1
+
+
+@pytest.mark.store_only("the server decides the time of a result")
+async def test_results_within_a_millisecond_share_one_timestamp(stage: Stage) -> None:
+    connection = (await stage.device("kitchen")).agent.connection
+    assert isinstance(connection, StoreConnection)
+    clock, readings = connection.store_time, [1000.0, 1000.0005, 1000.00099, 1000.0015, 1000.002, 999.0]
+    connection.store_time = iter(readings).__next__  # the last one: the clock was set back
+    times = [connection.end_time() for _ in readings]
+    connection.store_time = clock
+    assert times == [1000.0, 1000.0, 1000.0, 1000.0015, 1000.0015, 999.0]
 
 
 @pytest.mark.store_only("it counts the commits of the device")

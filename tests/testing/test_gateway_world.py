@@ -20,6 +20,10 @@ ABLATED = 400
 
 @pytest.mark.hunt(few=8, many=300)
 def test_no_world_with_a_gateway_breaks_a_promise(seeds: range) -> None:
+    hunt(seeds)
+
+
+def hunt(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, world=GatewayWorld)
 
@@ -40,6 +44,7 @@ def repeated_steps_are_not_recognised(patch: pytest.MonkeyPatch) -> None:
 
 def a_result_counts_for_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """The grant of a result is not compared with the run."""
+
     def applied(step: Any, run: Any, flow: Any, now: float) -> Any:
         return transitions.complete(run, run.grant or step.grant, step.output, now)
 
@@ -57,5 +62,4 @@ def test_a_missing_safeguard_of_the_gateway_is_noticed(
     """``first`` is the seed of the first world: not far below the first that shows it."""
     ablation(monkeypatch)
     with pytest.raises(Violation, match=r"--world gateway"):
-        for seed in range(first, first + ABLATED):
-            simulate(seed, world=GatewayWorld)
+        hunt(range(first, first + ABLATED))

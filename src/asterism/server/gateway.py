@@ -388,8 +388,9 @@ class Gateway:
         answers: list[Any] = [None] * len(list_in(body, "steps", STEPS_AT_ONCE))
         ends: list[tuple[int, Complete, Run, Run, list[PutLog]]] = []
         others: list[tuple[int, Mapping[str, Any]]] = []
+        now = self._store.clock()  # one for all, so that what is equal in their records is encoded once
         for number, data in enumerate(map(_checked_object, body["steps"])):
-            together = await self._together(who, data) if data.get("do") == "complete" else None
+            together = await self._together(who, data, now) if data.get("do") == "complete" else None
             if together is None:
                 others.append((number, data))
             else:
@@ -404,7 +405,9 @@ class Gateway:
             answers[number] = result
         return {"steps": answers}
 
-    async def _together(self, who: Identity, data: Mapping[str, Any]) -> tuple[Complete, Run, Run, list[PutLog]] | None:
+    async def _together(
+        self, who: Identity, data: Mapping[str, Any], now: float
+    ) -> tuple[Complete, Run, Run, list[PutLog]] | None:
         """A completion that can be written with others, as far as is known; None if it has to be written alone."""
         try:
             grant = self.credentials.grant_of(who.owner.device, data.get("grant"))
@@ -415,7 +418,7 @@ class Gateway:
             flow = self.fleet.workflows.remembered(known.workflow, known.version)
             if flow is None or not isinstance(step, Complete):
                 return None
-            after = step.apply(known, flow, self._store.clock())
+            after = step.apply(known, flow, now)
         except (AsterismError, ValueError):
             return None
         return (step, known, after, logs) if after.status is COMPLETED else None

@@ -158,7 +158,7 @@ def test_a_plan_that_runs_was_cancelled_or_has_no_failure_cannot_be_retried() ->
     end(plan, "a")
     end(plan, "b")
     plan.close(9.0)
-    with pytest.raises(PlanError, match="no task of plan 'tiny' failed; name the task to begin with"):
+    with pytest.raises(PlanError, match="in plan 'tiny' no task failed; to run it again, name the task"):
         plan.run_again(10.0)
     with pytest.raises(UnknownTask):
         plan.run_again(10.0, ["nothing"])

@@ -169,7 +169,7 @@ class CompletionBatch:
         if run.series is not None or self._connection.consumer(run.id) is not None:
             return False
         try:
-            after = step.apply(run, held.workflow, self._connection.store_time())
+            after = step.apply(run, held.workflow, self._connection.end_time())
         except RunRefused:
             return False
         if after.status is not COMPLETED:

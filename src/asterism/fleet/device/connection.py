@@ -63,6 +63,9 @@ class DeviceConnection(Protocol):
     def store_time(self) -> float:
         """The time by the store's clock, or an estimate of it."""
 
+    def end_time(self) -> float:
+        """The time of a result, by the store's clock."""
+
     @property
     def log_limit(self) -> int:
         """How much of the output of an attempt is kept, in bytes, as far as the settings are known."""

@@ -149,6 +149,9 @@ class GatewayConnection:
     def store_time(self) -> float:
         return self._estimate()
 
+    def end_time(self) -> float:
+        return self._estimate()
+
     # -- messages ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, operation: str, body: Any = None, *, timeout: float | None = None) -> Any:

@@ -14,7 +14,7 @@ from asterism.fleet import settings
 from asterism.fleet.device import membership
 from asterism.fleet.device.acceptance import LOOK_INTERVAL
 from asterism.fleet.device.connection import STEP_TIMEOUT, End, Standing
-from asterism.fleet.device.owner_steps import DeviceStep, OwnerStep
+from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep
 from asterism.fleet.device.take_order import EnoughSeen, TakeOrder
 from asterism.fleet.fleet import Fleet, InProcessDevice
 from asterism.fleet.waiters import Consumer
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from asterism.fleet.device.membership import DeviceHost
 
 NO_LIMIT = float("inf")
+SAME_END = 0.001
+"""Results within this window share one timestamp, in seconds: records that differ in nothing else are encoded once."""
 
 
 class StoreConnection:
@@ -50,6 +52,14 @@ class StoreConnection:
         self.clock, self.url, self.store_time = fleet.clock, fleet.store.url, fleet.store.clock
         self.remembered_workflow, self.workflow = fleet.workflows.remembered, fleet.workflows.get
         self.ended = fleet.waiters.ended
+        self._last_end = float("-inf")  # the time of the last result
+
+    def end_time(self) -> float:
+        """The time of a result: now, or that of another result less than SAME_END ago."""
+        now = self.store_time()
+        if not self._last_end <= now < self._last_end + SAME_END:
+            self._last_end = now
+        return self._last_end
 
     @property
     def log_limit(self) -> int:
@@ -112,7 +122,7 @@ class StoreConnection:
         return await self.fleet.ledger.change(run, partial(self._apply, step), patience=patience, tries=tries)
 
     def _apply(self, step: DeviceStep, run: Run, flow: Workflow) -> Run:
-        return step.apply(run, flow, self.store_time())
+        return step.apply(run, flow, self.end_time() if isinstance(step, Complete) else self.store_time())
 
     async def end(self, run: Run, step: OwnerStep, log: Sequence[PutLog], *, tried: Run | None = None) -> None:
         known = run if tried is None else run.id

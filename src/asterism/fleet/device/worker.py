@@ -158,9 +158,9 @@ class Worker:
             return
         if run.id in self.held:  # this grant, or an earlier one that has not left: the heartbeat brings it again
             return
-        if self._lease.remaining(run) <= 0.0 or not self._lease.unbroken(run, asked):
-            return  # if it is still ours, the next heartbeat says so
         started, now = run.started_at is not None, self._connection.clock.time()
+        if self._lease.remaining(run, now) <= 0.0 or not self._lease.unbroken(run, asked):
+            return  # if it is still ours, the next heartbeat says so
         held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress, make_log=self._make_log)
         self.held[run.id] = held
         self.occupied.set()
@@ -277,11 +277,11 @@ class Worker:
             return self._broken_off(held, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
         except (StoreError, ValueError) as error:
             return Fail(held.grant, f"its input could not be read: {error}", held.progress, final=True)
-        lease = self._lease.remaining(run)
+        began = clock.time()
+        lease = self._lease.remaining(run, began)
         if lease <= 0.0:  # this process was frozen since the run came: another device may have it
             held.stopping = held.stopping or FENCED
             return None
-        began = clock.time()
         try:
             log_source.set(held)
             work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease, held)
@@ -370,7 +370,7 @@ class Worker:
     async def _consumed(self, held: HeldRun, step: OwnerStep, consume: Consumer) -> bool:
         """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the
         end must be written by itself."""
-        after = step.apply(held.run, held.workflow, self._connection.store_time())
+        after = step.apply(held.run, held.workflow, self._connection.end_time())
         if after.status is not COMPLETED or after.series is not None:
             return False
         # what follows is written with it, and may need its slot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
@@ -123,8 +124,10 @@ class Reads:
         return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(statements()["kinds"])}
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        rows = await self._broad.fetch(statements()["sessions"], ended)
-        return [session_of(row, row[-1]) for row in rows]
+        rows = await self._quick.fetch(statements()["sessions"], ended)
+        used = {row[0]: row[-1] for row in rows if row[1] is None}
+        found = [session_of(row, used.get(row[0], 0)) for row in rows if row[1] is not None]
+        return sorted(found, key=attrgetter("id"))
 
     async def register(self, key: str) -> Register | None:
         row = await self._named("register", key)

@@ -69,6 +69,9 @@ class FleetWorld:
     :param often: the average time between two faults, in seconds.
     """
 
+    MEDDLING = 0.3
+    """The share of runs that a person does something about."""
+
     def __init__(
         self, seed: int, *, machines: int = 4, runs: int = 6, faults: Sequence[str] = ALL, often: float = OFTEN
     ) -> None:
@@ -178,11 +181,12 @@ class FleetWorld:
         with contextlib.suppress(StoreUnavailable):
             run = await fleet.create(flow, given, series=series, priority=chance.randint(0, 2))
             self.checker.acknowledged.append(run)
-            if chance.random() < 0.3:
+            if chance.random() < self.MEDDLING:
                 await asyncio.sleep(chance.uniform(0.0, 20.0))
-                await self._cancel_or_pause(fleet, run.id)
+                await self._meddle(fleet, run.id)
 
-    async def _cancel_or_pause(self, fleet: Fleet, run_id: str) -> None:
+    async def _meddle(self, fleet: Fleet, run_id: str) -> None:
+        """Cancel a run, or pause and resume it; may be overridden."""
         with contextlib.suppress(StoreUnavailable):
             if self.chance.random() < 0.5:
                 await self._cancel(fleet, run_id)

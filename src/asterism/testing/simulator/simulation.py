@@ -213,6 +213,7 @@ WORLDS: Mapping[str, str] = {
     "batteries": f"{_HERE}fleet_world:BatteryWorld",
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "schedules": f"{_HERE}schedule_world:ScheduleWorld",
+    "moves": f"{_HERE}move_world:MoveWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "retries": f"{_HERE}retry_world:RetryWorld",
     "peers": f"{_HERE}peer_world:PeerWorld",
