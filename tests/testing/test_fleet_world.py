@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import monitor
-from asterism.fleet.device import completion, heartbeat, lease, worker
+from asterism.fleet.device import heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.completion import HeldRun
+from asterism.fleet.device.owner_steps import Fail, OwnerStep
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Step
 from asterism.store.protocol import TakeRequest
 from asterism.testing.simulator import Violation, fleet_world, machines, simulate
 from asterism.testing.simulator.checker import CheckedStore, Checker
@@ -79,8 +78,8 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
     """A fault of the device counts as a failure of the work."""
 
-    def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> Step:
-        return partial(completion.failed, held, str(error), working.fleet.store.clock)
+    def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> OwnerStep:
+        return Fail(held.grant, str(error), held.progress)
 
     patch.setattr(worker.Worker, "_broken_off", failed)
 

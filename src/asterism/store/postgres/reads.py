@@ -9,7 +9,7 @@ from typing import Any
 
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.store.postgres.connection import ConnectionPool, ServerClock
+from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.error_mapping import storable
 from asterism.store.postgres.group_commit import logs_text
 from asterism.store.postgres.schema import statements
@@ -24,6 +24,7 @@ from asterism.store.protocol import (
     WaitingRuns,
 )
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, searched, session_of, to_text
+from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}

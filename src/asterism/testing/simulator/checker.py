@@ -198,7 +198,7 @@ class Checker:
                 self.broken(f"run {execution.run} (epoch {execution.epoch}) is still executed")
 
     def _check_late_result(self, notice: Notice, by_id: Mapping[str, Run]) -> None:
-        late = re.search(r"epoch (\d+) cannot complete", notice.message) if notice.kind == "late" else None
+        late = re.search(r"epoch (\d+) can no longer complete", notice.message) if notice.kind == "late" else None
         run = by_id.get(notice.run or "")
         if late is None or run is None or run.status is not COMPLETED:
             return

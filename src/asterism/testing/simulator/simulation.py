@@ -209,6 +209,7 @@ COMMAND = "python -m asterism.testing.simulator"
 _HERE = "asterism.testing.simulator."
 WORLDS: Mapping[str, str] = {
     "fleet": f"{_HERE}fleet_world:FleetWorld",
+    "gateway": f"{_HERE}gateway_world:GatewayWorld",
     "batteries": f"{_HERE}fleet_world:BatteryWorld",
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "schedules": f"{_HERE}schedule_world:ScheduleWorld",
