@@ -1,0 +1,82 @@
+// Edits: approvals and open cycles that wait for a person, and every batch with its diff and violations.
+import { addressOf, address, go, setQuery } from "./address.js";
+import { get, post } from "./api.js";
+import { Action, Empty, Failure, Status, Violations, useList } from "./parts.js";
+import { html, useState } from "./ui.js";
+import { clock, duration, editSign, editText, plural, value } from "./words.js";
+
+export function EditsView({ state, draft }) {
+  const view = state.view.value;
+  const { query } = address.value;
+  const name = state.name;
+  const changed = `${view.version} ${view.cycles?.length} ${view.approvals?.length} ${state.changed.value}`;
+  const batches = useList(async () => (await get(["plans", name, "edits"])).items, [changed]);
+  const cycles = useList(async () => (await get(["plans", name, "cycles"])).items, [changed]);
+  const approvals = useList(async () => (await get(["plans", name, "approvals"])).items, [changed]);
+  const reread = () => Promise.all([batches.read(), cycles.read(), approvals.read(), state.reload()]);
+  const compose = (cycle) => { draft.value = { edits: [], reason: "", cycle }; go(["plans", name, "graph"]); };
+  const waiting = (approvals.items ?? []).filter((one) => !one.decision && (one.state ?? "open") === "open");
+  const open = (cycles.items ?? []).filter((one) => !one.closed_at);
+  const shown = (batches.items ?? []).filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
+  const last = (batches.items ?? []).find((one) => outcomeOf(one) === "accepted");
+  return html`<div class="column">
+    <div class="row-head"><h2>Edits</h2><span class="spring"></span>
+      <${Action} disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
+      <button class="primary" onClick=${() => compose(null)}>Make an edit</button></div>
+    ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} />`)}</section>`}
+    ${open.length > 0 && html`<section><h3>Open cycles</h3>${open.map((one) => html`<${Cycle} key=${one.id} item=${one} name=${name} done=${reread} compose=${compose} />`)}</section>`}
+    <section><div class="row-head"><h3>Batches</h3><span class="spring"></span>
+      <label>Show <select value=${query.outcome ?? ""} onChange=${(event) => setQuery({ outcome: event.target.value })}><option value="">all</option><option value="accepted">accepted</option><option value="rejected">rejected</option></select></label></div>
+    ${batches.problem && html`<${Failure} problem=${batches.problem} retry=${batches.read} />`}
+    ${batches.items && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${name} --help</code></pre><//>`}
+    <ol class="batches">${shown.map((one) => html`<${Batch} key=${`${one.version ?? ""} ${one.at} ${one.position ?? ""}`} item=${one} name=${name} />`)}</ol></section>
+  </div>`;
+}
+
+const outcomeOf = (batch) => batch.outcome ?? (batch.violations?.length ? "rejected" : "accepted");
+
+function Batch({ item, name }) {
+  const outcome = outcomeOf(item);
+  return html`<li class=${`batch is-${outcome}`}>
+    <p class="head"><${Status} status=${outcome} text=${outcome === "accepted" ? `version ${item.version}` : outcome} />
+      <b>${item.author || "unknown author"}</b>${item.undoes != null && html` <span class="tag">undoes version ${item.undoes}</span>`}
+      <span class="spring"></span>${outcome === "accepted" && html`<a href=${addressOf(["plans", name, "graph"], { version: item.version })}>show this version</a>`}<time>${clock(item.at)}</time></p>
+    ${item.reason && html`<p class="reason">${item.reason}</p>`}
+    ${item.triggers?.length > 0 && html`<p class="note">after the end of ${item.triggers.join(", ")}</p>`}
+    <${Diff} edits=${item.edits} />
+    <${Violations} items=${item.violations} />
+  </li>`;
+}
+
+function Diff({ edits }) {
+  if (!edits?.length) return html`<p class="note">No change.</p>`;
+  return html`<ul class="diff">${edits.map((edit) => html`<li class=${{ "+": "plus", "−": "minus", "~": "tilde" }[editSign(edit)]}><span class="sign" aria-hidden="true">${editSign(edit)}</span><span>${editText(edit)}<${EditFields} edit=${edit} /></span></li>`)}</ul>`;
+}
+
+function EditFields({ edit }) {
+  const fields = edit.op === "add_task" ? { ...edit.task, id: undefined } : edit.op === "update_task" ? edit.changes : null;
+  const entries = Object.entries(fields ?? {}).filter(([, one]) => one !== undefined);
+  return entries.length > 0 && html`<small>${entries.map(([field, one]) => html`<span><b>${field}</b> ${value(one)}</span>`)}</small>`;
+}
+
+function Approval({ item, name, done }) {
+  const [reason, setReason] = useState("");
+  const decide = (decision) => async () => { await post(["plans", name, "approvals", item.id, decision], { reason }); await done(); };
+  return html`<article class="waiting"><p class="head"><b>${item.author || "an editor"}</b> wants to change the plan<span class="spring"></span><time>${clock(item.asked_at ?? item.at)}</time></p>
+    ${item.reason && html`<p class="reason">${item.reason}</p>`}
+    <${Diff} edits=${item.edits} />
+    <label class="field"><span>Reason for the decision</span><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>
+    <p class="buttons"><${Action} kind="primary" act=${decide("approve")}>Approve<//><${Action} kind="danger" act=${decide("refuse")}>Refuse<//></p></article>`;
+}
+
+function Cycle({ item, name, done, compose }) {
+  const [claim, setClaim] = useState(null);
+  const ends = item.tasks ?? item.triggers ?? (item.ends ?? []).map((one) => one.task ?? one);
+  const take = async () => { const answer = await post(["plans", name, "cycles", item.id, "claim"]); setClaim(answer); return answer; };
+  const token = () => claim?.token ?? claim?.claim?.token;
+  return html`<article class="waiting"><p class="head"><b>Cycle ${item.id}</b> reviews the end of ${ends.join(", ") || "no task"}${item.kind === "stuck" || item.stuck ? " (no task can make progress)" : ""}
+      <span class="spring"></span><time>${clock(item.opened_at)}</time></p>
+    <p class="note">${item.claimed_by ? `Claimed by ${item.claimed_by}. ` : ""}${item.deadline ? `It closes in ${duration(item.deadline - Date.now() / 1000)} without an answer. ` : ""}${item.held?.length ? `${plural(item.held.length, "task")} held: ${item.held.slice(0, 5).join(", ")}` : ""}</p>
+    <p class="buttons"><${Action} kind="primary" act=${async () => { const answer = claim ?? (await take()); compose({ id: item.id, token: answer.token }); }}>Answer with edits…<//>
+      <${Action} act=${async () => { const answer = claim ?? (await take()); await post(["plans", name, "cycles", item.id, "answer"], { token: answer.token ?? token(), edits: [], reason: "" }); await done(); }}>Accept without edits<//></p></article>`;
+}

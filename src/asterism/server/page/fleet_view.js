@@ -1,0 +1,52 @@
+// The fleet: devices, runs, schedules, series and notices.
+import { address, addressOf } from "./address.js";
+import { DevicesView } from "./devices_view.js";
+import { RunsView } from "./runs_view.js";
+import { get, post } from "./api.js";
+import { Action, Command, Empty, Failure, Status, table, useList } from "./parts.js";
+import { html } from "./ui.js";
+import { ago, clock, duration, value, words } from "./words.js";
+
+const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices" };
+
+export function FleetView({ fleet }) {
+  const tab = TABS[address.value.parts[1]] ? address.value.parts[1] : "devices";
+  const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView }[tab];
+  return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${Object.entries(TABS).map(([name, text]) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined}>${text}</a>`)}</nav>
+    <${View} fleet=${fleet} key=${tab} /></div>`;
+}
+
+function SchedulesView({ fleet }) {
+  const { items, problem, read } = useList(async () => (await get(["schedules"])).items, [fleet.changed.value]);
+  if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
+  if (!items) return html`<p class="loading">Loading…</p>`;
+  if (!items.length) return html`<${Empty} title="No schedule yet."><p>To run a workflow every night:</p><${Command} text="asterism schedule add nightly --workflow backup --cron '0 3 * * *'" /><//>`;
+  const act = (name, what) => async () => { await post(["schedules", name, what]); await read(); };
+  return table("Schedules", ["Schedule", "Starts", "When", "Next", "Last", "State", "Actions"], items.map((one) => html`<tr key=${one.name}>
+    <th scope="row">${one.name}</th><td>${one.workflow ?? one.plan ?? ""}</td><td>${one.cron ?? (one.every ? `every ${duration(one.every)}` : "")}${one.timezone && one.cron ? ` ${one.timezone}` : ""}</td>
+    <td>${one.paused != null ? "–" : one.due_in != null ? `in ${duration(one.due_in)}` : "never"}</td><td>${one.last_at ? ago(one.last_at) : one.last ? clock(one.last) : "never"}</td>
+    <td>${one.paused != null ? html`<${Status} status="paused" text=${`paused ${one.paused}`} />` : html`<${Status} status="ready" text="active" />`}</td>
+    <td>${one.paused != null ? html`<${Action} act=${act(one.name, "resume")}>Resume<//>` : html`<${Action} act=${act(one.name, "pause")}>Pause<//>`}</td></tr>`));
+}
+
+const issue = (item) => (item == null ? "" : typeof item === "object" ? item.title ? `#${item.number ?? item.id} ${item.title}` : `#${item.number ?? item.issue ?? item.id ?? value(item)}` : `#${item}`);
+
+function SeriesView({ fleet }) {
+  const { items, problem, read } = useList(async () => (await get(["series"])).items, [fleet.changed.value]);
+  if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
+  if (!items) return html`<p class="loading">Loading…</p>`;
+  if (!items.length) return html`<${Empty} title="No series yet."><p>A series has one active item and a queue. To queue a run in one:</p><${Command} text="asterism runs create WORKFLOW --series main" /><//>`;
+  return table("Series", ["Series", "State", "Active", "Since", "Queue", "Why not promoted"], items.map((one) => html`<tr key=${one.series ?? one.name}>
+    <th scope="row">${one.series ?? one.name}</th><td><${Status} status=${one.status === "active" ? "running" : one.status === "free" ? "ready" : one.status} text=${words(one.status)} /></td>
+    <td>${one.error ?? (issue(one.active) || "none")}</td><td>${one.age != null ? `${duration(one.age)} ago` : ""}${one.by ? ` by ${one.by}` : ""}</td>
+    <td>${(one.queue ?? []).map(issue).join(", ") || "empty"}</td><td class="long">${one.why_not_promoted ?? ""}</td></tr>`));
+}
+
+function NoticesView({ fleet }) {
+  const { items, problem, read } = useList(async () => (await get(["notices"], { limit: 200 })).items, [fleet.changed.value]);
+  if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
+  if (!items) return html`<p class="loading">Loading…</p>`;
+  if (!items.length) return html`<${Empty} title="No notice."><p>Notices report lost devices, late results and similar events. To follow them in a terminal:</p><${Command} text="asterism notices --follow" /><//>`;
+  return html`<ol class="notices">${[...items].sort((one, other) => other.at - one.at).map((one) => html`<li key=${`${one.at} ${one.kind} ${one.run} ${one.device}`}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${one.message}</span>
+    ${one.run && html`<a href=${addressOf(["fleet", "runs"], { run: one.run })}>run ${one.run.slice(0, 12)}</a>`}${one.device && html`<a href=${addressOf(["fleet", "devices"], { device: one.device })}>${one.device}</a>`}</li>`)}</ol>`;
+}
