@@ -60,6 +60,8 @@ COMMANDS = (
     CommandEntry("fleet", "Show and change the settings of a fleet; print its metrics.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device_commands"),
     CommandEntry("notices", "List and follow the notices of a fleet.", FLEETS, "notices_commands"),
+    CommandEntry("serve", "Serve a store over HTTP: API, page and devices.", FLEETS, "serve_commands"),
+    CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "serve_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),
     CommandEntry(

@@ -1,0 +1,16 @@
+"""The server: an HTTP API over a store, with credentials, problem documents and event streams.
+
+====================  ==================================================================================================
+``app``               the application, from the tables of endpoints
+``endpoint``          ``Endpoint``, ``Call``: who calls, what they may do, the body, errors; in one place for all routes
+``request_guard``     Host and Origin, callers, rates, headers of every answer
+``scopes``            what a credential allows
+``credentials``       tokens and sessions in the store, hashed; one-time login
+``problems``          errors as problem documents (RFC 9457)
+``health_routes``     health, login, who one is
+``http_service``      listens, and stops in good order
+====================  ==================================================================================================
+
+Routes call the same functions of the library as the commands do. A rule is never written twice: what a plan, a run or a
+series allows is decided below this package.
+"""
