@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from asterism.server import health_routes
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
+from asterism.server.page_routes import page_routes
 from asterism.server.problems import problem
 from asterism.server.request_guard import RequestGuard
 
@@ -33,7 +34,7 @@ def endpoints() -> list[Endpoint]:
 def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseRoute] = ()) -> RequestGuard:
     """The application, with its guard. ``hosts`` are the names by which clients know the server."""
     routes = [Route(one.full_path, EndpointApp(one, server), methods=[one.method]) for one in endpoints()]
-    app = Starlette(routes=[*routes, *more], exception_handlers={HTTPException: _no_route})
+    app = Starlette(routes=[*routes, *page_routes(), *more], exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
     return RequestGuard(app, hosts, https=server.gate.https)
 

@@ -5,9 +5,11 @@ import { HEIGHT, WIDTH, bounds, drawing, fit, matches, neighbour, visible } from
 import { Minimap } from "./minimap.js";
 import { edgeKey } from "./plan_state.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState } from "./ui.js";
-import { plural } from "./words.js";
+import { ENDED, plural } from "./words.js";
 
 export const MOST_SVG = 1_500;
+const READABLE = 0.7;
+const SMALL_SCREEN = 720;
 
 function useSize(element) {
   const [size, setSize] = useState(null);
@@ -29,7 +31,7 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
   const found = useMemo(() => (search || status ? new Set(view.tasks.filter(wants).map((task) => task.id)) : null), [view, search, status]);
 
   const fitAll = () => size && (camera.value = fit(bounds(model.boxes.values()), size.width, size.height));
-  useEffect(() => { if (size && !camera.value && model.boxes.size) fitAll(); }, [size, model]);
+  useEffect(() => { if (size && !camera.value && model.boxes.size) camera.value = firstLook(model, state, size); }, [size, model]);
   const zoomBy = (factor, x = size.width / 2, y = size.height / 2) => {
     const old = camera.value;
     const zoom = Math.min(3, Math.max(0.04, old.zoom * factor));
@@ -39,9 +41,10 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
     const box = model.boxes.get(id);
     if (!box || !camera.value || !size) return;
     const old = camera.value;
-    const zoom = Math.max(old.zoom, 0.6);
+    const zoom = Math.max(old.zoom, 0.45);
     const [x, y] = [box.x * old.zoom + old.x, box.y * old.zoom + old.y];
-    const inside = x > 60 && y > 40 && x < size.width - 60 && y < size.height - 40 && zoom === old.zoom;
+    const half = (WIDTH / 2) * old.zoom;
+    const inside = x > half && y > 24 && x < size.width - half && y < size.height - 24 && zoom === old.zoom;
     if (!inside) camera.value = { zoom, x: size.width / 2 - box.x * zoom, y: size.height / 2 - box.y * zoom };
   };
   const focusBox = (id) => {
@@ -85,6 +88,16 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
     ${camera.value && size && html`<${Minimap} ...${{ state, model, camera, size }} />`}
     ${useCanvas && html`<p class="graph-note">${plural(shown.length, "task")} drawn without names: zoom in, or show them as a list.</p>`}
   </div>`;
+}
+
+// The whole graph; on a small screen, where that could not be read, the part where work goes on.
+function firstLook(model, state, size) {
+  const all = fit(bounds(model.boxes.values()), size.width, size.height);
+  if (all.zoom >= READABLE || size.width > SMALL_SCREEN) return all;
+  const status = (box) => state.tasks.get(box.id)?.peek().status;
+  const boxes = [...model.boxes.values()];
+  const box = boxes.find((one) => status(one) === "running") ?? boxes.find((one) => !ENDED.has(status(one))) ?? boxes[0];
+  return { zoom: READABLE, x: size.width / 2 - box.x * READABLE, y: size.height / 2 - box.y * READABLE };
 }
 
 function GraphDrawing({ state, model, shown, camera, size, selected, select, found, marks, focused, openFold, layout, drag }) {

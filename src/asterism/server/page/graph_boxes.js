@@ -92,6 +92,6 @@ export function Definitions() {
   const kinds = ["success", "failure", "completion", "condition"];
   return html`<defs>
     <pattern id="hatch" width="9" height="9" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="hatch-line" width="3" height="9" /></pattern>
-    ${kinds.map((kind) => html`<marker id=${`arrow-${kind}`} class=${`arrow on-${kind}`} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0.6 7.4 4 0 7.4Z" /></marker>`)}
+    ${kinds.map((kind) => html`<marker id=${`arrow-${kind}`} class=${`arrow on-${kind}`} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0.6 7.4 4 0 7.4Z" /></marker>`)}
   </defs>`;
 }

@@ -66,7 +66,8 @@ function routes(view, layout, hiddenIn, boxes) {
     if (source === target || !from || !to) continue;
     const key = source === edge.source && target === edge.target ? edgeKey(edge) : `${source}\u0000${target}`;
     if (drawn.has(key)) continue;
-    const passed = key === edgeKey(edge) ? bends.get(key) ?? [] : [];
+    // Straight past the boxes of a layer, so that no curve runs behind one.
+    const passed = (key === edgeKey(edge) ? bends.get(key) ?? [] : []).flatMap(([x, y]) => [[x - WIDTH / 2, y], [x + WIDTH / 2, y]]);
     drawn.set(key, { key, source, target, kind: kindOf(edge), label: labelOf(edge), points: [[from.x + WIDTH / 2, from.y], ...passed, [to.x - WIDTH / 2, to.y]] });
   }
   return [...drawn.values()];
@@ -82,7 +83,7 @@ export function curve(points) {
     const [x0, y0] = points[index - 1];
     const [x1, y1] = points[index];
     const bend = Math.max(18, Math.abs(x1 - x0) / 2);
-    text += ` C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`;
+    text += y0 === y1 ? ` L${x1} ${y1}` : ` C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}`;
   }
   return text;
 }

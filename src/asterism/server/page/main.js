@@ -85,23 +85,23 @@ function PlanPage({ name }) {
   const select = (task) => go(["plans", name, "graph"], { task, version: query.version });
   const tab = VIEWS[parts[2]] ? parts[2] : "graph";
   return html`<main id="main" tabindex="-1" class="plan-page">
-    <${PlanBar} state=${state} view=${view} />
+    <${PlanBar} state=${state} view=${view} edit=${tab === "graph" ? () => { draft.value ??= { edits: [], reason: "" }; } : null} />
     ${state.problem.value && html`<${Failure} problem=${state.problem.value} retry=${() => state.reload()} />`}
     ${tab === "graph" ? html`<${PlanView} state=${state} draft=${draft} />` : tab === "timeline" ? html`<${TimelineView} state=${state} select=${select} />` : html`<${EditsView} state=${state} draft=${draft} />`}
     ${tab !== "edits" && html`<${TimeTravel} state=${state} />`}
   </main>`;
 }
 
-function PlanBar({ state, view }) {
+function PlanBar({ state, view, edit }) {
   const act = (what) => async () => { await post(["plans", state.name, what]); await state.reload(); };
   const ended = ENDED_STATES.has(view.state);
   const failed = (view.counts?.failed ?? 0) + (view.counts?.cancelled ?? 0);
   const open = (view.approvals ?? []).length + (view.cycles ?? []).filter((one) => !one.closed_at).length;
   return html`<div class="plan-bar"><${Status} status=${view.paused ? "paused" : view.state} text=${view.paused ? "paused" : view.state_text ?? words(view.state)} />
-    <span class="note">version ${view.version}${view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended || state.version !== null ? "" : ", nobody runs it"}</span>
-    ${open > 0 && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting for a person</a>`}
+    <span class="note">version ${view.version}${state.version !== null ? ", as it was" : view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended ? "" : ", nobody runs it"}</span>
+    ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting for a person</a>`}
     <span class="spring"></span>
-    ${state.version === null && html`${!ended && (view.paused ? html`<${Action} act=${act("resume")}>Resume<//>` : html`<${Action} act=${act("pause")}>Pause<//>`)}
+    ${state.version === null && html`${edit && html`<button class="primary" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} act=${act("resume")}>Resume<//>` : html`<${Action} act=${act("pause")}>Pause<//>`)}
       ${!ended && html`<${Action} kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}
       ${ended && failed > 0 && html`<${Action} act=${act("retry")}>Retry failed tasks<//>`}`}</div>`;
 }

@@ -22,6 +22,13 @@ export function PlanView({ state, draft }) {
   const finished = query.finished === "1";
   const shown = useMemo(() => (planned ? preview(view, layout, planned) : { view, layout, marks: null }), [view, layout, planned]);
   const select = (task) => { draft.value = draft.value?.edits.length ? draft.value : null; setQuery({ task }, { entry: !query.task }); };
+  // After a dry run the graph shows the outcome, and moves only if that would be out of sight.
+  const show = (edits) => {
+    setPlanned(edits);
+    const first = edits?.map((edit) => edit.task?.id ?? edit.task_id ?? edit.target).find(Boolean);
+    if (first) requestAnimationFrame(() => controls.current?.reveal(first));
+  };
+  useEffect(() => { if (query.task) requestAnimationFrame(() => controls.current?.reveal(query.task)); }, [query.task]);
   const closeDrawer = () => {
     const id = query.task;
     setQuery({ task: "" });
@@ -53,18 +60,18 @@ export function PlanView({ state, draft }) {
   const openFold = (fold) => (fold === "finished tasks" ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
   const composing = draft.value !== null && state.version === null;
   return html`<div class="plan-view">
-    <${Toolbar} ...${{ view, query, search, controls, groups, collapsed, finished, state, draft, compose }} />
+    <${Toolbar} ...${{ view, query, search, controls, groups, collapsed, finished }} />
     <div class="plan-body">
       ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${view.name} --file edits.json</code></pre><//>`
       : query.as === LIST ? html`<${TaskList} ...${{ state, view, search: query.search, status: query.status, selected: query.task, select }} />`
       : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, search: query.search, status: query.status, collapsed, finished, openFold, controls }} />`}
-      ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${setPlanned} />`
+      ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
       : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${state.version === null ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }} />`}
     </div>
   </div>`;
 }
 
-function Toolbar({ view, query, search, controls, groups, collapsed, finished, state, draft, compose }) {
+function Toolbar({ view, query, search, controls, groups, collapsed, finished }) {
   const found = query.search ? view.tasks.filter((task) => [task.id, task.name].some((text) => String(text ?? "").toLowerCase().includes(query.search.toLowerCase()))).length : null;
   const folded = groups.length > 0 && groups.every((group) => collapsed.has(group));
   return html`<div class="toolbar" role="toolbar" aria-label="Graph">
@@ -80,7 +87,6 @@ function Toolbar({ view, query, search, controls, groups, collapsed, finished, s
     ${query.as !== LIST && html`<span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" title="−" onClick=${() => controls.current?.zoomBy(0.8)}>−</button>
       <button aria-label="Fit the whole graph" title="0" onClick=${() => controls.current?.fitAll()}>Fit</button>
       <button aria-label="Zoom in" title="+" onClick=${() => controls.current?.zoomBy(1.25)}>+</button></span>`}
-    ${state.version === null && html`<button class="primary" title="e" disabled=${draft.value !== null} onClick=${() => compose([])}>Edit</button>`}
   </div>`;
 }
 

@@ -46,13 +46,13 @@ export function TaskDrawer({ state, id, close, compose, jump }) {
       <button onClick=${() => compose([{ op: "add_task", task: { id: "" }, after: id }])}>Add a task after it</button>
       ${data.status === "pending" && html`<button onClick=${() => compose([{ op: "update_task", task_id: id, changes: {} }])}>Change</button><button onClick=${() => compose([{ op: "remove_task", task_id: id }])}>Remove</button>`}
       <button onClick=${() => compose([{ op: "cancel_task", task_id: id, reason: "" }])}>Cancel task</button></p>`}
-    ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} /></section>`}
-    ${below.length > 0 && html`<section><h3>Before</h3><${Neighbours} edges=${below} end="target" jump=${jump} /></section>`}
     ${state.version === null && html`<${Output} state=${state} id=${id} running=${data.status === "running"} attempts=${data.attempts} />`}
     <${Attempts} items=${mine.attempts} />
     ${mine.error && html`<section><h3>Error</h3><pre class="data">${value(mine.error)}</pre></section>`}
     ${hasContent(mine.inputs) && html`<section><h3>Inputs</h3><pre class="data">${value(mine.inputs)}</pre></section>`}
     ${mine.result !== undefined && mine.result !== null && html`<section><h3>Result</h3><pre class="data">${value(mine.result)}</pre></section>`}
+    ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} /></section>`}
+    ${below.length > 0 && html`<section><h3>Before</h3><${Neighbours} edges=${below} end="target" jump=${jump} /></section>`}
     <${Story} lines=${mine.story} />
   </aside>`;
 }

@@ -23,11 +23,18 @@ export function clock(seconds) {
 export function duration(seconds) {
   if (seconds == null || Number.isNaN(seconds)) return "";
   const value = Math.max(0, seconds);
+  if (value === 0) return "0 s";
   if (value < 1) return `${Math.round(value * 1000)} ms`;
   if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
-  if (value < 3600) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
-  if (value < 86400) return `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`;
-  return `${Math.floor(value / 86400)} d ${Math.round((value % 86400) / 3600)} h`;
+  if (value < 3600) return parts(value, 60, "min", 1, "s");
+  if (value < 86400) return parts(value, 3600, "h", 60, "min");
+  return parts(value, 86400, "d", 3600, "h");
+}
+
+function parts(value, large, largeName, small, smallName) {
+  const whole = Math.round(value / small) * small;
+  const rest = Math.round((whole % large) / small);
+  return `${Math.floor(whole / large)} ${largeName}${rest ? ` ${rest} ${smallName}` : ""}`;
 }
 
 export const ago = (seconds, now = Date.now() / 1000) => (seconds == null ? "never" : `${duration(now - seconds)} ago`);
