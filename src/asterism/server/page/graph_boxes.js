@@ -26,7 +26,7 @@ export const holderName = (holder) => (typeof holder === "string" ? holder : hol
 
 export function spoken(task) {
   const held = task.held_by?.length ? `, held by ${task.held_by.map(holderName).join(", ")}` : "";
-  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}`;
+  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
 }
 
 export function TaskBox({ box, task, selected, focusable, dim, mark: change, select }) {
@@ -35,8 +35,8 @@ export function TaskBox({ box, task, selected, focusable, dim, mark: change, sel
   const name = data.name || data.id;
   return html`<g class=${classes("box", `is-${shownStatus(data)}`, { selected, dim, held, provisional: data.provisional, [`mark-${change}`]: change })}
       transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
-      role="button" tabindex=${focusable ? 0 : -1} aria-label=${spoken(data)} aria-pressed=${selected ? "true" : "false"} onClick=${() => select(box.id)}>
-    <title>${`${name}\n${remark(data)}`}</title>
+      role="button" tabindex=${focusable ? 0 : -1} aria-pressed=${selected ? "true" : "false"} onClick=${() => select(box.id)}>
+    <title>${spoken(data)}</title>
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
     ${held && html`<rect class="hatch" width=${WIDTH} height=${HEIGHT} rx="9" />`}
     <rect class="edge" width="5" height=${HEIGHT} rx="2.5" />
@@ -60,8 +60,8 @@ function Badge({ change }) {
 export function FoldBox({ box, counts, selected, focusable, open }) {
   const text = Object.entries(counts).map(([status, number]) => `${mark(status)} ${number}`).join("  ");
   return html`<g class=${classes("box fold", { selected })} transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
-      role="button" tabindex=${focusable ? 0 : -1} aria-label=${`${box.fold}: ${plural(box.members.length, "task")}, collapsed. Press Enter to expand.`} onClick=${() => open(box)}>
-    <title>${`${box.fold}: ${plural(box.members.length, "task")}. Press Enter or click to expand.`}</title>
+      role="button" tabindex=${focusable ? 0 : -1} onClick=${() => open(box)}>
+    <title>${`${box.fold}: ${plural(box.members.length, "task")}, collapsed. Press Enter or click to expand.`}</title>
     <rect class="body behind" x="6" y="6" width=${WIDTH} height=${HEIGHT} rx="9" />
     <rect class="body behind" x="3" y="3" width=${WIDTH} height=${HEIGHT} rx="9" />
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />

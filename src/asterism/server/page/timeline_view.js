@@ -58,7 +58,7 @@ function Bar({ bar, x, select, selected }) {
   const left = x(bar.start);
   const width = Math.max(3, x(bar.end) - left);
   const text = `${task.name || task.id}, ${words(status)} on ${bar.device}, ${duration(bar.end - bar.start)}, from ${clock(bar.start)}`;
-  return html`<g class=${classes("bar", `is-${status}`, { selected, provisional: task.provisional })} role="button" tabindex="0" aria-label=${text} transform=${`translate(${left} ${bar.row * LANE})`}
+  return html`<g class=${classes("bar", `is-${status}`, { selected, provisional: task.provisional })} role="button" tabindex="0" transform=${`translate(${left} ${bar.row * LANE})`}
       onClick=${() => select(task.id)} onKeyDown=${(event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(task.id); } }}>
     <title>${text}</title><rect width=${width} height=${LANE - 5} rx="4" />
     ${width > 34 && html`<text x="7" y="15">${`${mark(status)} ${task.name || task.id}`.slice(0, Math.max(1, Math.floor((width - 10) / 7.2)))}</text>`}</g>`;
