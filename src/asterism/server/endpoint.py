@@ -16,6 +16,7 @@ import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -25,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from asterism.base.http_limits import Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
+from asterism.server.plan_feed import PlanFeeds
 from asterism.server.problems import problem, problem_of, violation_json
 from asterism.server.request_guard import Caller, Gate
 
@@ -63,6 +65,11 @@ class ServerState:
     """Set when the server stops: event streams end then."""
 
     _fleets: dict[str, Fleet] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def plan_feeds(self) -> PlanFeeds:
+        """The events of plans, for those who follow them."""
+        return PlanFeeds(self.fleet.store)
 
     def fleet_of(self, name: str) -> Fleet:
         """The fleet with this name in its stories."""

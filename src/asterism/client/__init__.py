@@ -1,0 +1,1 @@
+"""The client of the HTTP API, and the documents that it exchanges with a server."""
