@@ -27,6 +27,7 @@ from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.request_guard import RequestGuard
 
 NOW = time.time
+PROGRESS = {"status": "pending", "device": None, "reason": "", "started_at": None, "ended_at": None, "provisional": False}
 
 
 class PlanScene:
@@ -56,10 +57,14 @@ class PlanScene:
     def set(self, task: str, status: str, **facts: Any) -> None:
         """Set what the view tells about a task."""
         self.facts[task] = {**self.facts.get(task, {}), "status": status, **facts}
-        self.tell("task", task=task, status=status, **{name: facts[name] for name in ("device", "reason") & facts.keys()})
+        self.tell("task", task=task, **{**PROGRESS, **{name: self.facts[task][name] for name in PROGRESS & self.facts[task].keys()}})
 
     def tell(self, kind: str, **data: Any) -> None:
         self.events.append((kind, {"position": str(len(self.events) + 1), "at": NOW(), "kind": kind, **data}))
+
+    def changes(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        return [data for _, data in self.events]
 
     def edit(self, batch: EditBatch, *, dry_run: bool = False) -> None:
         """Apply a batch to the plan. Raises EditRejected."""
@@ -104,13 +109,11 @@ class PlanServer:
             "/api/v1/me": lambda request: {"name": "ann", "scopes": ["admin"], "csrf": "token"},
             "/api/v1/plans": lambda request: items([{**scene.view(), "tasks": None}]),
             plan: lambda request: scene.view(),
-            f"{plan}/versions": lambda request: items(scene.versions),
+            f"{plan}/versions": lambda request: {**items(scene.versions), "rejected": scene.rejected},
             f"{plan}/versions/{{version}}": lambda request: scene.view(int(request.path_params["version"])),
-            f"{plan}/edits": lambda request: items([*scene.versions[:0:-1], *scene.rejected]),
-            f"{plan}/cycles": lambda request: items(scene.cycles),
-            f"{plan}/approvals": lambda request: items(scene.approvals),
+            f"{plan}/changes": lambda request: {**items(scene.changes()), "position": "0", "reset": False},
             f"{plan}/tasks/{{task}}": self._task,
-            f"{plan}/tasks/{{task}}/why": lambda request: {"text": "it waits for 'compile'"},
+            f"{plan}/tasks/{{task}}/why": lambda request: {"reasons": [{"text": "it needs 'compile' to succeed"}]},
             f"{plan}/tasks/{{task}}/logs": self._logs,
             "/api/v1/devices": lambda request: items(scene.devices),
             "/api/v1/devices/{name}": lambda request: scene.devices[0],
@@ -140,7 +143,7 @@ class PlanServer:
     def _task(self, request: Request) -> Any:
         facts = self.scene.facts.get(request.path_params["task"], {})
         story = [{"at": self.scene.began, "what": "dispatched", "why": "it was ready"}]
-        return {"inputs": {}, "result": None, "attempts": [], "story": story, **facts}
+        return {"definition": {}, "result": None, "executions": [], "story": story, **facts}
 
     def _logs(self, request: Request) -> Any:
         lines = self.scene.facts.get(request.path_params["task"], {}).get("output", [])
@@ -252,12 +255,14 @@ def release_scene() -> PlanScene:
         facts = {"device": f"lab-{1 + number % 2}", "started_at": began + 60 + number, "attempts": 1} if number < 4 else {}
         scene.set(f"test-{number}", status, group="test", **facts, **({"ended_at": began + 90} if number == 1 else {}))
     scene.facts["test-2"]["output"] = ["collected 312 items", "tests/core ........", "tests/store ....."]
-    scene.set("site", "pending", held_by=["ann"])
+    scene.set("site", "pending", held_by=["docs"])
     for name in ("package", "publish", "roll-back", "announce"):
         scene.set(name, "waiting")
     scene.cycles = [
-        {"id": "c1", "opened_at": began + 40, "closed_at": None, "tasks": ["docs"], "editor": "ann", "held": ["site"]}
+        {"id": 1, "opened_at": began + 40, "expires_at": None, "claimed_by": "ann", "stuck": False, "tasks": ["docs"]}
     ]
+    scene.tell("cycle", cycle=1, what="opened", tasks=["docs"])
+    scene.events[-1][1]["at"] = began + 40
     scene.approvals = [
         {
             **{"id": "a1", "author": "model-editor", "reason": "lint failed: mend it first", "asked_at": began + 50},
@@ -272,7 +277,7 @@ def release_scene() -> PlanScene:
     scene.set("sign", "waiting")
     scene.rejected = [
         {
-            **{"outcome": "rejected", "author": "model-editor", "reason": "skip the tests", "at": began + 70},
+            **{"number": 1, "version": 1, "triggers": [], "author": "model-editor", "reason": "skip the tests", "at": began + 70},
             "edits": [{"op": "remove_task", "task_id": "test-1"}],
             "violations": [{"edit": 0, "rule": "immutable", "message": "task 'test-1' has completed"}],
         }

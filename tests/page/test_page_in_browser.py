@@ -146,12 +146,12 @@ def test_an_approval_is_given_and_a_cycle_answered(browser: Any) -> None:
         page.locator(".batch").get_by_text("add task mend-lint").wait_for()
 
         page.get_by_role("button", name="Answer with edits").click()
-        page.get_by_role("heading", name="Answer cycle c1").wait_for()
+        page.get_by_role("heading", name="Answer cycle 1").wait_for()
         page.get_by_label("Add an operation").select_option("cancel_task")
         page.get_by_label("Task", exact=True).fill("site")
         page.get_by_role("button", name="Answer", exact=True).click()
         page.locator(".composer").wait_for(state="detached")
-        [answer] = [body for path, body in scene.posted if path == "plans/release/cycles/c1/answer"]
+        [answer] = [body for path, body in scene.posted if path == "plans/release/cycles/1/answer"]
         assert answer == {"token": "claimed", "edits": [{"op": "cancel_task", "task_id": "site"}], "reason": ""}
 
 
@@ -213,8 +213,8 @@ def test_script_in_any_text_is_inert(browser: Any) -> None:
     scene = release_scene()
     for name in ("lint", "test-2"):
         scene.facts[name].update(name=NASTY, reason=NASTY, device=NASTY, output=[NASTY], result={"text": NASTY})
-        scene.facts[name].update(error=NASTY, group=NASTY, inputs={NASTY: NASTY})
-    scene.facts["site"]["held_by"] = [NASTY]
+        scene.facts[name].update(error=NASTY, group=NASTY, definition={"inputs": {NASTY: NASTY}})
+    scene.cycles[0]["claimed_by"] = NASTY
     scene.rejected[0].update(author=NASTY, reason=NASTY)
     scene.approvals[0].update(author=NASTY, reason=NASTY, edits=[{"op": NASTY}])
     poisoned = json.loads(json.dumps([scene.devices, scene.runs, scene.schedules, scene.series, scene.notices]))

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
-from asterism.server import health_routes, plan_routes
+from asterism.server import health_routes, layout_routes, plan_routes
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
 from asterism.server.page_routes import page_routes
 from asterism.server.problems import problem
@@ -29,6 +29,7 @@ def endpoints() -> list[Endpoint]:
     return [
         *health_routes.ENDPOINTS,
         *plan_routes.ENDPOINTS,
+        *layout_routes.ENDPOINTS,
     ]
 
 

@@ -3,20 +3,18 @@ import { addressOf, address, go, setQuery } from "./address.js";
 import { get, post } from "./api.js";
 import { Action, Empty, Failure, Status, Violations, useList } from "./parts.js";
 import { html, useState } from "./ui.js";
-import { clock, duration, editSign, editText, plural, value } from "./words.js";
+import { clock, editSign, editText, plural, value } from "./words.js";
 
 export function EditsView({ state, draft }) {
   const view = state.view.value;
   const { query } = address.value;
   const name = state.name;
-  const changed = `${view.version} ${view.cycles?.length} ${view.approvals?.length} ${state.changed.value}`;
-  const batches = useList(async () => (await get(["plans", name, "edits"])).items, [changed]);
-  const cycles = useList(async () => (await get(["plans", name, "cycles"])).items, [changed]);
-  const approvals = useList(async () => (await get(["plans", name, "approvals"])).items, [changed]);
-  const reread = () => Promise.all([batches.read(), cycles.read(), approvals.read(), state.reload()]);
+  const changed = `${view.version} ${state.edited.value}`;
+  const batches = useList(() => readBatches(name), [changed]);
+  const reread = () => Promise.all([batches.read(), state.reload()]);
   const compose = (cycle) => { draft.value = { edits: [], reason: "", cycle }; go(["plans", name, "graph"]); };
-  const waiting = (approvals.items ?? []).filter((one) => !one.decision && (one.state ?? "open") === "open");
-  const open = (cycles.items ?? []).filter((one) => !one.closed_at);
+  const waiting = view.approvals ?? [];
+  const open = view.cycles ?? [];
   const shown = (batches.items ?? []).filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
   const last = (batches.items ?? []).find((one) => outcomeOf(one) === "accepted");
   return html`<div class="column">
@@ -24,16 +22,26 @@ export function EditsView({ state, draft }) {
       <${Action} disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
       <button class="primary" onClick=${() => compose(null)}>Make an edit</button></div>
     ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} />`)}</section>`}
-    ${open.length > 0 && html`<section><h3>Open cycles</h3>${open.map((one) => html`<${Cycle} key=${one.id} item=${one} name=${name} done=${reread} compose=${compose} />`)}</section>`}
+    ${open.length > 0 && html`<section><h3>Open cycles</h3>${open.map((one) => html`<${Cycle} key=${one.id} item=${one} name=${name} held=${heldBy(view, one)} done=${reread} compose=${compose} />`)}</section>`}
     <section><div class="row-head"><h3>Batches</h3><span class="spring"></span>
       <label>Show <select value=${query.outcome ?? ""} onChange=${(event) => setQuery({ outcome: event.target.value })}><option value="">all</option><option value="accepted">accepted</option><option value="rejected">rejected</option></select></label></div>
     ${batches.problem && html`<${Failure} problem=${batches.problem} retry=${batches.read} />`}
     ${batches.items && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${name} --help</code></pre><//>`}
-    <ol class="batches">${shown.map((one) => html`<${Batch} key=${`${one.version ?? ""} ${one.at} ${one.position ?? ""}`} item=${one} name=${name} />`)}</ol></section>
+    <ol class="batches">${shown.map((one) => html`<${Batch} key=${`${one.at} ${one.position ?? one.number}`} item=${one} name=${name} />`)}</ol></section>
   </div>`;
 }
 
-const outcomeOf = (batch) => batch.outcome ?? (batch.violations?.length ? "rejected" : "accepted");
+// Accepted and rejected batches, the newest first.
+async function readBatches(name) {
+  const { items, rejected = [] } = await get(["plans", name, "versions"]);
+  const accepted = items.filter((one) => one.edits.length);
+  return [...accepted, ...rejected].sort((one, other) => other.at - one.at);
+}
+
+const outcomeOf = (batch) => (batch.violations ? "rejected" : "accepted");
+
+const heldBy = (view, cycle) => [...new Set(view.dependencies.filter((edge) => cycle.tasks.includes(edge.source)).map((edge) => edge.target))]
+  .filter((id) => view.tasks.find((task) => task.id === id)?.held_by?.length);
 
 function Batch({ item, name }) {
   const outcome = outcomeOf(item);
@@ -69,14 +77,13 @@ function Approval({ item, name, done }) {
     <p class="buttons"><${Action} kind="primary" act=${decide("approve")}>Approve<//><${Action} kind="danger" act=${decide("refuse")}>Refuse<//></p></article>`;
 }
 
-function Cycle({ item, name, done, compose }) {
+function Cycle({ item, name, held, done, compose }) {
   const [claim, setClaim] = useState(null);
-  const ends = item.tasks ?? item.triggers ?? (item.ends ?? []).map((one) => one.task ?? one);
   const take = async () => { const answer = await post(["plans", name, "cycles", item.id, "claim"]); setClaim(answer); return answer; };
   const token = () => claim?.token ?? claim?.claim?.token;
-  return html`<article class="waiting"><p class="head"><b>Cycle ${item.id}</b> reviews the end of ${ends.join(", ") || "no task"}${item.kind === "stuck" || item.stuck ? " (no task can make progress)" : ""}
+  return html`<article class="waiting"><p class="head"><b>Cycle ${item.id}</b> reviews the end of ${item.tasks.join(", ") || "no task"}${item.stuck ? " (no task can make progress)" : ""}
       <span class="spring"></span><time>${clock(item.opened_at)}</time></p>
-    <p class="note">${item.claimed_by ? `Claimed by ${item.claimed_by}. ` : ""}${item.deadline ? `It closes in ${duration(item.deadline - Date.now() / 1000)} without an answer. ` : ""}${item.held?.length ? `${plural(item.held.length, "task")} held: ${item.held.slice(0, 5).join(", ")}` : ""}</p>
+    <p class="note">${item.claimed_by ? `Claimed by ${item.claimed_by}. ` : ""}${item.expires_at ? `It closes at ${clock(item.expires_at)} if nobody answers. ` : ""}${held.length ? `${plural(held.length, "task")} held: ${held.slice(0, 5).join(", ")}` : ""}</p>
     <p class="buttons"><${Action} kind="primary" act=${async () => { const answer = claim ?? (await take()); compose({ id: item.id, token: answer.token }); }}>Answer with edits…<//>
       <${Action} act=${async () => { const answer = claim ?? (await take()); await post(["plans", name, "cycles", item.id, "answer"], { token: answer.token ?? token(), edits: [], reason: "" }); await done(); }}>Accept without edits<//></p></article>`;
 }

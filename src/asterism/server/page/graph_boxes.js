@@ -12,7 +12,7 @@ export function shownStatus(task) {
 
 // The second line of a box: the most urgent remark.
 export function remark(task) {
-  if (task.held_by?.length) return `held by ${task.held_by.map(holderName).join(", ")}`;
+  if (task.held_by?.length) return `held by ${task.held_by.join(", ")}`;
   if (task.status === "failed" && task.reason) return task.reason;
   if (task.provisional) return "provisional";
   if (task.needless) return "needless";
@@ -22,10 +22,8 @@ export function remark(task) {
   return parts.join(" · ");
 }
 
-export const holderName = (holder) => (typeof holder === "string" ? holder : holder.name ?? holder.kind ?? "editor");
-
 export function spoken(task) {
-  const held = task.held_by?.length ? `, held by ${task.held_by.map(holderName).join(", ")}` : "";
+  const held = task.held_by?.length ? `, held by ${task.held_by.join(", ")}` : "";
   return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
 }
 

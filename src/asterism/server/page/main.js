@@ -99,7 +99,7 @@ function PlanBar({ state, view, edit }) {
   const open = (view.approvals ?? []).length + (view.cycles ?? []).filter((one) => !one.closed_at).length;
   return html`<div class="plan-bar"><${Status} status=${view.paused ? "paused" : view.state} text=${view.paused ? "paused" : view.state_text ?? words(view.state)} />
     <span class="note">version ${view.version}${state.version !== null ? ", as it was" : view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended ? "" : ", nobody runs it"}</span>
-    ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting for a person</a>`}
+    ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting<span> for a person</span></a>`}
     <span class="spring"></span>
     ${state.version === null && html`${edit && html`<button class="primary" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} act=${act("resume")}>Resume<//>` : html`<${Action} act=${act("pause")}>Pause<//>`)}
       ${!ended && html`<${Action} kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}

@@ -17,6 +17,8 @@ export class PlanState {
     this.marks = signal(emptyMarks());
     this.tasks = new Map(); // id -> signal of the task
     this.changed = signal(0); // counts events, for views that show more than the plan
+    this.edited = signal(0); // counts events about edits, cycles and approvals
+    this.listeners = new Set(); // functions of (kind, data)
     this.#load().then(() => this.version === null && this.#follow());
   }
 
@@ -74,6 +76,7 @@ export class PlanState {
       const ids = new Set();
       for (const task of view.tasks) {
         ids.add(task.id);
+        task.held_by = holders(task, view.cycles ?? []);
         const kept = this.tasks.get(task.id);
         if (!kept) this.tasks.set(task.id, signal(task));
         else if (!same(kept.peek(), task)) kept.value = task;
@@ -102,6 +105,13 @@ export class PlanState {
 
   // Statuses appear with the next frame; what else follows from an event comes with the next reading of the view.
   #receive(kind, data) {
+    for (const listener of this.listeners) listener(kind, data);
+    if (kind !== "task") this.edited.value += 1;
+    if (kind === "gone") {
+      this.#stop?.();
+      this.problem.value = { message: "The store has no such plan any more.", violations: [] };
+      return;
+    }
     if (kind === "task" && data.task && data.status) {
       if (!this.#pending.size) requestAnimationFrame(() => this.#flush());
       this.#pending.set(data.task, data);
@@ -124,15 +134,26 @@ export class PlanState {
       for (const [id, data] of this.#pending) {
         const task = this.tasks.get(id);
         if (!task) continue;
-        const next = { ...task.peek(), status: data.status };
-        for (const field of ["device", "reason", "provisional"]) if (data[field] !== undefined) next[field] = data[field];
-        if (data.status === "running" && task.peek().status !== "running") next.started_at = data.at;
+        const next = { ...task.peek() };
+        for (const field of PROGRESS) if (data[field] !== undefined) next[field] = data[field];
+        if (next.status === "pending" && task.peek().status === "waiting") next.status = "waiting";
         task.value = next;
       }
       this.#pending.clear();
       this.changed.value += 1;
     });
   }
+}
+
+const PROGRESS = ["status", "device", "reason", "provisional", "attempts", "started_at", "ended_at", "needless"];
+
+// Who holds a task: the person or program that reviews the end of one of its dependencies.
+function holders(task, cycles) {
+  const names = (task.held_by ?? []).map((source) => {
+    const cycle = cycles.find((one) => one.tasks?.includes(source));
+    return cycle?.claimed_by ?? `the review of ${source}`;
+  });
+  return [...new Set(names)];
 }
 
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);

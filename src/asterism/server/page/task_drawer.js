@@ -1,9 +1,9 @@
 // The drawer of a task: status, why, attempts, live output, inputs and result, story, device.
 import { get } from "./api.js";
-import { holderName, shownStatus } from "./graph_boxes.js";
+import { shownStatus } from "./graph_boxes.js";
 import { Status } from "./parts.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { ENDED, clock, duration, value } from "./words.js";
+import { ENDED, clock, duration, value, words } from "./words.js";
 
 const OUTPUT_EVERY = 1_000;
 
@@ -34,7 +34,7 @@ export function TaskDrawer({ state, id, close, compose, jump }) {
     <${Head} title=${data.name || id} close=${close} heading=${heading} />
     <p class="drawer-status"><${Status} status=${shownStatus(data)} />${data.provisional && html` <span class="tag">provisional</span>`}${data.needless && html` <span class="tag">needless</span>`}</p>
     ${data.name && data.name !== id && html`<p class="note">id: ${id}</p>`}
-    ${data.held_by?.length > 0 && html`<p class="held-note">Held by ${data.held_by.map(holderName).join(", ")}</p>`}
+    ${data.held_by?.length > 0 && html`<p class="held-note">Held by ${data.held_by.join(", ")}</p>`}
     ${data.reason && html`<section><h3>Reason</h3><p class="text">${data.reason}</p></section>`}
     <${Why} why=${mine.why} ended=${ENDED.has(data.status)} />
     <dl class="facts">
@@ -47,12 +47,12 @@ export function TaskDrawer({ state, id, close, compose, jump }) {
       ${data.status === "pending" && html`<button onClick=${() => compose([{ op: "update_task", task_id: id, changes: {} }])}>Change</button><button onClick=${() => compose([{ op: "remove_task", task_id: id }])}>Remove</button>`}
       <button onClick=${() => compose([{ op: "cancel_task", task_id: id, reason: "" }])}>Cancel task</button></p>`}
     ${state.version === null && html`<${Output} state=${state} id=${id} running=${data.status === "running"} attempts=${data.attempts} />`}
-    <${Attempts} items=${mine.attempts} />
-    ${mine.error && html`<section><h3>Error</h3><pre class="data">${value(mine.error)}</pre></section>`}
-    ${hasContent(mine.inputs) && html`<section><h3>Inputs</h3><pre class="data">${value(mine.inputs)}</pre></section>`}
+    <${Attempts} items=${mine.executions} />
+    ${hasContent(mine.definition?.inputs) && html`<section><h3>Inputs</h3><pre class="data">${value(mine.definition.inputs)}</pre></section>`}
     ${mine.result !== undefined && mine.result !== null && html`<section><h3>Result</h3><pre class="data">${value(mine.result)}</pre></section>`}
     ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} /></section>`}
     ${below.length > 0 && html`<section><h3>Before</h3><${Neighbours} edges=${below} end="target" jump=${jump} /></section>`}
+    ${hasContent(mine.definition) && html`<details><summary>Definition</summary><pre class="data">${value(mine.definition)}</pre></details>`}
     <${Story} lines=${mine.story} />
   </aside>`;
 }
@@ -64,14 +64,11 @@ export function Head({ title, close, heading }) {
   return html`<header><h2 tabindex="-1" ref=${heading}>${title}</h2><button class="plain" onClick=${close} aria-label="Close (Escape)" title="Close (Escape)">✕</button></header>`;
 }
 
-// The answer to "why": a sentence, or a list of holders.
+// Why it has not started, or not ended.
 function Why({ why, ended }) {
   if (!why || ended) return null;
-  const lines = why.holders ?? why.reasons ?? [];
-  const text = why.text ?? why.message ?? why.sentence ?? (typeof why === "string" ? why : "");
-  if (!text && !lines.length) return null;
-  return html`<section><h3>Why it has not ${"started or ended"}</h3>${text && html`<p class="text">${text}</p>`}
-    ${!text && html`<ul class="plain-list">${lines.map((one) => html`<li>${one.text ?? one.message ?? one.reason ?? value(one)}</li>`)}</ul>`}</section>`;
+  if (!why.reasons?.length) return null;
+  return html`<section><h3>Why</h3><ul class="plain-list">${why.reasons.map((one) => html`<li>${one.text}</li>`)}</ul></section>`;
 }
 
 function Neighbours({ edges, end, jump }) {
@@ -82,13 +79,13 @@ function Neighbours({ edges, end, jump }) {
 function Attempts({ items }) {
   if (!Array.isArray(items) || !items.length) return null;
   return html`<section><h3>Attempts</h3><ol class="attempts">${items.map((one, index) => html`<li>
-    <b>${one.attempt ?? index + 1}</b> ${one.status ?? one.outcome ?? ""} ${one.device && html`on ${one.device}`} <small>${clock(one.started_at)}${one.ended_at && one.started_at && `, ${duration(one.ended_at - one.started_at)}`}</small>
-    ${(one.error || one.reason) && html`<span class="text">${value(one.error || one.reason)}</span>`}</li>`)}</ol></section>`;
+    <b>${index + 1}</b> ${words(one.status)} ${one.device && html`on ${one.device}`} <small>${clock(one.started_at)}${one.ended_at && one.started_at && `, ${duration(one.ended_at - one.started_at)}`}</small>
+    ${one.error && html`<span class="text">${one.error}</span>`}</li>`)}</ol></section>`;
 }
 
 function Story({ lines }) {
   if (!Array.isArray(lines) || !lines.length) return null;
-  return html`<section><h3>Story</h3><ol class="story">${lines.map((line) => typeof line === "string" ? html`<li>${line}</li>` : html`<li><time>${clock(line.at)}</time><span>${line.text ?? line.what ?? line.event ?? line.kind ?? value(line)}${line.reason && line.text === undefined && html`<small>${line.reason}</small>`}</span></li>`)}</ol></section>`;
+  return html`<section><h3>Story</h3><ol class="story">${lines.map((line) => html`<li><time>${clock(line.at)}</time><span>${words(line.what)}${line.why && html`<small>${line.why}</small>`}</span></li>`)}</ol></section>`;
 }
 
 // The output of a task, read on while it runs. It scrolls with the output only while it is at its end.
@@ -104,7 +101,7 @@ function Output({ state, id, running, attempts }) {
       try {
         const page = await get(["plans", state.name, "tasks", id, "logs"], { after });
         if (stopped) return;
-        const found = page.items ?? page.lines ?? [];
+        const found = page.items;
         if (found.length) {
           const atEnd = !box.current || box.current.scrollTop + box.current.clientHeight >= box.current.scrollHeight - 4;
           setLines((old) => [...old, ...found].slice(-2000));
@@ -119,5 +116,5 @@ function Output({ state, id, running, attempts }) {
   }, [state, id, running, attempts]);
   if (!lines.length && !running) return null;
   return html`<section><h3>Output${running && html` <small>live</small>`}</h3>
-    <pre class="output" ref=${box} tabindex="0" role="log" aria-label="Output">${lines.length ? lines.map((line) => html`<span class=${line.stream ?? line.kind ?? ""}>${line.text ?? line.line ?? value(line)}${"\n"}</span>`) : "No output yet."}</pre></section>`;
+    <pre class="output" ref=${box} tabindex="0" role="log" aria-label="Output">${lines.length ? lines.map((line) => html`<span class=${line.stream}>${line.text}${"\n"}</span>`) : "No output yet."}</pre></section>`;
 }
