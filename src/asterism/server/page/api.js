@@ -87,6 +87,7 @@ export function follow(parts, { since, receive, reconnected }) {
       if (last != null && last !== "") headers["Last-Event-ID"] = String(last);
       const response = await fetch(url(parts), { headers, signal: controller.signal, credentials: "same-origin", cache: "no-store" });
       if (response.status === 401) connection.value = "signed out";
+      if (response.status === 404) stopped = true; // it is gone: trying again would not help
       if (!response.ok || !response.body) throw new Error(`status ${response.status}`);
       if (connection.value === "lost") {
         connection.value = "connected";

@@ -41,11 +41,15 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
     const box = model.boxes.get(id);
     if (!box || !camera.value || !size) return;
     const old = camera.value;
-    const zoom = Math.max(old.zoom, 0.45);
-    const [x, y] = [box.x * old.zoom + old.x, box.y * old.zoom + old.y];
-    const half = (WIDTH / 2) * old.zoom;
-    const inside = x > half && y > 24 && x < size.width - half && y < size.height - 24 && zoom === old.zoom;
-    if (!inside) camera.value = { zoom, x: size.width / 2 - box.x * zoom, y: size.height / 2 - box.y * zoom };
+    if (old.zoom < 0.45) {
+      camera.value = { zoom: 0.6, x: size.width / 2 - box.x * 0.6, y: size.height / 2 - box.y * 0.6 };
+      return;
+    }
+    // No further than needed, so that the surroundings stay in sight.
+    const inside = (at, half, length) => Math.min(length - half, Math.max(half, at)) - at;
+    const dx = inside(box.x * old.zoom + old.x, (WIDTH / 2 + 24) * old.zoom, size.width);
+    const dy = inside(box.y * old.zoom + old.y, (HEIGHT / 2 + 24) * old.zoom, size.height);
+    if (dx || dy) camera.value = { ...old, x: old.x + dx, y: old.y + dy };
   };
   const focusBox = (id) => {
     focused.value = id;

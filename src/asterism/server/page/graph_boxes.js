@@ -39,8 +39,7 @@ export function TaskBox({ box, task, selected, focusable, dim, mark: change, sel
     ${held && html`<rect class="hatch" width=${WIDTH} height=${HEIGHT} rx="9" />`}
     <rect class="edge" width="5" height=${HEIGHT} rx="2.5" />
     <text class="mark" x="20" y="29" text-anchor="middle">${mark(shownStatus(data))}</text>
-    <text class="name" x="35" y="20">${shorten(name)}</text>
-    <text class="remark" x="35" y="36">${shorten(remark(data), 25)}</text>
+    <g clip-path="url(#inside-box)"><text class="name" x="35" y="20">${shorten(name)}</text><text class="remark" x="35" y="36">${shorten(remark(data), 25)}</text></g>
     ${change && html`<${Badge} change=${change} />`}
   </g>`;
 }
@@ -79,17 +78,16 @@ export function Ghost({ task, place }) {
 }
 
 export function Edge({ edge, change, dim }) {
-  const arrow = change === "removed" ? "" : `url(#arrow-${edge.kind})`;
   return html`<g class=${classes("line", `on-${edge.kind}`, { dim, [`mark-${change}`]: change })}>
     ${edge.label && html`<title>${edge.label}</title>`}
-    <path d=${curve(edge.points)} marker-end=${arrow || undefined} />
+    <path d=${curve(edge.points)} marker-end="url(#arrow)" />
   </g>`;
 }
 
 export function Definitions() {
-  const kinds = ["success", "failure", "completion", "condition"];
   return html`<defs>
     <pattern id="hatch" width="9" height="9" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="hatch-line" width="3" height="9" /></pattern>
-    ${kinds.map((kind) => html`<marker id=${`arrow-${kind}`} class=${`arrow on-${kind}`} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0.6 7.4 4 0 7.4Z" /></marker>`)}
+    <clipPath id="inside-box"><rect width=${WIDTH - 6} height=${HEIGHT} /></clipPath>
+    <marker id="arrow" class="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0.6 7.4 4 0 7.4Z" /></marker>
   </defs>`;
 }

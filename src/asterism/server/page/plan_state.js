@@ -19,7 +19,7 @@ export class PlanState {
     this.changed = signal(0); // counts events, for views that show more than the plan
     this.edited = signal(0); // counts events about edits, cycles and approvals
     this.listeners = new Set(); // functions of (kind, data)
-    this.#load().then(() => this.version === null && this.#follow());
+    this.#load();
   }
 
   #stop = null;
@@ -41,7 +41,6 @@ export class PlanState {
     this.#stop?.();
     this.#stop = null;
     await this.#load();
-    if (this.version === null && !this.#closed) this.#follow();
   }
 
   reload() {
@@ -62,6 +61,7 @@ export class PlanState {
         : known;
       if (this.#closed || wanted !== this.version) return;
       this.#show(view, layout, before, known);
+      if (wanted === null && !this.#stop) this.#follow();
     } catch (problem) {
       if (!this.#closed && wanted === this.version) this.problem.value = problem;
     } finally {
@@ -109,6 +109,7 @@ export class PlanState {
     if (kind !== "task") this.edited.value += 1;
     if (kind === "gone") {
       this.#stop?.();
+      this.#stop = null;
       this.problem.value = { message: "The store has no such plan any more.", violations: [] };
       return;
     }

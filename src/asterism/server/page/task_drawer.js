@@ -36,7 +36,7 @@ export function TaskDrawer({ state, id, close, compose, jump }) {
     ${data.name && data.name !== id && html`<p class="note">id: ${id}</p>`}
     ${data.held_by?.length > 0 && html`<p class="held-note">Held by ${data.held_by.join(", ")}</p>`}
     ${data.reason && html`<section><h3>Reason</h3><p class="text">${data.reason}</p></section>`}
-    <${Why} why=${mine.why} ended=${ENDED.has(data.status)} />
+    <${Why} why=${mine.why} begun=${data.status === "running" || ENDED.has(data.status)} />
     <dl class="facts">
       ${fact("Device", data.device)}${fact("Started", clock(data.started_at))}
       ${fact("Took", data.started_at && duration((data.ended_at ?? Date.now() / 1000) - data.started_at))}
@@ -64,11 +64,11 @@ export function Head({ title, close, heading }) {
   return html`<header><h2 tabindex="-1" ref=${heading}>${title}</h2><button class="plain" onClick=${close} aria-label="Close (Escape)" title="Close (Escape)">✕</button></header>`;
 }
 
-// Why it has not started, or not ended.
-function Why({ why, ended }) {
-  if (!why || ended) return null;
+// Why it has not started.
+function Why({ why, begun }) {
+  if (!why || begun) return null;
   if (!why.reasons?.length) return null;
-  return html`<section><h3>Why</h3><ul class="plain-list">${why.reasons.map((one) => html`<li>${one.text}</li>`)}</ul></section>`;
+  return html`<section><h3>Why it waits</h3><ul class="plain-list">${why.reasons.map((one) => html`<li>${one.text}</li>`)}</ul></section>`;
 }
 
 function Neighbours({ edges, end, jump }) {

@@ -25,7 +25,7 @@ export function duration(seconds) {
   const value = Math.max(0, seconds);
   if (value === 0) return "0 s";
   if (value < 1) return `${Math.round(value * 1000)} ms`;
-  if (value < 60) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
+  if (value < 60) return `${value < 10 ? Number(value.toFixed(1)) : Math.round(value)} s`;
   if (value < 3600) return parts(value, 60, "min", 1, "s");
   if (value < 86400) return parts(value, 3600, "h", 60, "min");
   return parts(value, 86400, "d", 3600, "h");
