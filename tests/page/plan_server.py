@@ -30,6 +30,9 @@ NOW = time.time
 PROGRESS = {"status": "pending", "device": None, "reason": "", "started_at": None, "ended_at": None, "provisional": False}
 
 
+BULK = {"changed": ["run-2"], "refused": {"run-9": "it has ended"}, "next": None}
+
+
 class PlanScene:
     """One plan with what the API tells about it. ``tell`` sends an event to every stream."""
 
@@ -116,7 +119,7 @@ class PlanServer:
             f"{plan}/tasks/{{task}}/why": lambda request: {"reasons": [{"text": "it needs 'compile' to succeed"}]},
             f"{plan}/tasks/{{task}}/logs": self._logs,
             "/api/v1/devices": lambda request: items(scene.devices),
-            "/api/v1/devices/{name}": lambda request: scene.devices[0],
+            "/api/v1/devices/{name}": lambda request: {**scene.devices[0], "holds": scene.runs[:1], "latest": scene.runs},
             "/api/v1/runs": self._runs,
             "/api/v1/runs/{run}": lambda request: scene.runs[0],
             "/api/v1/runs/{run}/why": lambda request: {"reasons": [{"text": "no device with 'gpu' is free"}]},
@@ -151,7 +154,7 @@ class PlanServer:
         return {"items": [{"text": line, "stream": "stdout"} for line in lines[first:]], "next": str(len(lines))}
 
     def _runs(self, request: Request) -> Any:
-        wanted = {name: request.query_params.get(name) for name in ("status", "workflow", "device", "series", "label")}
+        wanted = {name: request.query_params.get(name) for name in ("status", "workflow", "device", "series")}
         found = [run for run in self.scene.runs if all(not value or run[name] == value for name, value in wanted.items())]
         return items(found)
 
@@ -197,7 +200,7 @@ class PlanServer:
             if path.endswith("/approve"):
                 self.scene.edit(EditBatch.from_json({name: found[name] for name in ("edits", "author", "reason")}))
         self.scene.tell("plan")
-        return JSONResponse({"token": "claimed", "version": self.scene.plan.version, "count": len(self.scene.runs)})
+        return JSONResponse({"token": "claimed", "version": self.scene.plan.version, **BULK})
 
 
 def items(found: list[Any]) -> dict[str, Any]:
@@ -303,8 +306,9 @@ def fleet(scene: PlanScene) -> None:
             {
                 **{"id": f"run-{number}", "workflow": "backup", "label": f"backup of host {number}", "status": status},
                 **{"device": "lab-1" if status != "created" else None, "series": "main" if number % 2 else None},
-                **{"created_at": now - 600, "created_by": "ann", "started_at": now - 500, "ended_at": now - 300, "paused": None},
+                **{"created_at": now - 600, "created_by": "ann", "started_at": now - 500 if number < 3 else None, "ended_at": now - 300 if number in (1, 2, 5) else None},
                 **{"scores": {"lab-1": 0.91, "lab-2": 0.55}, "story": [{"at": now - 600, "what": "created", "why": None}]},
+                **{"paused": "by ann" if status == "paused" else None, "held": False, "not_before": 0, "shown_label": None},
                 **{"input": {"host": f"host{number}"}, "output": None, "error": None, "failures": 0},
             }
         )
@@ -313,10 +317,10 @@ def fleet(scene: PlanScene) -> None:
         {"name": "hourly", "workflow": "sync", "every": 3600, "due_in": None, "paused": "by ann"},
     ]
     scene.series = [
-        {"series": "main", "status": "active", "active": {"number": 120}, "age": 7200, "by": "ann", "queue": [121, 124], "why_not_promoted": None},
-        {"series": "docs", "status": "free", "active": None, "age": None, "queue": [130], "why_not_promoted": "#130 is blocked by #128"},
+        {"name": "main", "status": "active", "active": 120, "since": now - 7200, "by": "ann", "queue": [121, 124], "why_not_promoted": None},
+        {"name": "docs", "status": "free", "active": None, "since": None, "queue": [130], "why_not_promoted": "#130 is blocked by #128"},
     ]
     scene.notices = [
-        {"at": now - 400, "kind": "device_lost", "message": "old-box sent no heartbeat for 30 s", "run": None, "device": "old-box"},
-        {"at": now - 200, "kind": "late_result", "message": "a result came after the run was assigned again", "run": "run-2", "device": "lab-1"},
+        {"number": 1, "at": now - 400, "kind": "device_lost", "message": "old-box sent no heartbeat for 30 s", "run": None, "device": "old-box"},
+        {"number": 2, "at": now - 200, "kind": "late_result", "message": "a result came after the run was assigned again", "run": "run-2", "device": "lab-1"},
     ]

@@ -249,7 +249,7 @@ def test_filters_and_folds_are_in_the_address(browser: Any) -> None:
         assert page.url.endswith("#/fleet/runs?status=failed")
         page.get_by_role("button", name="Cancel", exact=True).click()
         page.get_by_role("button", name="Yes").click()
-        page.get_by_text("cancel: 6 runs").wait_for()
+        page.get_by_text("cancel: 1 run, 1 refused (it has ended)").wait_for()
 
 
 @pytest.mark.long

@@ -128,7 +128,7 @@ class EventClient:
             fields = dict(line.split(": ", 1) for line in part.splitlines() if not line.startswith(":"))
             self.comments += part.startswith(":")
             if "data" in fields:
-                self.events.append({"id": fields["id"], "event": fields["event"], **json.loads(fields["data"])})
+                self.events.append({**json.loads(fields["data"]), "id": fields["id"], "event": fields["event"]})
         await asyncio.sleep(0)
 
     async def until(self, number: int) -> list[dict[str, Any]]:

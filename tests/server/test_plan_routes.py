@@ -69,7 +69,7 @@ async def test_a_plan_file_with_mistakes_tells_all_of_them_and_reads_no_other_fi
 
 
 async def test_parameters_fill_a_submitted_plan() -> None:
-    text = "asterism: 1\nparams: {who: {type: text}}\ntasks:\n  a: {shell: 'echo {params.who}'}\n"
+    text = "asterism: 1\nparams: {who: {type: text}}\ntasks:\n  a: {argv: [echo, '{params.who}']}\n"
     async with plan_server() as (scene, _), scene.client() as client:
         answer = await client.post("/api/v1/plans", json={"name": "p", "file": text})
         assert answer.status_code == 422
@@ -122,10 +122,7 @@ async def test_a_running_plan_is_edited_by_its_owner_paused_and_resumed() -> Non
     async with plan_server() as (scene, stage), scene.client() as client:
         await submitted(client, plan_text("a", call="wait"))
         await stage.until(gate("a begun").is_set)
-        task = {
-            "op": "add_task",
-            "task": {"id": "c", "call": "tests.durable.durable_work:work", "inputs": {"name": "c"}},
-        }
+        task = {"id": "c", "call": "tests.durable.durable_work:work", "inputs": {"name": "c"}}
         done = await client.post(f"{PLAN}/edits", json={"edits": [{"op": "add_task", "task": task}]})
         assert done.json()["applied_by"] == "nightly@here"
         paused = (await client.post(f"{PLAN}/pause", json={"reason": "lunch"})).json()

@@ -318,7 +318,21 @@ class BulkOutcome(Document):
 
     changed: list[str]
     refused: dict[str, str]
-    more: bool = Field(description="Whether more runs match: repeat the request.")
+    next: str | None = Field(description="The value of `after` for the runs that follow; null if all were visited.")
+
+
+class RunOutput(Document):
+    run: str
+    output: Any
+
+
+class Workflow(Document):
+    """A workflow; the fields are those of `asterism workflow show --json`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    version: int
 
 
 class Device(Document):
@@ -356,15 +370,36 @@ class Schedule(Document):
     name: str
 
 
+class Tick(Document):
+    """What became of one tick of a schedule."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    outcome: str
+
+
 class Series(Document):
-    """A series of issues. ``waits`` says why no issue of the queue is active."""
+    """A series of issues. ``why_not_promoted`` says why the head of the queue is not active."""
 
     name: str
-    active: int | str | None
-    since: float | None
-    lease_until: float | None
-    queue: list[int | str]
+    status: str = Field(examples=["active", "free", "paused", "unreadable"])
+    active: int | str | None = None
+    queue: list[int | str] = []
+    since: float | None = None
+    lease_until: float | None = None
+    by: str | None = None
+    paused: str | None = None
+    why_not_promoted: str | None = None
     problem: str | None = None
+
+
+class SeriesChange(Document):
+    at: float
+    message: str
+
+
+class SeriesDetails(Series):
+    changes: list[SeriesChange]
 
 
 class Notice(Document):

@@ -13,8 +13,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
-from asterism.server import health_routes, layout_routes, plan_routes
+from asterism.server import fleet_routes, health_routes, layout_routes, plan_routes, run_routes, series_routes
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
+from asterism.server.openapi import openapi_endpoint
 from asterism.server.page_routes import page_routes
 from asterism.server.problems import problem
 from asterism.server.request_guard import RequestGuard
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 def endpoints() -> list[Endpoint]:
     """All endpoints of the API, in the order of the documentation. Of two paths that match, the first counts."""
-    return [
+    found = [
         *health_routes.ENDPOINTS,
         *plan_routes.ENDPOINTS,
         *layout_routes.ENDPOINTS,
+        *run_routes.ENDPOINTS,
+        *fleet_routes.ENDPOINTS,
+        *series_routes.ENDPOINTS,
     ]
+    return [*found, openapi_endpoint(found)]
 
 
 def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseRoute] = ()) -> RequestGuard:

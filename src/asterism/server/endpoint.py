@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse, Response
 from asterism.base.http_limits import Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
+from asterism.server.fleet_feed import FleetFeed
 from asterism.server.plan_feed import PlanFeeds
 from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.problems import problem, problem_of, violation_json
@@ -66,6 +67,37 @@ class ServerState:
     """Set when the server stops: event streams end then."""
 
     _fleets: dict[str, Fleet] = field(default_factory=dict, repr=False)
+
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set, repr=False)
+    _texts: dict[str, tuple[float, str]] = field(default_factory=dict, repr=False)
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin work that goes on when the request is answered."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """End what goes on."""
+        self.stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def remembered(self, name: str, age: float, produce: Callable[[], Awaitable[str]]) -> str:
+        """A text that is produced again when it is older than so many seconds. Callers at one time share it."""
+        async with self._making:
+            now = self.fleet.clock.time()
+            if name not in self._texts or now - self._texts[name][0] > age:
+                self._texts[name] = (now, await produce())
+            return self._texts[name][1]
+
+    @cached_property
+    def fleet_feed(self) -> FleetFeed:
+        """The events of runs, devices and notices."""
+        return FleetFeed(self.fleet)
 
     @cached_property
     def plan_feeds(self) -> PlanFeeds:

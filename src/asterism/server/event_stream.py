@@ -129,7 +129,8 @@ class EventBuffer:
     def __init__(self, begin: Any, most: int = KEPT_EVENTS) -> None:
         self._events: deque[Buffered] = deque(maxlen=most)
         self._count, self._known_after = 0, begin
-        self._changed, self._ended, self._error = asyncio.Condition(), False, None
+        self._changed, self._ended = asyncio.Condition(), False
+        self._error: Exception | None = None
 
     @property
     def position(self) -> Any:

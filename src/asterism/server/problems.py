@@ -15,7 +15,8 @@ from starlette.responses import JSONResponse, Response
 
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import clean
-from asterism.core.errors import AsterismError, EditRejected, RunRefused, UnknownTask
+from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RunRefused, UnknownTask
+from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
 from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
@@ -24,6 +25,7 @@ from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.planfile.loader import BadPlan
+from asterism.series.register import BadSeriesName, RegisterUnavailable
 from asterism.server.credentials import LoginRefused, UnknownCredential
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
@@ -43,6 +45,11 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (UnknownWorkflow, 404, "unknown-workflow"),
     (UnknownCredential, 404, "unknown-token"),
     (BadPlan, 422, "invalid-plan"),
+    (InvalidSchedule, 422, "invalid-schedule"),
+    (BadSeriesName, 422, "invalid-series"),
+    (InvalidTask, 422, "invalid-task"),
+    (NotJson, 422, "invalid-value"),
+    (RegisterUnavailable, 503, "store-unavailable"),
     (ConstellationExists, 409, "plan-exists"),
     (ScheduleExists, 409, "schedule-exists"),
     (RunRefused, 409, "run-refused"),

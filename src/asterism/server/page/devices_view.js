@@ -36,18 +36,16 @@ const fact = (name, text) => text != null && text !== "" && html`<div><dt>${name
 const battery = (level) => (level == null ? "" : typeof level === "number" ? `${Math.round(level <= 1 ? level * 100 : level)} %` : String(level));
 
 function DeviceDetail({ name, changed }) {
-  const { items, problem } = useList(async () => [await get(["devices", name]), (await get(["runs"], { device: name, limit: 20 })).items], [name, changed]);
+  const { items, problem } = useList(() => get(["devices", name]), [name, changed]);
   if (problem) return html`<${Failure} problem=${problem} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
-  const [detail, runs] = items;
-  const held = detail.holds ?? detail.runs ?? runs.filter((run) => !run.ended_at);
-  const past = detail.history ?? detail.assignments ?? runs.filter((run) => run.ended_at);
+  const held = items.holds;
+  const past = items.latest.filter((run) => !held.some((one) => one.id === run.id));
   return html`<div class="device-detail"><h3>Holds</h3>${held.length ? html`<ul class="plain-list">${held.map(runLine)}</ul>` : html`<p class="note">No run.</p>`}
     <h3>Earlier assignments</h3>${past.length ? html`<ul class="plain-list">${past.map(runLine)}</ul>` : html`<p class="note">None yet.</p>`}</div>`;
 }
 
 function runLine(run) {
-  const id = run.run ?? run.id;
-  return html`<li><a href=${addressOf(["fleet", "runs"], { run: id })}>${run.label || run.workflow || id}</a> <${Status} status=${run.status ?? run.outcome ?? "completed"} />
+  return html`<li><a href=${addressOf(["fleet", "runs"], { run: run.id })}>${run.shown_label || run.label || run.workflow}</a> <${Status} status=${run.status} />
     <small>${run.started_at && run.ended_at ? duration(run.ended_at - run.started_at) : run.started_at ? `since ${clock(run.started_at)}` : ""}</small></li>`;
 }

@@ -1,14 +1,15 @@
 // The graph with its camera: zoom, pan, minimap and keyboard. It never moves by itself after the first fit.
 import { GraphCanvas } from "./graph_canvas.js";
 import { Definitions, Edge, FoldBox, Ghost, TaskBox, shownStatus } from "./graph_boxes.js";
-import { HEIGHT, WIDTH, bounds, drawing, fit, matches, neighbour, visible } from "./graph_model.js";
+import { HEIGHT, WIDTH, bounds, drawing, fit, matches, neighbour, snapped, visible } from "./graph_model.js";
 import { Minimap } from "./minimap.js";
 import { edgeKey } from "./plan_state.js";
-import { html, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState } from "./ui.js";
+import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useSignal, useState } from "./ui.js";
 import { ENDED, plural } from "./words.js";
 
 export const MOST_SVG = 1_500;
 const READABLE = 0.7;
+const READABLE_TEXT = 0.3;
 const SMALL_SCREEN = 720;
 
 function useSize(element) {
@@ -26,7 +27,8 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
   const size = useSize(frame);
   const camera = useSignal(null);
   const focused = useSignal(null);
-  const model = useMemo(() => drawing(view, layout, { collapsed, finished }), [view, layout, collapsed, finished]);
+  // Which tasks have finished matters only while they are collapsed.
+  const model = useMemo(() => drawing(view, layout, { collapsed, finished }), [view.dependencies, layout, collapsed, finished, finished && view]);
   const wants = (task) => matches(task, search) && (!status || shownStatus(task) === status);
   const found = useMemo(() => (search || status ? new Set(view.tasks.filter(wants).map((task) => task.id)) : null), [view, search, status]);
 
@@ -74,7 +76,8 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
   const drag = useDrag(camera);
   useWheel(frame, zoomBy);
 
-  const shown = camera.value && size ? visible([...model.boxes.values()], camera.value, size.width, size.height) : [];
+  const cell = camera.value && snapped(camera.value);
+  const shown = useMemo(() => (cell && size ? visible([...model.boxes.values()], cell, size.width, size.height) : []), [model, cell?.zoom, cell?.x, cell?.y, size]);
   const useCanvas = shown.length > MOST_SVG;
   const label = `Graph of the plan ${view.name}: ${plural(view.tasks.length, "task")}, ${plural(view.dependencies.length, "dependency").replace("ys", "ies")}`;
   const clicked = (event) => {
@@ -105,39 +108,39 @@ function firstLook(model, state, size) {
 }
 
 function GraphDrawing({ state, model, shown, camera, size, selected, select, found, marks, focused, openFold, layout, drag }) {
-  const ids = new Set(shown.map((box) => box.id));
-  const focusable = focused.value && ids.has(focused.value) ? focused.value : selected && ids.has(selected) ? selected : shown[0]?.id;
-  const changeOf = (id) => (marks.added.has(id) ? "added" : marks.changed.has(id) ? "changed" : marks.doomed?.has(id) ? "removed" : null);
-  const choose = (id) => { if (!drag.moved()) select(id); };
-  const near = (edge) => ids.has(edge.source) || ids.has(edge.target);
+  const latest = useRef(null);
+  latest.current = { select, openFold };
+  const choose = useCallback((id) => { if (!drag.moved()) latest.current.select(id); }, []);
+  const open = useCallback((box) => { if (!drag.moved()) latest.current.openFold(box.fold); }, []);
+  const tiny = camera.zoom < READABLE_TEXT;
+  // Elements that are the same objects as before are not compared: moving the camera costs one attribute.
+  const lines = useMemo(() => {
+    const ids = new Set(shown.map((box) => box.id));
+    const change = (edge) => (marks.edges.has(edge.key) ? "added" : marks.cut?.has(edge.key) ? "removed" : null);
+    return html`<g class="lines" aria-hidden="true">
+      ${marks.gone.map((edge) => html`<${GoneEdge} key=${`gone ${edgeKey(edge)}`} ...${{ edge, layout, marks }} />`)}
+      ${model.edges.filter((edge) => ids.has(edge.source) || ids.has(edge.target)).map((edge) => html`<${Edge} key=${edge.key} edge=${edge} change=${change(edge)}
+        dim=${found && !(found.has(edge.source) && found.has(edge.target))} />`)}</g>`;
+  }, [model, shown, marks, found, layout]);
+  const focusable = [focused.value, selected].find((id) => shown.some((box) => box.id === id)) ?? shown[0]?.id;
+  const boxes = useMemo(() => shown.map((box) => box.kind === "fold"
+    ? html`<${FoldBox} key=${box.id} box=${box} state=${state} focusable=${focusable === box.id} open=${open} />`
+    : html`<${TaskBox} key=${box.id} box=${box} task=${taskSignal(state, marks, box.id)} tiny=${tiny} selected=${selected === box.id} focusable=${focusable === box.id}
+        dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} select=${choose} />`), [model, shown, marks, found, selected, focusable, tiny]);
   return html`<svg width=${size.width} height=${size.height} class="graph-drawing">
     <${Definitions} />
     <g transform=${`translate(${camera.x} ${camera.y}) scale(${camera.zoom})`}>
-      <g class="lines" aria-hidden="true">
-        ${marks.gone.map((edge) => html`<${GoneEdge} key=${`gone ${edgeKey(edge)}`} ...${{ edge, layout, marks }} />`)}
-        ${model.edges.filter(near).map((edge) => html`<${Edge} key=${edge.key} edge=${edge} dim=${found && !(found.has(edge.source) && found.has(edge.target))}
-          change=${marks.edges.has(edge.key) ? "added" : marks.cut?.has(edge.key) ? "removed" : null} />`)}
-      </g>
+      ${lines}
       ${marks.removed.map(({ task, place }) => html`<${Ghost} key=${`gone ${task.id}`} task=${task} place=${place} />`)}
-      ${shown.map((box) => box.kind === "fold"
-        ? html`<${FoldBox} key=${box.id} box=${box} counts=${countsOf(state, box)} focusable=${focusable === box.id} open=${() => !drag.moved() && openFold(box.fold)} />`
-        : html`<${TaskBox} key=${box.id} box=${box} task=${taskSignal(state, marks, box.id)} selected=${selected === box.id} focusable=${focusable === box.id}
-            dim=${found && !found.has(box.id)} mark=${changeOf(box.id)} select=${choose} />`)}
+      ${boxes}
     </g>
   </svg>`;
 }
 
+const changeOf = (marks, id) => (marks.added.has(id) ? "added" : marks.changed.has(id) ? "changed" : marks.doomed?.has(id) ? "removed" : null);
+
 // A task of a preview is not in the plan yet.
 const taskSignal = (state, marks, id) => marks.planned?.get(id) ?? state.tasks.get(id) ?? { value: { id, status: "pending" } };
-
-function countsOf(state, box) {
-  const counts = {};
-  for (const id of box.members) {
-    const status = state.tasks.get(id)?.value.status ?? "pending";
-    counts[status] = (counts[status] ?? 0) + 1;
-  }
-  return counts;
-}
 
 function GoneEdge({ edge, layout, marks }) {
   const removed = new Map(marks.removed.map(({ task, place }) => [task.id, place]));

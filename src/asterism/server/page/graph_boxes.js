@@ -27,7 +27,8 @@ export function spoken(task) {
   return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
 }
 
-export function TaskBox({ box, task, selected, focusable, dim, mark: change, select }) {
+// `tiny` leaves out text that could not be read.
+export function TaskBox({ box, task, tiny, selected, focusable, dim, mark: change, select }) {
   const data = task.value;
   const held = data.held_by?.length > 0;
   const name = data.name || data.id;
@@ -39,7 +40,7 @@ export function TaskBox({ box, task, selected, focusable, dim, mark: change, sel
     ${held && html`<rect class="hatch" width=${WIDTH} height=${HEIGHT} rx="9" />`}
     <rect class="edge" width="5" height=${HEIGHT} rx="2.5" />
     <text class="mark" x="20" y="29" text-anchor="middle">${mark(shownStatus(data))}</text>
-    <g clip-path="url(#inside-box)"><text class="name" x="35" y="20">${shorten(name)}</text><text class="remark" x="35" y="36">${shorten(remark(data), 25)}</text></g>
+    ${!tiny && html`<g clip-path="url(#inside-box)"><text class="name" x="35" y="20">${shorten(name)}</text><text class="remark" x="35" y="36">${shorten(remark(data), 25)}</text></g>`}
     ${change && html`<${Badge} change=${change} />`}
   </g>`;
 }
@@ -54,7 +55,17 @@ function Badge({ change }) {
   </g>`;
 }
 
-export function FoldBox({ box, counts, selected, focusable, open }) {
+function countsOf(state, box) {
+  const counts = {};
+  for (const id of box.members) {
+    const status = state.tasks.get(id)?.value.status ?? "pending";
+    counts[status] = (counts[status] ?? 0) + 1;
+  }
+  return counts;
+}
+
+export function FoldBox({ box, state, selected, focusable, open }) {
+  const counts = countsOf(state, box);
   const text = Object.entries(counts).map(([status, number]) => `${mark(status)} ${number}`).join("  ");
   return html`<g class=${classes("box fold", { selected })} transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
       role="button" tabindex=${focusable ? 0 : -1} onClick=${() => open(box)}>

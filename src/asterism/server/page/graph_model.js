@@ -108,9 +108,14 @@ export function fit(area, width, height, margin = 28) {
   return { zoom, x, y };
 }
 
+const SNAP = 200;
+
+// The camera in steps of some pixels, so that moving it does not change the visible boxes with each pixel.
+export const snapped = ({ zoom, x, y }) => ({ zoom, x: Math.round(x / SNAP) * SNAP, y: Math.round(y / SNAP) * SNAP });
+
 // The boxes within the window, with a margin so that nothing pops up at its border.
 export function visible(boxes, camera, width, height) {
-  const margin = 240;
+  const margin = WIDTH / 2 + SNAP / camera.zoom;
   const left = -camera.x / camera.zoom - margin;
   const top = -camera.y / camera.zoom - margin;
   const right = left + width / camera.zoom + 2 * margin;

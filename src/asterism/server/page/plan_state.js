@@ -70,6 +70,8 @@ export class PlanState {
   }
 
   #show(view, layout, before, known) {
+    // Within a version the structure stays the same object: the graph is then not drawn anew.
+    if (before?.version === view.version && before.name === view.name) view.dependencies = before.dependencies;
     const marks = before && before.version !== view.version ? compare(before, view, known) : null;
     batch(() => {
       this.problem.value = null;

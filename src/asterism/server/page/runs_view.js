@@ -6,8 +6,9 @@ import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ago, clock, duration, plural, value, words } from "./words.js";
 
-const FILTERS = { status: "Status", workflow: "Workflow", label: "Label", device: "Device", series: "Series", waiting: "Waiting for" };
-const STATUSES = ["created", "assigned", "claimed", "processing", "completed", "failed", "cancelled", "paused", "pausing", "cancelling", "reassigning"];
+const FILTERS = { status: "Status", workflow: "Workflow", device: "Device", series: "Series", search: "Label, key or input" };
+const WAITING = { device: "a device", claim: "its device to begin", turn: "its turn in a series", retry: "the next attempt", person: "a person (paused)", peer: "a peer" };
+const STATUSES = ["open", "ended", "created", "assigned", "claimed", "processing", "completed", "failed", "cancelled", "paused", "pausing", "cancelling", "reassigning"];
 const LOOKS = { created: "pending", assigned: "assigned", claimed: "claimed", processing: "running", reassigning: "waiting", pausing: "waiting", cancelling: "cancelling" };
 
 export function RunsView({ fleet }) {
@@ -16,21 +17,33 @@ export function RunsView({ fleet }) {
   const key = JSON.stringify(filter);
   const [limit, setLimit] = useState(100);
   const { items: page, problem, read } = useList(() => get(["runs"], { ...filter, limit }), [key, limit, fleet.changed.value]);
-  const { shown, fresh, showAll } = useCalmRows(page?.items, `${key} ${limit}`);
+  const wanted = page?.items.filter((run) => !query.waiting || waitingFor(run) === query.waiting);
+  const { shown, fresh, showAll } = useCalmRows(wanted, `${key} ${limit} ${query.waiting}`);
   return html`<div class="with-drawer"><div class="runs">
     <${Filters} query=${query} />
-    ${Object.keys(filter).length > 0 && html`<${Bulk} filter=${filter} count=${page?.items?.length} more=${page?.next} done=${read} />`}
+    ${Object.keys(filter).length > 0 && !query.waiting && html`<${Bulk} filter=${filter} count=${page?.items?.length} more=${page?.next} done=${read} />`}
     ${problem && html`<${Failure} problem=${problem} retry=${read} />`}
     ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new run")}</button></p>`}
-    ${shown && !shown.length && (key === "{}"
+    ${shown && !shown.length && (key === "{}" && !query.waiting
       ? html`<${Empty} title="No run yet."><p>To create one from a workflow file:</p><${Command} text="asterism runs create --file workflow.yaml" /><//>`
-      : html`<${Empty} title="No run matches these filters."><p><button onClick=${() => setQuery(Object.fromEntries(Object.keys(FILTERS).map((name) => [name, ""])))}>Clear the filters</button></p><//>`)}
+      : html`<${Empty} title="No run matches these filters."><p><button onClick=${() => setQuery(Object.fromEntries([...Object.keys(FILTERS), "waiting"].map((name) => [name, ""])))}>Clear the filters</button></p><//>`)}
     ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Created", "Took"], shown.map((run) => html`<tr key=${run.id} class=${query.run === run.id ? "selected" : ""}>
-      <th scope="row"><button class="link" onClick=${() => setQuery({ run: run.id })}>${run.label || run.workflow}</button>${run.label && html` <small>${run.workflow}</small>`}</th>
-      <td><${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} /></td><td>${run.device ?? ""}</td><td>${run.series ?? ""}</td><td>${ago(run.created_at)}</td>
+      <th scope="row"><button class="link" onClick=${() => setQuery({ run: run.id })}>${run.shown_label || run.label || run.workflow}</button>${(run.shown_label || run.label) && html` <small>${run.workflow}</small>`}</th>
+      <td><${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${WAITING[waitingFor(run)] && html`<br /><small>waits for ${WAITING[waitingFor(run)]}</small>`}</td><td>${run.device ?? ""}</td><td>${run.series ?? ""}</td><td>${ago(run.created_at)}</td>
       <td>${run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""}</td></tr>`))}
     ${page?.next && html`<p><button onClick=${() => setLimit(limit + 200)}>Show more</button></p>`}
   </div>${query.run && html`<${RunDrawer} id=${query.run} changed=${fleet.changed.value} />`}</div>`;
+}
+
+// What a run waits for, as a key of WAITING; null if it does not.
+function waitingFor(run) {
+  if (run.ended_at) return null;
+  if (run.paused != null) return "person";
+  if (run.held_for) return "peer";
+  if (run.held) return "turn";
+  if (run.status === "assigned" || run.status === "claimed") return "claim";
+  if (run.status !== "created" && run.status !== "reassigning") return null;
+  return run.not_before > Date.now() / 1000 ? "retry" : "device";
 }
 
 // Rows that are shown stay where they are and change in place; new ones wait behind a button.
@@ -48,14 +61,24 @@ function useCalmRows(items, key) {
 function Filters({ query }) {
   return html`<form class="filters" role="search" aria-label="Filter runs" onSubmit=${(event) => event.preventDefault()}>${Object.entries(FILTERS).map(([name, label]) => html`<${Field} key=${name} label=${label}>
     ${name === "status" ? html`<select value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value })}><option value="">any</option>${STATUSES.map((one) => html`<option value=${one}>${one}</option>`)}</select>`
-    : html`<input value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value.trim() })} />`}<//>`)}</form>`;
+    : html`<input value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value.trim() })} />`}<//>`)}
+    <${Field} label="Waiting for"><select value=${query.waiting ?? ""} onChange=${(event) => setQuery({ waiting: event.target.value })}><option value="">anything</option>${Object.entries(WAITING).map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select><//></form>`;
 }
+
+const BULK_PAGE = 200;
 
 function Bulk({ filter, count, more, done }) {
   const [told, setTold] = useState("");
   const act = (action) => async () => {
-    const answer = await post(["runs", "actions"], { filter, action });
-    setTold(`${words(action)}: ${plural(answer.changed?.length ?? answer.count ?? answer.done ?? 0, "run")}${answer.refused?.length ? `, ${answer.refused.length} refused` : ""}.`);
+    let [changed, refused] = [0, []];
+    for (let after = null; ;) {
+      const answer = await post(["runs", "actions"], { ...filter, action, ...(after ? { after } : {}), limit: BULK_PAGE });
+      changed += answer.changed.length;
+      refused = [...refused, ...Object.values(answer.refused)];
+      after = answer.next;
+      if (!after) break;
+    }
+    setTold(`${words(action)}: ${plural(changed, "run")}${refused.length ? `, ${refused.length} refused (${refused[0]})` : ""}.`);
     await done();
   };
   const all = `${count ?? 0}${more ? " or more" : ""} runs of this filter`;
@@ -73,7 +96,7 @@ function RunDrawer({ id, changed }) {
   const act = (action) => async () => { await post(["runs", id, action]); await read(); };
   const ended = run && (run.ended_at || ["completed", "failed", "cancelled"].includes(run.status));
   const scores = Object.entries(run?.scores ?? {}).sort(([, one], [, other]) => other - one);
-  const lines = items?.[2]?.items ?? items?.[2]?.lines ?? [];
+  const lines = items?.[2]?.items ?? [];
   return html`<aside class="drawer" aria-label=${`Run ${id}`} onKeyDown=${(event) => event.key === "Escape" && close()}>
     <${Head} title=${run?.label || run?.workflow || id} close=${close} heading=${heading} />
     ${problem && html`<${Failure} problem=${problem} retry=${read} />`}
