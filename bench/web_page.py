@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from asterism import Constellation, Task
@@ -18,8 +19,8 @@ from bench.page import table, time_text
 
 HEAD = """# Benchmarks: the page
 
-Written by `python -m bench page`. Times of the layout are processor time; those of the browser are wall time, in a Chromium
-that draws without a graphics card.
+Written by `python -m bench page`. Times of the layout are processor time; those of the browser are wall time, in a
+Chromium that draws without a graphics card.
 """
 
 TASKS, WIDTH = 2_000, 40
@@ -123,8 +124,9 @@ def layout_text(whole: float, costs: list[EditCost]) -> str:
     ]
     return f"""## What an edit of one task moves
 
-A plan of {TASKS:,} tasks in layers of {WIDTH}, each after two of the layer before it; {EDITS} edits of each kind. "Needless" counts tasks
-that moved although their layer is the same (goal: 0). A layout from scratch takes {time_text(whole)}.
+A plan of {TASKS:,} tasks in layers of {WIDTH}, each after two of the layer before it; {EDITS} edits of each kind.
+"Needless" counts tasks that moved although their layer is the same (goal: 0). A layout from scratch takes
+{time_text(whole)}.
 
 """ + table(("edit", "tasks moved (median / most)", "needless", "layout takes"), rows)
 
@@ -182,7 +184,7 @@ def _watch(count: int, drawn: str) -> Watched:
         frames: list[float] = page.evaluate("window.frames_seen")
         changing.join()
         browser.close()
-    gaps = [(after - before) / 1000 for before, after in zip(frames, frames[1:], strict=False)]
+    gaps = [(after - before) / 1000 for before, after in pairwise(frames)]
     what = "canvas" if "canvas" in drawn else "SVG"
     return Watched(count, what, first_view, len(gaps) / sum(gaps), max(gaps))
 

@@ -25,7 +25,7 @@ AXE = Path(__file__).parent / "axe.min.js"
 @contextmanager
 def chromium() -> Iterator[Any]:
     with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=30_000)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=1000 * PATIENCE)
         try:
             yield browser
         finally:
@@ -50,7 +50,7 @@ def opened(
         viewport={"width": size[0], "height": size[1]}, color_scheme=theme, reduced_motion="reduce"
     )
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(1000 * PATIENCE)
     page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
     page.on("request", lambda request: requests.append(request.url))

@@ -1,7 +1,7 @@
 """A server for the page that speaks the API over a plan in memory: edits are real, progress is set by the test.
 
-It shows states that a real fleet reaches only by chance, such as a device that is silent and a script in every text. The
-tests in ``test_served_page.py`` use the real server.
+It shows states that a real fleet reaches only by chance, such as a device that is silent and a script in every text.
+The tests in ``test_served_page.py`` use the real server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.request_guard import RequestGuard
 
 NOW = time.time
-PROGRESS = {"status": "pending", "device": None, "reason": "", "started_at": None, "ended_at": None, "provisional": False}
+PROGRESS = {
+    "status": "pending",
+    "device": None,
+    "reason": "",
+    "started_at": None,
+    "ended_at": None,
+    "provisional": False,
+}
 
 
 BULK = {"changed": ["run-2"], "refused": {"run-9": "it has ended"}, "next": None}
@@ -60,7 +67,11 @@ class PlanScene:
     def set(self, task: str, status: str, **facts: Any) -> None:
         """Set what the view tells about a task."""
         self.facts[task] = {**self.facts.get(task, {}), "status": status, **facts}
-        self.tell("task", task=task, **{**PROGRESS, **{name: self.facts[task][name] for name in PROGRESS & self.facts[task].keys()}})
+        self.tell(
+            "task",
+            task=task,
+            **{**PROGRESS, **{name: self.facts[task][name] for name in PROGRESS & self.facts[task].keys()}},
+        )
 
     def tell(self, kind: str, **data: Any) -> None:
         self.events.append((kind, {"position": str(len(self.events) + 1), "at": NOW(), "kind": kind, **data}))
@@ -89,7 +100,8 @@ class PlanScene:
             **{"position": str(len(self.events)), "owner": "laptop", "paused": None, "params": {}},
             **{"started_at": self.began, "ended_at": None, "counts": counts, "tasks": tasks},
             "dependencies": [
-                {"source": one.source, "target": one.target, "on": one.on, "when": one.when} for one in plan.dependencies
+                {"source": one.source, "target": one.target, "on": one.on, "when": one.when}
+                for one in plan.dependencies
             ],
             **{"cycles": self.cycles, "approvals": self.approvals},
         }
@@ -115,11 +127,16 @@ class PlanServer:
             f"{plan}/versions": lambda request: {**items(scene.versions), "rejected": scene.rejected},
             f"{plan}/versions/{{version}}": lambda request: scene.view(int(request.path_params["version"])),
             f"{plan}/changes": lambda request: {**items(scene.changes()), "position": "0", "reset": False},
+            f"{plan}/cycles": lambda request: items(scene.cycles),
             f"{plan}/tasks/{{task}}": self._task,
             f"{plan}/tasks/{{task}}/why": lambda request: {"reasons": [{"text": "it needs 'compile' to succeed"}]},
             f"{plan}/tasks/{{task}}/logs": self._logs,
             "/api/v1/devices": lambda request: items(scene.devices),
-            "/api/v1/devices/{name}": lambda request: {**scene.devices[0], "holds": scene.runs[:1], "latest": scene.runs},
+            "/api/v1/devices/{name}": lambda request: {
+                **scene.devices[0],
+                "holds": scene.runs[:1],
+                "latest": scene.runs,
+            },
             "/api/v1/runs": self._runs,
             "/api/v1/runs/{run}": lambda request: scene.runs[0],
             "/api/v1/runs/{run}/why": lambda request: {"reasons": [{"text": "no device with 'gpu' is free"}]},
@@ -155,7 +172,9 @@ class PlanServer:
 
     def _runs(self, request: Request) -> Any:
         wanted = {name: request.query_params.get(name) for name in ("status", "workflow", "device", "series")}
-        found = [run for run in self.scene.runs if all(not value or run[name] == value for name, value in wanted.items())]
+        found = [
+            run for run in self.scene.runs if all(not value or run[name] == value for name, value in wanted.items())
+        ]
         return items(found)
 
     async def _layout(self, request: Request) -> Response:
@@ -191,7 +210,9 @@ class PlanServer:
                 self.scene.edit(batch, dry_run=body.get("dry_run", False))
             except EditRejected as error:
                 broken = [{"edit": one.edit, "rule": one.rule, "message": one.message} for one in error.violations]
-                return JSONResponse({"title": "Edit rejected", "detail": "The plan refuses it.", "violations": broken}, 422)
+                return JSONResponse(
+                    {"title": "Edit rejected", "detail": "The plan refuses it.", "violations": broken}, 422
+                )
         if path.endswith("/answer"):
             self.scene.cycles.clear()
         if "/approvals/" in path:
@@ -200,7 +221,7 @@ class PlanServer:
             if path.endswith("/approve"):
                 self.scene.edit(EditBatch.from_json({name: found[name] for name in ("edits", "author", "reason")}))
         self.scene.tell("plan")
-        return JSONResponse({"token": "claimed", "version": self.scene.plan.version, **BULK})
+        return JSONResponse({"version": self.scene.plan.version, **BULK})
 
 
 def items(found: list[Any]) -> dict[str, Any]:
@@ -210,7 +231,9 @@ def items(found: list[Any]) -> dict[str, Any]:
 @contextmanager
 def served(scene: PlanScene) -> Iterator[str]:
     """Serve a scene from a thread; the value is the address."""
-    config = uvicorn.Config(PlanServer(scene).app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        PlanServer(scene).app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     ready = threading.Event()
     started = server.startup
@@ -251,11 +274,21 @@ def release_scene() -> PlanScene:
     done = {"attempts": 1, "group": None}
     scene.set("fetch", "completed", device="laptop", started_at=began, ended_at=began + 12, **done)
     scene.set("compile", "completed", device="lab-1", started_at=began + 12, ended_at=began + 60, **done)
-    scene.set("lint", "failed", device="laptop", reason="exit code 1: 3 errors", started_at=began + 12, ended_at=began + 30, **done)
+    scene.set(
+        "lint",
+        "failed",
+        device="laptop",
+        reason="exit code 1: 3 errors",
+        started_at=began + 12,
+        ended_at=began + 30,
+        **done,
+    )
     scene.set("docs", "completed", device="lab-2", started_at=began + 13, ended_at=began + 40, **done)
     for number in range(1, 7):
         status = {1: "completed", 2: "running", 3: "running"}.get(number, "pending")
-        facts = {"device": f"lab-{1 + number % 2}", "started_at": began + 60 + number, "attempts": 1} if number < 4 else {}
+        facts = (
+            {"device": f"lab-{1 + number % 2}", "started_at": began + 60 + number, "attempts": 1} if number < 4 else {}
+        )
         scene.set(f"test-{number}", status, group="test", **facts, **({"ended_at": began + 90} if number == 1 else {}))
     scene.facts["test-2"]["output"] = ["collected 312 items", "tests/core ........", "tests/store ....."]
     scene.set("site", "pending", held_by=["docs"])
@@ -272,15 +305,30 @@ def release_scene() -> PlanScene:
             "edits": [{"op": "add_task", "task": {"id": "mend-lint", "shell": "ruff check --fix"}}],
         }
     ]
-    scene.edit(EditBatch.from_json({"author": "ann", "reason": "sign what we ship", "edits": [
-        {"op": "add_task", "task": {"id": "sign", "shell": "make sign"}},
-        {"op": "add_dependency", "source": "package", "target": "sign"},
-        {"op": "add_dependency", "source": "sign", "target": "publish"},
-    ]}))
+    scene.edit(
+        EditBatch.from_json(
+            {
+                "author": "ann",
+                "reason": "sign what we ship",
+                "edits": [
+                    {"op": "add_task", "task": {"id": "sign", "shell": "make sign"}},
+                    {"op": "add_dependency", "source": "package", "target": "sign"},
+                    {"op": "add_dependency", "source": "sign", "target": "publish"},
+                ],
+            }
+        )
+    )
     scene.set("sign", "waiting")
     scene.rejected = [
         {
-            **{"number": 1, "version": 1, "triggers": [], "author": "model-editor", "reason": "skip the tests", "at": began + 70},
+            **{
+                "number": 1,
+                "version": 1,
+                "triggers": [],
+                "author": "model-editor",
+                "reason": "skip the tests",
+                "at": began + 70,
+            },
             "edits": [{"op": "remove_task", "task_id": "test-1"}],
             "violations": [{"edit": 0, "rule": "immutable", "message": "task 'test-1' has completed"}],
         }
@@ -291,12 +339,22 @@ def release_scene() -> PlanScene:
 
 def fleet(scene: PlanScene) -> None:
     now = NOW()
-    devices = (("lab-1", "busy", 4, 4, None), ("lab-2", "ready", 4, 1, None), ("laptop", "resting", 2, 0, 0.41), ("old-box", "silent", 1, 1, None))
+    devices = (
+        ("lab-1", "busy", 4, 4, None),
+        ("lab-2", "ready", 4, 1, None),
+        ("laptop", "resting", 2, 0, 0.41),
+        ("old-box", "silent", 1, 1, None),
+    )
     for name, state, slots, used, battery in devices:
         scene.devices.append(
             {
                 **{"name": name, "state": state, "slots": slots, "used": used, "battery": battery, "session": name},
-                **{"coordinator": name == "lab-1", "host": f"{name}.example", "can": ["shell", "gpu"], "load": used / slots},
+                **{
+                    "coordinator": name == "lab-1",
+                    "host": f"{name}.example",
+                    "can": ["shell", "gpu"],
+                    "load": used / slots,
+                },
                 **{"last_heartbeat_at": now - (400 if state == "silent" else 3), "joined_at": now - 9000},
                 **{"resting": "on battery" if state == "resting" else None, "quality": 0.97, "backlog": 0},
             }
@@ -306,21 +364,70 @@ def fleet(scene: PlanScene) -> None:
             {
                 **{"id": f"run-{number}", "workflow": "backup", "label": f"backup of host {number}", "status": status},
                 **{"device": "lab-1" if status != "created" else None, "series": "main" if number % 2 else None},
-                **{"created_at": now - 600, "created_by": "ann", "started_at": now - 500 if number < 3 else None, "ended_at": now - 300 if number in (1, 2, 5) else None},
-                **{"scores": {"lab-1": 0.91, "lab-2": 0.55}, "story": [{"at": now - 600, "what": "created", "why": None}]},
-                **{"paused": "by ann" if status == "paused" else None, "held": False, "not_before": 0, "shown_label": None},
+                **{
+                    "created_at": now - 600,
+                    "created_by": "ann",
+                    "started_at": now - 500 if number < 3 else None,
+                    "ended_at": now - 300 if number in (1, 2, 5) else None,
+                },
+                **{
+                    "scores": {"lab-1": 0.91, "lab-2": 0.55},
+                    "story": [{"at": now - 600, "what": "created", "why": None}],
+                },
+                **{
+                    "paused": "by ann" if status == "paused" else None,
+                    "held": False,
+                    "not_before": 0,
+                    "shown_label": None,
+                },
                 **{"input": {"host": f"host{number}"}, "output": None, "error": None, "failures": 0},
             }
         )
     scene.schedules = [
-        {"name": "nightly", "workflow": "backup", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "due_in": 31000, "paused": None},
+        {
+            "name": "nightly",
+            "workflow": "backup",
+            "cron": "0 3 * * *",
+            "timezone": "Europe/Berlin",
+            "due_in": 31000,
+            "paused": None,
+        },
         {"name": "hourly", "workflow": "sync", "every": 3600, "due_in": None, "paused": "by ann"},
     ]
     scene.series = [
-        {"name": "main", "status": "active", "active": 120, "since": now - 7200, "by": "ann", "queue": [121, 124], "why_not_promoted": None},
-        {"name": "docs", "status": "free", "active": None, "since": None, "queue": [130], "why_not_promoted": "#130 is blocked by #128"},
+        {
+            "name": "main",
+            "status": "active",
+            "active": 120,
+            "since": now - 7200,
+            "by": "ann",
+            "queue": [121, 124],
+            "why_not_promoted": None,
+        },
+        {
+            "name": "docs",
+            "status": "free",
+            "active": None,
+            "since": None,
+            "queue": [130],
+            "why_not_promoted": "#130 is blocked by #128",
+        },
     ]
     scene.notices = [
-        {"number": 1, "at": now - 400, "kind": "device_lost", "message": "old-box sent no heartbeat for 30 s", "run": None, "device": "old-box"},
-        {"number": 2, "at": now - 200, "kind": "late_result", "message": "a result came after the run was assigned again", "run": "run-2", "device": "lab-1"},
+        {
+            "number": 1,
+            "at": now - 400,
+            "kind": "device_lost",
+            "message": "old-box sent no heartbeat for 30 s",
+            "run": None,
+            "device": "old-box",
+        },
+        {
+            "number": 2,
+            "at": now - 200,
+            "kind": "late_result",
+            "message": "a result came after the run was assigned again",
+            "run": "run-2",
+            "device": "lab-1",
+        },
     ]

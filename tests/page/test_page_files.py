@@ -1,4 +1,4 @@
-"""The files of the page: vendored modules are what npm published, nothing is inline or from elsewhere, strict headers."""
+"""The files of the page: vendored modules are as npm published them, nothing is inline, and headers are strict."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ async def test_files_have_strict_headers_and_an_etag() -> None:
             assert again.headers["content-security-policy"] == policy
 
 
-@pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "vendor/../../app.py", "%2e%2e/app.py", "/etc/passwd", "", "nothing.js"])
+@pytest.mark.parametrize(
+    "name", ["../app.py", "..%2fapp.py", "vendor/../../app.py", "%2e%2e/app.py", "/etc/passwd", "", "nothing.js"]
+)
 async def test_only_files_of_the_page_are_served(name: str) -> None:
     transport = httpx.ASGITransport(Starlette(routes=page_routes()))  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

@@ -1,4 +1,4 @@
-"""The page of the real server: a person logs in with the link, watches a plan run, edits it, and the server restarts."""
+"""The page of the real server: a person logs in with the link, watches a plan and edits it; the server restarts."""
 
 from __future__ import annotations
 
@@ -78,27 +78,27 @@ def submit(page: Any, plan: str) -> None:
 def test_a_plan_is_watched_edited_and_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    with chromium() as browser:
-        with server(tmp_path, port) as (process, login):
-            with opened(browser, url, login.removeprefix(f"{url}/"), failures=True) as page:
-                submit(page, PLAN)
+    with chromium() as browser, server(tmp_path, port) as (process, login):
+        link = login.removeprefix(f"{url}/")
+        with opened(browser, url, link, failures=True) as page:
+            submit(page, PLAN)
+            page.goto(f"{url}/#/plans/release/graph")
+            page.locator("[data-box=compile].is-running").wait_for()
+            page.locator("[data-box=lint].is-failed").wait_for()
+            page.locator("[data-box=compile]").click()
+            page.get_by_role("log").get_by_text("broken").wait_for()
+            assert page.title() == "release: Plan – Asterism"
+            page.keyboard.press("Escape")
+            edit(page)
+            timeline_and_time_travel(page, url)
+            process.kill()
+            page.get_by_role("alert").get_by_text("connection to the server is lost").wait_for()
+            with server(tmp_path, port):
+                (tmp_path / "go-on").touch()
                 page.goto(f"{url}/#/plans/release/graph")
-                page.locator("[data-box=compile].is-running").wait_for()
-                page.locator("[data-box=lint].is-failed").wait_for()
-                page.locator("[data-box=compile]").click()
-                page.get_by_role("log").get_by_text("broken").wait_for()
-                assert page.title() == "release: Plan – Asterism"
-                page.keyboard.press("Escape")
-                edit(page)
-                timeline_and_time_travel(page, url)
-                process.kill()
-                page.get_by_role("alert").get_by_text("connection to the server is lost").wait_for()
-                with server(tmp_path, port):
-                    (tmp_path / "go-on").touch()
-                    page.goto(f"{url}/#/plans/release/graph")
-                    page.locator("[data-box=smoke].is-completed").wait_for()
-                    page.locator(".plan-bar").get_by_text("failed").first.wait_for()
-                    assert serious_findings(page) == []
+                page.locator("[data-box=smoke].is-completed").wait_for()
+                page.locator(".plan-bar").get_by_text("failed").first.wait_for()
+                assert serious_findings(page) == []
 
 
 def edit(page: Any) -> None:

@@ -1,11 +1,12 @@
 """The layout of a plan that changes: an edit moves only the tasks whose layer changes.
 
-``fresh`` lays a graph out as a whole, as in the report. ``updated`` takes the layout before an edit and the graph after it:
+``fresh`` lays a graph out as a whole, as in the report. ``updated`` takes the layout before an edit and the graph after
+it:
 
-- A task keeps its layer while all its dependencies are in earlier layers. It never moves back towards the beginning only
-  because there would be room, so removing a task or a dependency moves nothing.
-- A task that keeps its layer keeps its place. A task that a dependency pushes to a later layer stays in its row, or in the
-  nearest free one. A new task goes to the free row nearest to its neighbours. So nothing moves to make room.
+- A task keeps its layer while all its dependencies are in earlier layers. It never moves back towards the beginning
+  only because there would be room, so removing a task or a dependency moves nothing.
+- A task that keeps its layer keeps its place. A task that a dependency pushes to a later layer stays in its row, or in
+  the nearest free one. A new task goes to the free row nearest to its neighbours. So nothing moves to make room.
 - The bends of a dependency stay where they are while both its ends do.
 
 Free rows and columns remain where tasks were removed, and are used again. If they became more than half of the columns,

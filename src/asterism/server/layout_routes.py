@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from asterism.core.plan.constellation import Constellation
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import find_plan, read_plan
 from asterism.server.endpoint import Call, Endpoint
@@ -29,6 +30,7 @@ class Layout(BaseModel):
 
 async def layout(call: Call) -> Any:
     name, version = call.path["plan"], call.query.version
+    plan: Constellation
     if version is None:
         plan = (await read_plan(call.fleet, name)).record.plan
     else:
@@ -39,6 +41,12 @@ async def layout(call: Call) -> Any:
 
 ENDPOINTS = (
     Endpoint(
-        "GET", "/plans/{plan}/layout", layout, "Where to draw each task.", "observe plan {plan}", LayoutQuery, answer=Layout
+        "GET",
+        "/plans/{plan}/layout",
+        layout,
+        "Where to draw each task.",
+        "observe plan {plan}",
+        LayoutQuery,
+        answer=Layout,
     ),
 )

@@ -5,6 +5,7 @@ import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { editText, plural } from "./words.js";
 
+const CLAIM_EVERY = 20_000; // a claim of a cycle ends after a minute unless it is renewed
 const OPERATIONS = {
   add_task: "Add a task", remove_task: "Remove a task", update_task: "Change a task", cancel_task: "Cancel a task",
   add_dependency: "Add a dependency", update_dependency: "Change a dependency", remove_dependency: "Remove a dependency",
@@ -45,6 +46,11 @@ export function EditComposer({ state, draft, show }) {
   const [busy, setBusy] = useState(false);
   const heading = useRef(null);
   useEffect(() => { heading.current?.focus({ preventScroll: true }); return () => show(null); }, []);
+  useEffect(() => {
+    if (!cycle) return undefined;
+    const renew = setInterval(() => post(["plans", state.name, "cycles", cycle.id, "claim"]).catch(() => {}), CLAIM_EVERY);
+    return () => clearInterval(renew);
+  }, [cycle?.id]);
   const change = (next) => { draft.value = { ...draft.value, ...next }; setVerdict(null); show(null); };
   const changeEdit = (index, edit) => change({ edits: edits.map((one, place) => (place === index ? edit : one)) });
   const send = async (dryRun) => {
@@ -57,7 +63,7 @@ export function EditComposer({ state, draft, show }) {
         show(batch);
         setVerdict({ ok: true, text: `The plan would accept ${plural(batch.length, "operation")}. The graph shows the outcome.` });
       } else {
-        await (cycle ? post(["plans", state.name, "cycles", cycle.id, "answer"], { token: cycle.token, edits: batch, reason }) : post(["plans", state.name, "edits"], body));
+        await (cycle ? post(["plans", state.name, "cycles", cycle.id, "answer"], { edits: batch, reason }) : post(["plans", state.name, "edits"], body));
         draft.value = null;
         state.reload();
       }

@@ -78,12 +78,10 @@ function Approval({ item, name, done }) {
 }
 
 function Cycle({ item, name, held, done, compose }) {
-  const [claim, setClaim] = useState(null);
-  const take = async () => { const answer = await post(["plans", name, "cycles", item.id, "claim"]); setClaim(answer); return answer; };
-  const token = () => claim?.token ?? claim?.claim?.token;
+  const path = ["plans", name, "cycles", item.id];
   return html`<article class="waiting"><p class="head"><b>Cycle ${item.id}</b> reviews the end of ${item.tasks.join(", ") || "no task"}${item.stuck ? " (no task can make progress)" : ""}
       <span class="spring"></span><time>${clock(item.opened_at)}</time></p>
     <p class="note">${item.claimed_by ? `Claimed by ${item.claimed_by}. ` : ""}${item.expires_at ? `It closes at ${clock(item.expires_at)} if nobody answers. ` : ""}${held.length ? `${plural(held.length, "task")} held: ${held.slice(0, 5).join(", ")}` : ""}</p>
-    <p class="buttons"><${Action} kind="primary" act=${async () => { const answer = claim ?? (await take()); compose({ id: item.id, token: answer.token }); }}>Answer with edits…<//>
-      <${Action} act=${async () => { const answer = claim ?? (await take()); await post(["plans", name, "cycles", item.id, "answer"], { token: answer.token ?? token(), edits: [], reason: "" }); await done(); }}>Accept without edits<//></p></article>`;
+    <p class="buttons"><${Action} kind="primary" act=${async () => { await post([...path, "claim"]); compose({ id: item.id }); }}>Answer with edits…<//>
+      <${Action} act=${async () => { await post([...path, "answer"], { edits: [], reason: "" }); await done(); }}>Accept without edits<//></p></article>`;
 }

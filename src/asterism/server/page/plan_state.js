@@ -5,6 +5,7 @@ import { batch, signal } from "./ui.js";
 const CALM = 400; // ms between two readings of the view while events arrive
 const CALM_LARGE = 2_500; // the same for a plan of more than LARGE tasks
 const LARGE = 800;
+const CLAIMS_AGE = 5_000;
 export const FADE = 8_000; // ms that a change stays marked
 
 export class PlanState {
@@ -27,6 +28,7 @@ export class PlanState {
   #timer = null;
   #reading = false;
   #pending = new Map();
+  #claimed = { key: "", at: 0, byId: new Map() };
 
   close() {
     this.#closed = true;
@@ -59,6 +61,7 @@ export class PlanState {
       const layout = stale
         ? { ...(await get(["plans", this.name, "layout"], wanted === null ? {} : { version: wanted })), plan: this.name }
         : known;
+      if (wanted === null && view.cycles?.length) view.cycles = await this.#claims(view.cycles);
       if (this.#closed || wanted !== this.version) return;
       this.#show(view, layout, before, known);
       if (wanted === null && !this.#stop) this.#follow();
@@ -67,6 +70,17 @@ export class PlanState {
     } finally {
       this.#reading = false;
     }
+  }
+
+  // The journal knows which cycles are open; who has claimed one is known to the process that runs the plan. It is asked
+  // when other cycles are open than before, and every few seconds.
+  async #claims(cycles) {
+    const key = cycles.map((one) => one.id).join();
+    if (key !== this.#claimed.key || Date.now() > this.#claimed.at + CLAIMS_AGE) {
+      const found = await get(["plans", this.name, "cycles"]).catch(() => ({ items: [] }));
+      this.#claimed = { key, at: Date.now(), byId: new Map(found.items.map((one) => [one.id, one])) };
+    }
+    return cycles.map((one) => ({ ...one, ...this.#claimed.byId.get(one.id) }));
   }
 
   #show(view, layout, before, known) {
