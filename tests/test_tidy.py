@@ -29,7 +29,19 @@ ARROWS = {
     "peers": ("core", "base", "store", "fleet"),
     "compat": ("core", "base", "store", "orchestrator"),
     "client": ("core", "base"),
-    "__init__": ("core", "base", "store", "orchestrator", "fleet", "durable", "peers", "series", "planfile", "report"),
+    "__init__": (
+        "core",
+        "base",
+        "store",
+        "orchestrator",
+        "fleet",
+        "durable",
+        "peers",
+        "series",
+        "planfile",
+        "report",
+        "client",
+    ),
 }
 """The rooms, and those that each may import from. What is not here, such as ``cli``, may import from all of these."""
 
