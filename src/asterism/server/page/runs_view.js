@@ -29,7 +29,7 @@ export function RunsView({ fleet }) {
       : html`<${Empty} title="No run matches these filters."><p><button onClick=${() => setQuery(Object.fromEntries([...Object.keys(FILTERS), "waiting"].map((name) => [name, ""])))}>Clear the filters</button></p><//>`)}
     ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Created", "Took"], shown.map((run) => html`<tr key=${run.id} class=${query.run === run.id ? "selected" : ""}>
       <th scope="row"><button class="link" onClick=${() => setQuery({ run: run.id })}>${run.shown_label || run.label || run.workflow}</button>${(run.shown_label || run.label) && html` <small>${run.workflow}</small>`}</th>
-      <td><${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${WAITING[waitingFor(run)] && html`<br /><small>waits for ${WAITING[waitingFor(run)]}</small>`}</td><td>${run.device ?? ""}</td><td>${run.series ?? ""}</td><td>${ago(run.created_at)}</td>
+      <td><${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${waitingFor(run) && run.status !== "paused" && html`<br /><small>waits for ${WAITING[waitingFor(run)]}</small>`}</td><td>${run.device ?? ""}</td><td>${run.series ?? ""}</td><td>${ago(run.created_at)}</td>
       <td>${run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""}</td></tr>`))}
     ${page?.next && html`<p><button onClick=${() => setLimit(limit + 200)}>Show more</button></p>`}
   </div>${query.run && html`<${RunDrawer} id=${query.run} changed=${fleet.changed.value} />`}</div>`;

@@ -1,9 +1,10 @@
 // Statuses, times and values as text. The marks differ in shape, so that colour only helps.
 const MARKS = {
   pending: "○", waiting: "◌", running: "◐", completed: "●", failed: "✗", cancelled: "⊘", removed: "⊖",
+  accepted: "✓", rejected: "✗",
   // runs of a fleet
-  created: "○", queued: "○", assigned: "◔", claimed: "◔", blocked: "◌", paused: "❙❙", lost: "✗", succeeded: "●",
-  forgotten: "?", executing: "◐", ready: "○", partially_failed: "✗", repaired: "●", cancelling: "⊘",
+  created: "○", assigned: "◔", claimed: "◔", paused: "❙❙",
+  executing: "◐", ready: "○", unreadable: "?", partially_failed: "✗", repaired: "●", cancelling: "⊘",
 };
 
 export const mark = (status) => MARKS[status] ?? "•";
