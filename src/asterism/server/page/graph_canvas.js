@@ -6,21 +6,29 @@ import { mark } from "./words.js";
 
 const TONES = { running: "--blue", completed: "--green", failed: "--red", cancelled: "--grey", waiting: "--amber", pending: "--grey" };
 
+// The dependencies of the boxes as one path, which stays the same from frame to frame.
+let known = {};
+function linesOf(model, boxes) {
+  if (known.model === model && known.boxes === boxes) return known.path;
+  const shown = new Set(boxes.map((box) => box.id));
+  const path = new Path2D();
+  for (const edge of model.edges) {
+    if (!shown.has(edge.source) && !shown.has(edge.target)) continue;
+    edge.points.forEach(([x, y], index) => (index ? path.lineTo(x, y) : path.moveTo(x, y)));
+  }
+  known = { model, boxes, path };
+  return path;
+}
+
 export function paint(context, { model, boxes, camera, tasks, selected, found, size, ratio, colours }) {
   const { zoom } = camera;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, size.width, size.height);
   context.setTransform(ratio * zoom, 0, 0, ratio * zoom, ratio * camera.x, ratio * camera.y);
-  const shown = new Set(boxes.map((box) => box.id));
   context.lineWidth = Math.max(1, 0.7 / zoom);
   context.strokeStyle = colours("--wire");
   context.globalAlpha = 0.45;
-  context.beginPath();
-  for (const edge of model.edges) {
-    if (!shown.has(edge.source) && !shown.has(edge.target)) continue;
-    edge.points.forEach(([x, y], index) => (index ? context.lineTo(x, y) : context.moveTo(x, y)));
-  }
-  context.stroke();
+  context.stroke(linesOf(model, boxes));
   for (const box of boxes) {
     const task = tasks.get(box.id)?.peek();
     const status = task ? shownStatus(task) : "pending";
