@@ -274,7 +274,7 @@ def test_rows_stay_where_they_are_while_one_reads(browser: Any) -> None:
 @pytest.mark.long
 def test_a_plan_of_two_thousand_tasks_is_drawn_on_a_canvas(browser: Any) -> None:
     with served(large_scene()) as url, opened(browser, url, "#/plans/large/graph") as page:
-        page.locator("canvas.graph-canvas").wait_for()
+        page.locator("canvas.graph-canvas").first.wait_for()
         assert page.locator(".box").count() == 0
         for _ in range(12):
             page.get_by_role("button", name="Zoom in").click()

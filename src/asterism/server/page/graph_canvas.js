@@ -1,60 +1,81 @@
-// The graph on a canvas, for more boxes than SVG redraws smoothly. Status has a shape as well as a colour.
+// The graph on two canvases, for more boxes than SVG redraws smoothly: dependencies below, tasks above. Progress redraws
+// only the tasks. Status has a shape as well as a colour.
 import { HEIGHT, WIDTH } from "./graph_model.js";
 import { shorten, shownStatus } from "./graph_boxes.js";
 import { html, useEffect, useRef, useSignalEffect } from "./ui.js";
 import { mark } from "./words.js";
 
 const TONES = { running: "--blue", completed: "--green", failed: "--red", cancelled: "--grey", waiting: "--amber", pending: "--grey" };
+const READABLE = 0.28; // below this zoom a box is a plain rectangle
 
-// The dependencies of the boxes as one path, which stays the same from frame to frame.
-let known = {};
-function linesOf(model, boxes) {
-  if (known.model === model && known.boxes === boxes) return known.path;
-  const shown = new Set(boxes.map((box) => box.id));
-  const path = new Path2D();
-  for (const edge of model.edges) {
-    if (!shown.has(edge.source) && !shown.has(edge.target)) continue;
-    edge.points.forEach(([x, y], index) => (index ? path.lineTo(x, y) : path.moveTo(x, y)));
-  }
-  known = { model, boxes, path };
-  return path;
-}
-
-export function paint(context, { model, boxes, camera, tasks, selected, found, size, ratio, colours }) {
-  const { zoom } = camera;
+function prepared(canvas, { camera, size }) {
+  const context = canvas.getContext("2d");
+  const ratio = devicePixelRatio || 1;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, size.width, size.height);
-  context.setTransform(ratio * zoom, 0, 0, ratio * zoom, ratio * camera.x, ratio * camera.y);
-  context.lineWidth = Math.max(1, 0.7 / zoom);
-  context.strokeStyle = colours("--wire");
+  context.setTransform(ratio * camera.zoom, 0, 0, ratio * camera.zoom, ratio * camera.x, ratio * camera.y);
+  const style = getComputedStyle(canvas);
+  const cache = new Map();
+  const colour = (name) => {
+    if (!cache.has(name)) cache.set(name, style.getPropertyValue(name).trim());
+    return cache.get(name);
+  };
+  return { context, colour };
+}
+
+function paintLines(canvas, scene) {
+  const { context, colour } = prepared(canvas, scene);
+  const shown = new Set(scene.boxes.map((box) => box.id));
+  context.lineWidth = Math.max(1, 0.7 / scene.camera.zoom);
+  context.strokeStyle = colour("--wire");
   context.globalAlpha = 0.45;
-  context.stroke(linesOf(model, boxes));
-  for (const box of boxes) {
-    const task = tasks.get(box.id)?.peek();
+  context.beginPath();
+  for (const edge of scene.model.edges) {
+    if (!shown.has(edge.source) && !shown.has(edge.target)) continue;
+    edge.points.forEach(([x, y], index) => (index ? context.lineTo(x, y) : context.moveTo(x, y)));
+  }
+  context.stroke();
+}
+
+function paintBoxes(canvas, scene) {
+  const { context, colour } = prepared(canvas, scene);
+  const paint = scene.camera.zoom < READABLE ? paintPlain : paintNamed;
+  for (const box of scene.boxes) {
+    const task = scene.tasks.get(box.id)?.peek();
     const status = task ? shownStatus(task) : "pending";
-    const tone = colours(TONES[status] ?? "--grey");
-    context.globalAlpha = found && !found.has(box.id) ? 0.25 : 1;
-    context.fillStyle = colours("--paper");
-    context.strokeStyle = box.id === selected ? colours("--ink") : tone;
-    context.lineWidth = box.id === selected ? 4 : 2;
+    context.globalAlpha = scene.found && !scene.found.has(box.id) ? 0.25 : 1;
     const [left, top] = [box.x - WIDTH / 2, box.y - HEIGHT / 2];
-    context.beginPath();
-    context.roundRect(left, top, WIDTH, HEIGHT, 9);
-    context.fill();
-    context.stroke();
-    context.fillStyle = tone;
-    if (zoom > 0.28) {
-      context.font = "17px sans-serif";
-      context.fillText(mark(status), left + 12, box.y + 6);
-      context.fillStyle = colours("--ink");
-      context.font = "600 13px sans-serif";
-      context.fillText(shorten(task?.name || task?.id || box.fold || box.id), left + 35, box.y + 5);
-    } else if (status !== "pending" && status !== "waiting") {
-      context.fillRect(left + 6, top + 6, status === "running" ? WIDTH / 2 - 6 : WIDTH - 12, HEIGHT - 12);
-    }
-    if (task?.held_by?.length) hatch(context, left, top, colours("--amber"));
+    paint(context, colour, { box, task, status, left, top, tone: colour(TONES[status] ?? "--grey"), selected: box.id === scene.selected });
+    if (task?.held_by?.length) hatch(context, left, top, colour("--amber"));
   }
   context.globalAlpha = 1;
+}
+
+// Open tasks are outlines, running ones half full, ended ones full.
+function paintPlain(context, colour, { status, left, top, tone, selected }) {
+  context.fillStyle = selected ? colour("--ink") : tone;
+  context.fillRect(left, top, WIDTH, HEIGHT);
+  if (status === "pending" || status === "waiting" || status === "running") {
+    const begin = status === "running" ? WIDTH / 2 : 5;
+    context.fillStyle = colour("--paper");
+    context.fillRect(left + begin, top + 5, WIDTH - begin - 5, HEIGHT - 10);
+  }
+}
+
+function paintNamed(context, colour, { box, task, status, left, top, tone, selected }) {
+  context.fillStyle = colour("--paper");
+  context.strokeStyle = selected ? colour("--ink") : tone;
+  context.lineWidth = selected ? 4 : 2;
+  context.beginPath();
+  context.roundRect(left, top, WIDTH, HEIGHT, 9);
+  context.fill();
+  context.stroke();
+  context.fillStyle = tone;
+  context.font = "17px sans-serif";
+  context.fillText(mark(status), left + 12, box.y + 6);
+  context.fillStyle = colour("--ink");
+  context.font = "600 13px sans-serif";
+  context.fillText(shorten(task?.name || task?.id || box.fold || box.id), left + 35, box.y + 5);
 }
 
 function hatch(context, left, top, tone) {
@@ -68,27 +89,34 @@ function hatch(context, left, top, tone) {
   context.stroke();
 }
 
-export function GraphCanvas({ state, model, boxes, camera, size, selected, found, label }) {
-  const canvas = useRef(null);
+// Calls `paint` at most once a frame.
+function useFrame(paint) {
   const frame = useRef(0);
-  const scene = useRef(null);
-  scene.current = { model, boxes, camera: camera.value, tasks: state.tasks, selected, found, size };
-  const redraw = () => {
-    if (frame.current) return;
-    frame.current = requestAnimationFrame(() => {
+  return () => {
+    frame.current ||= requestAnimationFrame(() => {
       frame.current = 0;
-      if (!canvas.current) return;
-      const style = getComputedStyle(canvas.current);
-      const cache = new Map();
-      const colours = (name) => {
-        if (!cache.has(name)) cache.set(name, style.getPropertyValue(name).trim());
-        return cache.get(name);
-      };
-      paint(canvas.current.getContext("2d"), { ...scene.current, ratio: devicePixelRatio || 1, colours });
+      paint();
     });
   };
-  useEffect(redraw);
-  useSignalEffect(() => { state.changed.value; redraw(); });
+}
+
+export function GraphCanvas({ state, model, boxes, camera, size, selected, found, label }) {
+  const [below, above, scene] = [useRef(null), useRef(null), useRef(null)];
+  scene.current = { model, boxes, camera: camera.value, tasks: state.tasks, selected, found, size };
+  const drawLines = useFrame(() => below.current && paintLines(below.current, scene.current));
+  const drawBoxes = useFrame(() => above.current && paintBoxes(above.current, scene.current));
+  useEffect(drawLines, [model, boxes, camera.value, size]);
+  useEffect(drawBoxes);
+  useSignalEffect(() => { state.changed.value; drawBoxes(); });
+  useEffect(() => {
+    const colours = matchMedia("(prefers-color-scheme: dark)");
+    const watch = new MutationObserver(() => { drawLines(); drawBoxes(); });
+    watch.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    colours.addEventListener("change", drawLines);
+    return () => { watch.disconnect(); colours.removeEventListener("change", drawLines); };
+  }, []);
   const ratio = devicePixelRatio || 1;
-  return html`<canvas ref=${canvas} class="graph-canvas" role="img" aria-label=${label} width=${size.width * ratio} height=${size.height * ratio} />`;
+  const [width, height] = [size.width * ratio, size.height * ratio];
+  return html`<canvas ref=${below} class="graph-canvas" aria-hidden="true" width=${width} height=${height} />
+    <canvas ref=${above} class="graph-canvas" role="img" aria-label=${label} width=${width} height=${height} />`;
 }
