@@ -116,7 +116,7 @@ export function GraphCanvas({ state, model, boxes, camera, size, selected, found
     return () => { watch.disconnect(); colours.removeEventListener("change", drawLines); };
   }, []);
   const ratio = devicePixelRatio || 1;
-  const [width, height] = [size.width * ratio, size.height * ratio];
+  const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
   return html`<canvas ref=${below} class="graph-canvas" aria-hidden="true" width=${width} height=${height} />
     <canvas ref=${above} class="graph-canvas" role="img" aria-label=${label} width=${width} height=${height} />`;
 }
