@@ -126,6 +126,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         if self.local_work.slots is None and self.local:
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
         self._warn_of_absent_devices(kept)
+        if self.options.external:
+            note(f"Edit cycles wait for editors. List them: asterism plan cycles {kept.plan.id}")
         self.recording = Recording(kept.plan, self.events)
         try:
             return await super().own(kept, member)
