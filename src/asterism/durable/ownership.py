@@ -34,6 +34,7 @@ from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.protocol import PutRegister, Query, for_plan
@@ -149,13 +150,15 @@ class Ownership:
         try:
             epoch = stored.head.epoch + 1
             stored.plan.note(self._scheduler.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
-            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
+            trace = PlanTrace.start(name, self._scheduler.now, stored.head.traceparent)
+            span = {} if trace is None or stored.head.traceparent else {"traceparent": trace.traceparent}
+            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing", **span)
             plan = await self._device.attach(journal)
             pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
             self._journal = journal
-            execution = self._start(stored, journal, owner)
+            execution = self._start(stored, journal, owner, trace)
             self._running.set()
             if stored.head.cancelling or cancel is not None:
                 self._cancel(execution, journal, cancel)
@@ -180,12 +183,14 @@ class Ownership:
                 plan.leaving = True
             await self._leave(name, journal, execution, jobs)
 
-    def _start(self, stored: StoredConstellation, journal: JournalWriter, owner: object) -> Execution:
+    def _start(
+        self, stored: StoredConstellation, journal: JournalWriter, owner: object, trace: PlanTrace | None
+    ) -> Execution:
         plan, lock = stored.plan, stored.lock
         self._scheduler.check_unused(plan.id)
         self._options.adopt(lock)
         self._options.add_ranks(plan)
-        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal)
+        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
             execution.begin()
