@@ -5,6 +5,7 @@
     from asterism import Constellation, LocalDevice, Orchestrator, Task, edits   # plans
     from asterism import DeviceAgent, Fleet, Workflow                            # runs on a fleet
     from asterism import DurableOrchestrator                                     # plans in a store
+    from asterism import AsyncClient, Client                                     # all of it through a server
 
 Other names are one level below:
 
@@ -13,6 +14,7 @@ Other names are one level below:
 ``asterism.report``     drawings, the HTML report, results as JSON
 ``asterism.series``     series of issues and their registers
 ``asterism.store``      stores and their errors
+``asterism.client``     errors of the clients of a server
 ``asterism.peers``      invitations and synchronisation of stores
 ``asterism.testing``    virtual time, the simulator, conformance suites
 ``asterism.cli``        the live view and Ctrl-C handling of the command line, for scripts
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from asterism.base.http_requests import NoAnswer, RequestFailed
     from asterism.base.processes import CommandFailed
     from asterism.base.task_inputs import MissingInput
+    from asterism.client.http_client import AsyncClient, Client
     from asterism.core.attempt_log import LogLine, TaskLog
     from asterism.core.errors import (
         AlreadyRunning,
@@ -91,6 +94,8 @@ __all__ = [
     "AlreadyRunning",
     "Applied",
     "AsterismError",
+    "AsyncClient",
+    "Client",
     "CommandFailed",
     "Constellation",
     "ConstellationEvent",
@@ -173,6 +178,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.base.http_requests": ["NoAnswer", "RequestFailed"],
         "asterism.base.processes": ["CommandFailed"],
         "asterism.base.task_inputs": ["MissingInput"],
+        "asterism.client.http_client": ["AsyncClient", "Client"],
         "asterism.core.attempt_log": ["LogLine", "TaskLog"],
         "asterism.core.errors": [
             "AlreadyRunning",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli.stored_plans import list_plans
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.run.session import ENDED
 from asterism.durable.journal_store import head_key, insert_plan, record_key
+from asterism.durable.stored_plans import list_plans
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import PutRegister, PutSession, Register
 from asterism.store.store_errors import StoreBusy

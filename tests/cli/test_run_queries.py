@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from asterism.cli import run_queries
-from asterism.cli.run_queries import CancelledCount, take_snapshot
 from asterism.cli.runs_watch import fleet_frame
 from asterism.core.run.run import FAILED
+from asterism.fleet import run_queries
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.run_queries import CancelledCount, take_snapshot
 from tests.cli.command_scenes import Scene, failed, started, taken_by
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from asterism.cli import run_queries
 from asterism.cli.run_actions import describe_outcome
 from asterism.core.run import transitions
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
+from asterism.fleet import run_queries
 from asterism.fleet.fleet import Fleet
 from asterism.store.protocol import ProgressReport
 from tests.cli.command_scenes import RUN_FIELDS, Scene, a_few, assigned_to, completed, failed, started, taken_by

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from asterism.cli.run_queries import CancelledCount, take_snapshot
 from asterism.cli.runs_watch import fleet_frame, watch
 from asterism.cli.screen import Screen
 from asterism.core.run.run import Progress, Run
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.run_queries import CancelledCount, take_snapshot
 from asterism.store.protocol import ProgressReport, PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.cli.cli_scenes import read_until

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.run import transitions
 from asterism.peers.messages import (
-    NotStrictJson,
     UnreadableLine,
     decode_message,
     encode_message,
     encode_record,
-    parse_strict,
 )
 from tests.peers.exchange_fixtures import FLOW, Direct, Side, two
 

@@ -113,9 +113,9 @@ def list_(store: str | None, as_json: bool) -> None:
     QUALITY (of the connection to the store) are between 0 and 1. BEAT is the age of the last heartbeat."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_json import device_json
         from asterism.cli.fleet_tables import devices_table
         from asterism.cli.screen import print_lines
+        from asterism.fleet.fleet_json import device_json
 
         placer, coordinator = await fleet.placer(fresh=True), await fleet.coordinator()
         found, now, ranks = await fleet.devices(), fleet.store.clock(), placer.ranks
@@ -136,7 +136,7 @@ def drain(name: str, store: str | None, as_json: bool) -> None:
     """Ask a device to finish its runs, take no more, and leave."""
 
     async def ask(fleet: Fleet) -> None:
-        from asterism.cli.fleet_json import device_json, state_of
+        from asterism.fleet.fleet_json import device_json, state_of
 
         asked, now = await fleet.drain(name), fleet.store.clock()
         if as_json:

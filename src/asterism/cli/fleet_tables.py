@@ -15,7 +15,6 @@ from asterism.base.durations import format_age, format_delay
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, short
-from asterism.cli.fleet_json import progress_of, state_of, took
 from asterism.cli.screen import Cell, Column, fact_lines, table
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import import_path
@@ -25,6 +24,7 @@ from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
 from asterism.fleet.device.functions import attempts_of
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import progress_of, state_of, took
 from asterism.fleet.settings import Settings
 from asterism.store.protocol import ProgressReport
 

@@ -11,8 +11,8 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time, note, print_json
-from asterism.cli.fleet_json import notice_json
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import notice_json
 from asterism.store.protocol import ENDED, Notice, Store
 from asterism.store.store_errors import StoreUnavailable
 

@@ -208,7 +208,7 @@ def keep(run: str, store: str | None, as_json: bool) -> None:
     device's progress and refers to RUN, which does not change."""
 
     async def create_again(fleet: Fleet) -> None:
-        from asterism.cli.fleet_json import run_in
+        from asterism.fleet.fleet_json import run_in
 
         old = await find_run(fleet, run)
         new = await fleet.keep_mine(old.id)

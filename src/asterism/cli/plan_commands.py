@@ -18,6 +18,7 @@ from asterism.cli.plan_context import (
     drawing_options,
     quiet_log,
 )
+from asterism.cli.plan_review_commands import history
 from asterism.cli.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def list_(store: str | None, as_json: bool) -> None:
     async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_views import plans_table, summary_json
         from asterism.cli.screen import print_lines
-        from asterism.cli.stored_plans import list_plans
+        from asterism.durable.stored_plans import list_plans
 
         found = await list_plans(fleet)
         if as_json:
@@ -85,9 +86,9 @@ def show(name: str, svg_path: str | None, as_mermaid: bool, store: str | None, a
     check_drawing_options(svg_path, as_mermaid, as_json)
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.plan_views import details_json, status_lines
+        from asterism.cli.plan_views import details_json, resume_command, status_lines
         from asterism.cli.screen import Screen
-        from asterism.cli.stored_plans import read_plan, resume_command
+        from asterism.durable.stored_plans import read_plan
 
         stored = await read_plan(fleet, name)
         if as_json:
@@ -112,8 +113,8 @@ def story(name: str, task: str | None, store: str | None, as_json: bool) -> None
     async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_views import story_json, story_lines
         from asterism.cli.screen import print_lines
-        from asterism.cli.stored_plans import read_plan
         from asterism.core.errors import UnknownTask
+        from asterism.durable.stored_plans import read_plan
         from asterism.orchestrator.plan_mask import PlanMask
 
         found = (await read_plan(fleet, name)).record.plan
@@ -142,10 +143,12 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
     the fleet, what holds that run."""
 
     async def read(fleet: Fleet) -> None:
+        from asterism.cli.plan_views import explanation_lines
+        from asterism.cli.run_actions import hints
         from asterism.cli.screen import print_lines
-        from asterism.cli.stored_plans import explain_task, explanation_json, explanation_lines
+        from asterism.durable.stored_plans import explain_task, explanation_json
 
-        found = await explain_task(fleet, name, task)
+        found = await explain_task(fleet, name, task, hints)
         if as_json:
             print_json(explanation_json(found))
         else:
@@ -218,8 +221,8 @@ def _change_plan(
 
     async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
-        from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import EditRejected
+        from asterism.durable.stored_plans import find_plan
 
         await find_plan(fleet, name)
         try:
@@ -250,8 +253,8 @@ def pause(name: str, reason: str, store: str | None, as_json: bool) -> None:
 
     async def ask(fleet: Fleet) -> None:
         from asterism.cli.plan_views import paused_line
-        from asterism.cli.stored_plans import find_plan
         from asterism.durable.plan_requests import pause_plan
+        from asterism.durable.stored_plans import find_plan
 
         await find_plan(fleet, name)
         answer = await pause_plan(fleet, name, reason)
@@ -298,8 +301,8 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.log_output import LogOptions, print_plan_log
-        from asterism.cli.stored_plans import read_plan
         from asterism.core.errors import UnknownTask
+        from asterism.durable.stored_plans import read_plan
         from asterism.durable.task_logs import task_runs
 
         found = (await read_plan(fleet, name)).record.plan
@@ -310,5 +313,5 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
     with_fleet(store, read)
 
 
-for _command in (resume, retry, standby):
+for _command in (resume, retry, standby, history):
     plan.add_command(_command)

@@ -24,8 +24,8 @@ from asterism.cli.cli_context import note, print_json
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
 from asterism.cli.plan_context import LocalWork, OutputOptions, print_result
 from asterism.cli.plan_live_view import watched
+from asterism.cli.plan_views import resume_command
 from asterism.cli.screen import Screen
-from asterism.cli.stored_plans import find_plan, resume_command
 from asterism.cli.user_files import find_device_policy
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.constellation import Constellation
@@ -45,6 +45,7 @@ from asterism.durable.journal_store import (
 )
 from asterism.durable.ownership import FleetMembership
 from asterism.durable.plan_retry import Reopened
+from asterism.durable.stored_plans import find_plan
 from asterism.durable.task_logs import logs_of_tasks
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet

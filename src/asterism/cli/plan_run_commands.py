@@ -64,9 +64,9 @@ def resume(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow
-        from asterism.cli.stored_plans import find_plan
         from asterism.core.errors import AlreadyRunning
         from asterism.durable.admin import live_owner, unpause
+        from asterism.durable.stored_plans import find_plan
 
         found = await find_plan(fleet, name)
         if found.ended:
@@ -99,8 +99,8 @@ def standby(name: str, store: str | None, as_json: bool, **terms: Any) -> int:
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow
-        from asterism.cli.stored_plans import find_plan
         from asterism.durable.admin import live_owner
+        from asterism.durable.stored_plans import find_plan
 
         owner = await live_owner(fleet.store, await find_plan(fleet, name))
         if owner is not None:
@@ -149,8 +149,8 @@ def retry(
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow, reopened_line
-        from asterism.cli.stored_plans import find_plan
         from asterism.durable.plan_retry import reopen_plan
+        from asterism.durable.stored_plans import find_plan
 
         await find_plan(fleet, name)
         signed = None if batch is None else replace(batch, author=batch.author or fleet.by)

@@ -5,7 +5,8 @@ Times in JSON are seconds since 1970 by the clock of the store. Secrets are mask
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -14,8 +15,7 @@ from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, join_names, json_text
 from asterism.cli.cli_context import format_time
-from asterism.cli.screen import Cell, Column, table
-from asterism.cli.stored_plans import StoredPlan, UnreadablePlan
+from asterism.cli.screen import Cell, Column, table, wrapped
 from asterism.core.errors import EditRejected, error_text
 from asterism.core.history import Entry
 from asterism.core.json_values import plain_json
@@ -23,6 +23,8 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import COMPLETED, PENDING
 from asterism.durable.plan_requests import EditAnswer, PauseAnswer
+from asterism.durable.stored_plans import StoredPlan, TaskExplanation, UnreadablePlan
+from asterism.fleet.fleet import Fleet
 from asterism.orchestrator.plan_mask import PlanMask
 
 MOST_NAMES = 5
@@ -102,6 +104,21 @@ def _nobody_lines(stored: StoredPlan, now: float, resume: str) -> list[str]:
         names = join_names(stored.orphaned, MOST_NAMES)
         lines.append(f"no device executes {names} now, though drawn as running")
     return [*lines, f"resume it with: {resume}"]
+
+
+def resume_command(fleet: Fleet, name: str) -> str:
+    return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
+
+
+def explanation_lines(found: TaskExplanation, width: int | None) -> Iterator[Text]:
+    run = f", as run {found.run}" if found.run is not None else ""
+    yield Text(f"Task {found.task!r} of plan {found.plan!r} is {found.status}{run}:")
+    for reason in found.reasons:
+        yield from wrapped(reason.text, width, "  ")
+    for hint in found.hints:
+        yield from wrapped(hint, width)
+    if found.by is not None:
+        yield from wrapped(f"Answered by {found.by}, which runs it.", width)
 
 
 def value_text(value: Any) -> str:

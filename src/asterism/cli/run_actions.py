@@ -15,11 +15,11 @@ from asterism.base import task_inputs
 from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
 from asterism.cli.cli_context import find_workflow, note, print_json, short
-from asterism.cli.fleet_json import run_in, took
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import run_in, took
 
 if TYPE_CHECKING:
     from rich.text import Text

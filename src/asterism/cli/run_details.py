@@ -14,7 +14,14 @@ from asterism.base.secret_mask import Mask
 from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, shorten
 from asterism.cli.cli_context import format_clock, format_size, format_time, short
-from asterism.cli.fleet_json import (
+from asterism.cli.fleet_tables import look_of, since_of
+from asterism.cli.screen import Cell, Column, table, wrapped
+from asterism.core.attempt_log import TaskLog
+from asterism.core.run.run import COMPLETED, OWNED, Run
+from asterism.core.run.session import Session
+from asterism.fleet.device.functions import attempts_of
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import (
     masks_of,
     notice_json,
     progress_of,
@@ -24,13 +31,6 @@ from asterism.cli.fleet_json import (
     waited,
     why_json,
 )
-from asterism.cli.fleet_tables import look_of, since_of
-from asterism.cli.screen import Cell, Column, table, wrapped
-from asterism.core.attempt_log import TaskLog
-from asterism.core.run.run import COMPLETED, OWNED, Run
-from asterism.core.run.session import Session
-from asterism.fleet.device.functions import attempts_of
-from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.run_explanation import RunExplanation, explain_run
 from asterism.store.protocol import Notice, ProgressReport

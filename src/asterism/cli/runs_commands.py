@@ -171,24 +171,26 @@ def list_(store: str | None, as_json: bool, **wanted: Any) -> None:
     the last heartbeat of its device."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_json import masks_of, run_json
         from asterism.cli.fleet_tables import runs_table
-        from asterism.cli.run_queries import list_runs
         from asterism.cli.screen import print_lines
+        from asterism.fleet.fleet_json import masks_of, run_json
+        from asterism.fleet.run_queries import list_runs
+        from asterism.peers.takeover import held_runs
 
         found = await list_runs(fleet, **wanted)
+        held_for = await held_runs(fleet.store, [run.id for run in found.runs if not run.ended])
         if as_json:
             masks = await masks_of(fleet, found.runs)
             documents = [run_json(run, found.sessions, found.reports, masks[run.id]) for run in found.runs]
             for document in documents:
-                if document["id"] in found.held:
-                    document["held_for"] = found.held[document["id"]]
+                if document["id"] in held_for:
+                    document["held_for"] = held_for[document["id"]]
             print_json(documents)
         elif found.runs:
             now = fleet.store.clock()
             print_lines(lambda width: runs_table(found.runs, now, found.sessions, found.reports, width, found.labels))
-            for peer in sorted(set(found.held.values())):
-                held = ", ".join(short(run_id) for run_id, name in found.held.items() if name == peer)
+            for peer in sorted(set(held_for.values())):
+                held = ", ".join(short(run_id) for run_id, name in held_for.items() if name == peer)
                 command = f"asterism peer remove {peer} --adopt"
                 note(f"Held because peer {peer} was removed: {held}. Run them here with: {command}")
         else:
@@ -229,9 +231,9 @@ def why(run: str, store: str | None, as_json: bool) -> None:
     devices: none is capable, or they are busy, resting, silent or about to answer."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_json import why_json
         from asterism.cli.run_actions import explanation_lines, hints
         from asterism.cli.screen import print_lines
+        from asterism.fleet.fleet_json import why_json
         from asterism.fleet.run_explanation import explain_run
 
         found = await find_run(fleet, run)
@@ -269,8 +271,8 @@ def wait(names: tuple[str, ...], store: str | None, as_json: bool) -> int:
     """Wait until runs have ended. Exits with 1 if one of them failed."""
 
     async def wait_for_all(fleet: Fleet) -> int:
-        from asterism.cli.fleet_json import run_in
         from asterism.cli.run_actions import exit_code, wait_for_ends
+        from asterism.fleet.fleet_json import run_in
 
         ended = await wait_for_ends(fleet, await find_runs(fleet, names), quiet=as_json)
         if as_json:
@@ -327,9 +329,9 @@ def _request(name: str, meaning: str, short: str | None = None) -> Callable[[Fun
 
 def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, request: Request) -> int:
     async def request_all(fleet: Fleet) -> int:
-        from asterism.cli.fleet_json import run_in
         from asterism.cli.run_actions import describe_outcome
         from asterism.core.errors import AsterismError, RunRefused
+        from asterism.fleet.fleet_json import run_in
         from asterism.store.store_errors import StoreError
 
         changed, refused = [], 0

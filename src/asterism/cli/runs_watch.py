@@ -18,14 +18,14 @@ from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, json_text, plural, shorten, shorten_middle
 from asterism.cli.cli_context import format_clock, note, short
-from asterism.cli.fleet_json import state_of
 from asterism.cli.fleet_tables import runs_table
-from asterism.cli.run_queries import CancelledCount, FleetSnapshot, take_snapshot
 from asterism.cli.screen import Screen
 from asterism.core.history import Entry
 from asterism.core.run.run import COMPLETED, FAILED, PROCESSING, Run, RunStatus
 from asterism.core.run.session import REACHABLE_STATES, Session
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import state_of
+from asterism.fleet.run_queries import CancelledCount, FleetSnapshot, take_snapshot
 from asterism.store.protocol import ENDED, OFFERED
 from asterism.store.store_errors import StoreUnavailable
 

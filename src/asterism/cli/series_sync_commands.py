@@ -356,10 +356,11 @@ def _secret(file: Path | None) -> bytes:
 async def _serve(
     listen: str, tls: tuple[str | None, str | None, bool], secret: bytes, every: float, given: dict[str, Any]
 ) -> None:
+    from asterism.base.listen_address import parse_listen_address
     from asterism.series.github import webhook
     from asterism.series.github.sync import SyncWorker
 
-    address = webhook.parse_listen_address(listen, *tls)
+    address = parse_listen_address(listen, *tls)
     service = open_service(given, wait_for_locks=False)  # a locked series must not delay the others
     printed: dict[str, list[str]] = {}
 
@@ -374,7 +375,12 @@ async def _serve(
 
     worker = SyncWorker(service, every, after)
     endpoint = webhook.WebhookEndpoint(
-        worker, given["repository"], service.matcher, secret, metrics=address.is_loopback, limits=address.limits
+        worker,
+        given["repository"],
+        service.matcher,
+        secret,
+        metrics=address.is_loopback,
+        limits=address.limits(webhook.LIMITS),
     )
     try:
         await webhook.serve(endpoint.app, worker, address, lambda url: click.echo(f"listening on {url}"))

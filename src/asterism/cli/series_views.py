@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.series.machine import Item, Series
+from asterism.series.series_status import series_status, why_not_promoted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -44,19 +45,6 @@ def heading(name: str) -> str:
     return f"series {name}" if name.startswith("::") else name
 
 
-def why_not_promoted(series: Series, now: float) -> str | None:
-    """Why the head of the queue is not active; None if no issue waits, or the active one has a right to be."""
-    if series.active is not None:
-        if series.lease_until is not None and series.lease_until <= now:
-            return f"the lease of {describe_issue(series.active)} has expired: the next claim or promotion ends it"
-        return None
-    if not series.queue:
-        return None
-    if series.paused is not None:
-        return f"paused {series.paused}"
-    return f"not promoted yet: run `asterism series promote {series.name}`, or claim it"
-
-
 def describe_queue(queue: Sequence[Item]) -> str:
     shown = ", ".join(describe_issue(item) for item in queue[:MAX_QUEUE_SHOWN])
     return shown + (f" and {len(queue) - MAX_QUEUE_SHOWN} more" if len(queue) > MAX_QUEUE_SHOWN else "")
@@ -74,13 +62,7 @@ def status_json(view: SeriesView, now: float) -> dict[str, Any]:
     series = view.series
     if series is None:
         return {"series": view.name, "status": "unreadable", "error": view.problem}
-    status = "paused" if series.paused is not None else "active" if series.active is not None else "free"
-    return {
-        **series.to_document(),
-        "status": status,
-        "age": None if series.since is None else round(max(0.0, now - series.since), 3),
-        "why_not_promoted": why_not_promoted(series, now),
-    }
+    return series_status(series, now)
 
 
 def status_lines(view: SeriesView, now: float) -> list[Text]:

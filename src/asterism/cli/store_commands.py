@@ -87,7 +87,7 @@ def check(store: str | None, as_json: bool) -> int:
 
 async def _unreadable(fleet: Fleet) -> list[str]:
     """Plans whose journal is cut or damaged, which the check of the store itself does not see."""
-    from asterism.cli.stored_plans import UnreadablePlan, list_plans
+    from asterism.durable.stored_plans import UnreadablePlan, list_plans
 
     found = [one for one in await list_plans(fleet) if isinstance(one, UnreadablePlan)]
     return [f"plan {one.name} cannot be read: {one.why}" for one in found]
@@ -141,9 +141,9 @@ def restore(file: Path, store: str | None, as_json: bool) -> None:
 
 
 async def contents(fleet: Fleet) -> dict[str, Any]:
-    from asterism.cli.fleet_json import state_of
-    from asterism.cli.run_queries import CancelledCount
     from asterism.core.run.run import FAILED
+    from asterism.fleet.fleet_json import state_of
+    from asterism.fleet.run_queries import CancelledCount
 
     store = fleet.store
     counts = await store.counts()

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from asterism.base.text import clean
 from asterism.cli.cli_context import short
 from asterism.cli.plan_execution import end_cancelled, reopened_line
-from asterism.cli.plan_views import paused_line
+from asterism.cli.plan_views import paused_line, resume_command
 from asterism.cli.run_actions import describe_outcome
-from asterism.cli.stored_plans import resume_command
 from asterism.cli.top_listings import PLANS, RUNS, Subject
 from asterism.core.errors import AsterismError
 from asterism.durable import admin

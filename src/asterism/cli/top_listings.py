@@ -16,21 +16,21 @@ from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, mark, tone
 from asterism.base.text import clean, plural
 from asterism.cli.cli_context import format_time
-from asterism.cli.fleet_json import sessions_of, took
 from asterism.cli.fleet_tables import DEVICE_COLUMNS, RUN_COLUMNS, device_row, run_row, since_of
 from asterism.cli.notice_list import NoticeFilter, read_notices
 from asterism.cli.plan_views import PLAN_COLUMNS, plan_row
-from asterism.cli.run_queries import list_runs, take_snapshot
 from asterism.cli.screen import Cell, Column
 from asterism.cli.series_views import SeriesView, status_columns, status_row
-from asterism.cli.stored_plans import HEADS, StoredPlan, UnreadablePlan, read_plan
 from asterism.core.errors import AsterismError, error_text
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
 from asterism.core.run.run import COMPLETED, FAILED, OWNED, PROCESSING, REPORTED_STATUSES, UNOWNED, Run
 from asterism.core.run.session import Session
 from asterism.durable.journal_store import UnknownConstellation, decode_head
+from asterism.durable.stored_plans import HEADS, StoredPlan, UnreadablePlan, read_plan
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import sessions_of, took
+from asterism.fleet.run_queries import list_runs, take_snapshot
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.series.store_register import StoreRegister
 from asterism.store.protocol import ENDED, OFFERED, ProgressReport, Register

@@ -10,19 +10,19 @@ from rich.text import Text
 from asterism.base.status_colours import BOLD, DIM
 from asterism.base.text import clean
 from asterism.cli.cli_context import format_time
-from asterism.cli.fleet_json import device_json
 from asterism.cli.log_output import RunLine, RunLogReader
+from asterism.cli.plan_views import explanation_lines as task_explanation_lines
+from asterism.cli.plan_views import resume_command, story_lines
 from asterism.cli.plan_views import status_lines as plan_status_lines
-from asterism.cli.plan_views import story_lines
 from asterism.cli.run_actions import explanation_lines, hints
 from asterism.cli.run_details import details, lines
 from asterism.cli.screen import fact_lines, wrapped
 from asterism.cli.series_views import SeriesView, history_table, status_lines
-from asterism.cli.stored_plans import explain_task, read_plan, resume_command
-from asterism.cli.stored_plans import explanation_lines as task_explanation_lines
 from asterism.cli.top_listings import DEVICES, NOTICES, PLANS, RUNS, SERIES, TASKS, Subject
+from asterism.durable.stored_plans import explain_task, read_plan
 from asterism.durable.task_logs import task_runs
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import device_json
 from asterism.fleet.run_explanation import explain_run
 from asterism.orchestrator.plan_mask import PlanMask
 from asterism.report.log_text import log_text
@@ -61,7 +61,7 @@ async def why_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
         answer = await explain_run(fleet, run.id)
         return _clean(explanation_lines(answer, await hints(fleet, run, answer), width))
     if subject.kind == TASKS:
-        return _clean(task_explanation_lines(await explain_task(fleet, subject.plan, subject.name), width))
+        return _clean(task_explanation_lines(await explain_task(fleet, subject.plan, subject.name, hints), width))
     if subject.kind == PLANS:
         stored = await read_plan(fleet, subject.name)
         told = plan_status_lines(stored, fleet.store.clock(), resume_command(fleet, subject.name))

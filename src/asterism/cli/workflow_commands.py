@@ -133,7 +133,7 @@ def add(name: str | None, files: tuple[str, ...], store: str | None, as_json: bo
         before = {flow.name: flow.version for flow in await fleet.workflows.all()}
         added = [await fleet.workflows.add(flow) for flow in flows]
         if as_json:
-            from asterism.cli.fleet_json import workflow_json
+            from asterism.fleet.fleet_json import workflow_json
 
             documents = [{**workflow_json(flow), "added": before.get(flow.name) != flow.version} for flow in added]
             print_json(documents if files else documents[0])
@@ -190,9 +190,9 @@ def list_(store: str | None, as_json: bool) -> None:
     """List the workflows, each in its latest version."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_json import workflow_json
         from asterism.cli.fleet_tables import workflows_table
         from asterism.cli.screen import print_lines
+        from asterism.fleet.fleet_json import workflow_json
 
         flows = await fleet.workflows.all()
         if as_json:
@@ -212,9 +212,9 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     """Show everything about a workflow."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.fleet_json import workflow_json
         from asterism.cli.fleet_tables import workflow_lines
         from asterism.cli.screen import print_lines
+        from asterism.fleet.fleet_json import workflow_json
 
         flow = await find_workflow(fleet, name)
         if as_json:

@@ -15,7 +15,8 @@
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs
 ``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
-``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
+``plan_submissions``      plans that any plan runner runs, until they have ended
+``plan_runner``           ``PlanRunner``: runs submitted plans, and those of schedules
 ``plan_retry``            reopens a plan that has ended, to run again what failed
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner
 ``plan_requests``         requests to the process that runs a plan, and its answers, through the store

@@ -24,6 +24,7 @@ from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import OPEN, Session
 from asterism.durable.journal_store import ENDED, Head, head_key, load, read_head, record_key, step_record
+from asterism.durable.rejected_edits import record_rejection
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
@@ -94,7 +95,12 @@ async def edit_once(
         raise AlreadyRunning(f"plan {name!r} is run by {owner.device!r}, and only that process may change it")
     steps: list[Step] = []
     stored.plan.record = steps.append
-    applied = stored.plan.apply(batch, fleet.store.clock())
+    try:
+        applied = stored.plan.apply(batch, fleet.store.clock())
+    except EditRejected as rejected:
+        if not dry_run:
+            await record_rejection(fleet.store, name, stored.plan.version, batch, rejected)
+        raise
     if dry_run:
         return applied
     mark = new_id(fleet.store.clock(), fleet.chance)

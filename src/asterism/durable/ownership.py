@@ -26,6 +26,7 @@ from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_requests import RequestHandler
+from asterism.durable.rejected_edits import RejectionRecorder
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -144,6 +145,8 @@ class Ownership:
             lambda error: None if lost.done() else lost.set_result(error),
             self._events.publish,
         )
+        rejections = RejectionRecorder(store, name)
+        stored.plan.on_rejected = rejections.record
         plan: PlanRuns | None = None
         execution: Execution | None = None
         jobs: list[asyncio.Task[None]] = []
@@ -182,6 +185,7 @@ class Ownership:
             if plan is not None:
                 plan.leaving = True
             await self._leave(name, journal, execution, jobs)
+            await rejections.close()
 
     def _start(
         self, stored: StoredConstellation, journal: JournalWriter, owner: object, trace: PlanTrace | None

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
 from typing import Any, NamedTuple
 
+from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import safe_repr
 from asterism.core.run.peer_record_validation import problems_in
 from asterism.core.run.run import Run
@@ -55,21 +55,11 @@ LINE_LISTS = {"records": "record", "workflows": "workflow", "devices": "device"}
 
 _LIST_OF = {kind: name for name, kind in LINE_LISTS.items()}
 
-MAX_DEPTH = 220
-"""How deep a value may be nested: the limit of core/json_values.py, and the levels around it."""
-
-MAX_DIGITS = 400
-"""The most digits of an integer."""
-
 _RUN_FIELDS = frozenset(field.name for field in fields(Run))
 _MAX_NUMBER = 1 << 53
 _LABELLED = len(row_codec.COLUMNS)
 _PLAIN = _LABELLED - 1  # without a label
 _INPUT, _STATE = row_codec.COLUMNS.index("input"), row_codec.COLUMNS.index("state")
-
-
-class NotStrictJson(ValueError):
-    """A text that is not strict JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,66 +357,3 @@ def _parse_line(line: bytes) -> tuple[str, Any]:
     except NotStrictJson as error:
         reason = str(error)
     return "records", UnreadableLine(f"it is not a valid JSON line: {reason}")
-
-
-def parse_strict(text: bytes | str) -> Any:
-    """The value of a JSON text. Raises NotStrictJson."""
-    try:
-        words = text.decode() if isinstance(text, bytes) else text
-        value = json.loads(
-            words,
-            parse_constant=_reject_constant,
-            parse_float=_parse_float,
-            parse_int=_parse_int,
-            object_pairs_hook=_unique_keys,
-        )
-        _check_value(value, 0)
-    except RecursionError:
-        raise NotStrictJson("it is nested too deeply") from None
-    except NotStrictJson:
-        raise
-    except ValueError as error:
-        raise NotStrictJson(str(error)[:200]) from None
-    return value
-
-
-def _reject_constant(word: str) -> Any:
-    raise NotStrictJson(f"{word} is not a valid number")
-
-
-def _parse_float(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise NotStrictJson(f"{text[:40]} is out of range")
-    return value
-
-
-def _parse_int(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise NotStrictJson(f"an integer has more than {MAX_DIGITS} digits")
-    return int(text)
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise NotStrictJson("a key occurs twice")
-    return members
-
-
-def _check_value(value: Any, depth: int) -> None:
-    """Refuse what the json module lets pass: lone surrogates, and deep nesting."""
-    if isinstance(value, str):
-        _check_text(value)
-    elif isinstance(value, list | dict):
-        if depth >= MAX_DEPTH:
-            raise NotStrictJson("it is nested too deeply")
-        for one in value.values() if isinstance(value, dict) else value:
-            _check_value(one, depth + 1)
-        for key in value if isinstance(value, dict) else ():
-            _check_text(key)
-
-
-def _check_text(value: str) -> None:
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise NotStrictJson("it has a lone surrogate")

@@ -41,10 +41,11 @@ from asterism.base.http_limits import (
     read_body,
 )
 from asterism.base.startup import install_hint
+from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.core.errors import AsterismError
 from asterism.peers.exchange import Exchange
 from asterism.peers.invitations import DEFAULT_PORT, InvitationUsed, redeem, token_hash
-from asterism.peers.messages import NotStrictJson, decode_message, encode_message, parse_strict
+from asterism.peers.messages import decode_message, encode_message
 from asterism.peers.peer_client import MAX_MESSAGE_BYTES, STORE_HEADER
 from asterism.peers.private_files import TlsIdentity
 from asterism.peers.registry import Peer, PeerRegistry

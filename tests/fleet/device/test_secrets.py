@@ -16,7 +16,7 @@ from asterism import DeviceAgent, Fleet, Workflow
 from asterism.base.processes import CommandFailed
 from asterism.base.secret_mask import Mask
 from asterism.base.task_inputs import MissingInput
-from asterism.cli.fleet_json import run_in
+from asterism.fleet.fleet_json import run_in
 from asterism.fleet.notifier import Notifier
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
 from asterism.fleet.policy.policy_file import parse

@@ -29,7 +29,8 @@ from asterism.core.series.machine import Series
 from asterism.series.github.discovery import SeriesMatcher
 from asterism.series.github.sync import SyncWorker
 from asterism.series.github.sync_report import SeriesReport, SyncReport
-from asterism.series.github.webhook import CannotServe, SeenDeliveries, affected_series, is_signed, parse_listen_address
+from asterism.base.listen_address import CannotServe, parse_listen_address
+from asterism.series.github.webhook import SeenDeliveries, affected_series, is_signed
 from asterism.series.register import RegisterUnavailable
 from asterism.testing.virtual_time import run as virtually
 from tests.cli.cli_scenes import asterism

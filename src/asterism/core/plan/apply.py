@@ -13,7 +13,7 @@ of tasks does not make it stale; I3 decides whether a task may still be changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.core.errors import (
@@ -55,7 +55,8 @@ class Applied:
     """The result of an accepted batch. Applying ``inverse`` undoes it; the inverse of that redoes it.
 
     ``revoked`` and ``cancelled`` are the nodes that it revoked or cancelled, ``stopped`` the executions (task, epoch)
-    that must stop. ``inverse`` is None if a task was cancelled: that cannot be undone."""
+    that must stop. ``inverse`` is None if a task was cancelled: that cannot be undone. ``reverse`` are the edits that
+    would restore the structure all the same, in the order of the changes that they revert."""
 
     version: int
     batch: EditBatch
@@ -63,6 +64,7 @@ class Applied:
     stopped: tuple[tuple[str, int], ...] = ()
     revoked: tuple[Node, ...] = ()
     cancelled: tuple[Node, ...] = ()
+    reverse: tuple[Edit, ...] = field(default=(), compare=False, repr=False)
 
 
 def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> list[Key]:
@@ -387,7 +389,7 @@ class _Attempt:
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse
-        return Applied(base, batch, undo, tuple(stopped), tuple(revoked), tuple(cancelled))
+        return Applied(base, batch, undo, tuple(stopped), tuple(revoked), tuple(cancelled), tuple(self.inverse))
 
 
 class _Refused(Exception):

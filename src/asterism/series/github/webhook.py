@@ -15,15 +15,11 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import signal
-import socket
-import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -33,7 +29,7 @@ from starlette.routing import Route
 
 from asterism.base.http_limits import Bodies, Limits, RequestRefused, network_of, place_of, read_body
 from asterism.base.http_server import LimitedServer
-from asterism.core.errors import AsterismError
+from asterism.base.listen_address import ListenAddress
 from asterism.series.github.discovery import SeriesMatcher, has_label
 from asterism.series.github.sync import SyncWorker
 
@@ -206,64 +202,18 @@ def _refusal(error: RequestRefused) -> Response:
 # -- serving -----------------------------------------------------------------------------------------------------------
 
 
-class CannotServe(AsterismError):
-    """The address cannot be listened on, or must not be without TLS."""
-
-
-class ListenAddress(NamedTuple):
-    """Host and port, and the TLS certificate. With ``behind_proxy`` a proxy does TLS."""
-
-    host: str
-    port: int
-    certificate: str | None = None
-    key: str | None = None
-    behind_proxy: bool = False
-
-    @property
-    def is_loopback(self) -> bool:
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    @property
-    def limits(self) -> Limits:
-        """Behind a proxy, or a tunnel on this machine, all clients have the same address."""
-        return replace(LIMITS, per_address=None) if self.behind_proxy or self.is_loopback else LIMITS
-
-
-def parse_listen_address(text: str, certificate: str | None, key: str | None, behind_proxy: bool) -> ListenAddress:
-    """From ``host:port``. Raises CannotServe, also for an address that other machines can reach without TLS."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise CannotServe(f"{text!r} is not a valid address to listen on (example: 127.0.0.1:8080)")
-    address = ListenAddress(host, int(port), certificate, key, behind_proxy)
-    if bool(certificate) != bool(key):
-        raise CannotServe("TLS needs a certificate and its key: give both --tls-cert and --tls-key")
-    if not (address.is_loopback or certificate or behind_proxy):
-        raise CannotServe(
-            f"other machines can reach {host}: give --tls-cert and --tls-key, or --behind-proxy if a proxy does TLS"
-        )
-    return address
-
-
 async def serve(app: Starlette, worker: SyncWorker, address: ListenAddress, on_listen: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, or until the worker fails. ``on_listen`` is called with the URL."""
-    try:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        sock = socket.create_server((address.host, address.port), family=family)
-    except OSError as error:
-        raise CannotServe(f"cannot listen on {address.host}:{address.port}: {error}") from None
-    server = LimitedServer(app, address.limits, log, _tls_context(address), timeout_graceful_shutdown=SHUTDOWN_GRACE)
+    sock = address.open_socket()
+    server = LimitedServer(
+        app, address.limits(LIMITS), log, address.tls_context(), timeout_graceful_shutdown=SHUTDOWN_GRACE
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.leaving.set)
     working = asyncio.create_task(worker.run(), name="series worker")
     working.add_done_callback(lambda task: server.leaving.set())
-    scheme = "https" if address.certificate else "http"
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    on_listen(f"{scheme}://{host}:{sock.getsockname()[1]}/webhook")
+    on_listen(f"{address.url(sock)}/webhook")
     try:
         await server.serve(sockets=[sock])
     finally:
@@ -271,17 +221,3 @@ async def serve(app: Starlette, worker: SyncWorker, address: ListenAddress, on_l
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
-
-
-def _tls_context(address: ListenAddress) -> ssl.SSLContext | None:
-    """Raises CannotServe."""
-    if address.certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(address.certificate, address.key)
-    except (OSError, ssl.SSLError) as error:
-        raise CannotServe(
-            f"{address.certificate} and {address.key} are not a certificate and its key: {error}"
-        ) from None
-    return context

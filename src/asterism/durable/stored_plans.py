@@ -5,17 +5,12 @@ A plan that cannot be read is listed with the reason, and does not hide the othe
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import click
-from rich.text import Text
-
 from asterism.base.durations import format_age
 from asterism.base.text import join_names
-from asterism.cli.screen import wrapped
 from asterism.core.errors import AsterismError, UnknownTask, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
@@ -92,14 +87,14 @@ async def find_plan(fleet: Fleet, name: str) -> Head:
     except UnknownConstellation as error:
         names = [_name(register) for register in await fleet.store.registers(HEADS)]
         if not names:
-            raise click.ClickException(
+            raise UnknownConstellation(
                 f"{error}. The store has no plans; start one with: asterism run PLAN.YAML --store URL"
             ) from None
-        raise click.ClickException(f"{error}. The plans are: {join_names(names, MOST_NAMES)}") from None
+        raise UnknownConstellation(f"{error}. The plans are: {join_names(names, MOST_NAMES)}") from None
 
 
 async def read_plan(fleet: Fleet, name: str) -> StoredPlan:
-    """A plan as it is now. Raises ClickException like ``find_plan``."""
+    """A plan as it is now. Raises UnknownConstellation like ``find_plan``."""
     await find_plan(fleet, name)
     found = await _read(fleet, name)
     if found.owner is None and found.record.plan.counts[RUNNING]:
@@ -153,10 +148,6 @@ def _name(register: Register) -> str:
     return register.key.removeprefix(HEADS)
 
 
-def resume_command(fleet: Fleet, name: str) -> str:
-    return shlex.join(["asterism", "resume", name, "--store", fleet.store.url])
-
-
 # -- why a task is not running -----------------------------------------------------------------------------------------
 
 
@@ -175,10 +166,15 @@ class TaskExplanation:
     """The process that runs the plan, if it gave the answer."""
 
 
-async def explain_task(fleet: Fleet, name: str, task: str) -> TaskExplanation:
-    """Raises UnknownTask."""
-    from asterism.cli.run_actions import hints
+Hints = Callable[[Fleet, Run, run_explanation.RunExplanation], Awaitable[Sequence[str]]]
 
+
+async def no_hints(fleet: Fleet, run: Run, why: run_explanation.RunExplanation) -> Sequence[str]:
+    return ()
+
+
+async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hints) -> TaskExplanation:
+    """``hints`` returns commands for a person, for the run of the task. Raises UnknownTask."""
     stored = await read_plan(fleet, name)
     plan, now = stored.record.plan, fleet.store.clock()
     node = plan.nodes.get(task)
@@ -235,14 +231,3 @@ def explanation_json(found: TaskExplanation) -> dict[str, Any]:
     return {"name": found.plan, "task": found.task, "status": found.status, "run": found.run, "reasons": reasons} | (
         {} if found.by is None else {"answered_by": found.by}
     )
-
-
-def explanation_lines(found: TaskExplanation, width: int | None) -> Iterator[Text]:
-    run = f", as run {found.run}" if found.run is not None else ""
-    yield Text(f"Task {found.task!r} of plan {found.plan!r} is {found.status}{run}:")
-    for reason in found.reasons:
-        yield from wrapped(reason.text, width, "  ")
-    for hint in found.hints:
-        yield from wrapped(hint, width)
-    if found.by is not None:
-        yield from wrapped(f"Answered by {found.by}, which runs it.", width)

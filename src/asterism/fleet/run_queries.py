@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from asterism.cli.fleet_json import masks_of, sessions_of
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import FAILED, OWNED, REPORTED_STATUSES, TERMINAL, UNOWNED, Run, RunStatus
 from asterism.core.run.run_label import shown_label
 from asterism.core.run.session import Session
 from asterism.fleet.fleet import Fleet
-from asterism.peers.takeover import held_runs
+from asterism.fleet.fleet_json import masks_of, sessions_of
 from asterism.store.protocol import ProgressReport, Query
 
 PAGE = 250
@@ -28,15 +27,14 @@ MOST_FAILED_RUNS = 1000
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """``more`` is whether the store has more runs, ``filtered`` whether a filter was given. ``held`` maps runs that
-    wait for a removed peer to its name, ``labels`` runs to what lists call them."""
+    """``more`` is whether the store has more runs, ``filtered`` whether a filter was given. ``labels`` maps runs to
+    what lists call them."""
 
     runs: Sequence[Run]
     sessions: Mapping[str, Session]
     reports: Mapping[str, ProgressReport]
     more: bool
     filtered: bool
-    held: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -50,8 +48,10 @@ async def list_runs(
     search: str | None,
     limit: int,
     newest: bool,
+    after: str | None = None,
 ) -> RunList:
-    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``."""
+    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``.
+    With ``after``, only runs that were created before this one."""
     words = _words(statuses)
     query = Query(
         statuses=_states(words),
@@ -59,6 +59,7 @@ async def list_runs(
         device=device,
         series=series,
         search=search,
+        after=after,
         newest=True,
         limit=max(limit + 1, PAGE if words is not None else 0) if limit else None,
     )
@@ -69,8 +70,7 @@ async def list_runs(
         shown.reverse()
     reports = await fleet.store.reports([run.id for run in shown if run.status in OWNED])
     filtered = any((statuses, workflow, device, series, search))
-    held = await held_runs(fleet.store, [run.id for run in shown if not run.ended])
-    return RunList(shown, await sessions_of(fleet), reports, more, filtered, held, await labels_of(fleet, shown))
+    return RunList(shown, await sessions_of(fleet), reports, more, filtered, await labels_of(fleet, shown))
 
 
 async def labels_of(fleet: Fleet, runs: Sequence[Run]) -> dict[str, str]:

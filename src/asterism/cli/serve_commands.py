@@ -1,0 +1,208 @@
+"""``asterism serve`` and ``asterism token``: the server, and who may use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from asterism.base.text import clean
+from asterism.cli.cli_context import CommandGroup, fleet_options, format_time, note, options, print_json, with_fleet
+from asterism.cli.option_types import duration
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
+    from asterism.server.credentials import Credential
+
+DEFAULT_LISTEN = "127.0.0.1:7400"
+
+listen_options = options(
+    click.option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Listen here."),
+    click.option("--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate (PEM)."),
+    click.option("--tls-key", type=click.Path(), metavar="FILE", help="Key of the certificate (PEM)."),
+    click.option("--behind-proxy", is_flag=True, help="A proxy in front of this server does TLS."),
+    click.option(
+        "--name", "names", multiple=True, metavar="HOST", help="Host name by which clients know it (repeatable)."
+    ),
+)
+
+
+@click.command()
+@listen_options
+@click.option(
+    "--local",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Execute up to N tasks of each plan in this process.",
+)
+@fleet_options
+def serve(
+    listen: str,
+    tls_cert: str | None,
+    tls_key: str | None,
+    behind_proxy: bool,
+    names: tuple[str, ...],
+    local: int,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Serve a store over HTTP until Ctrl-C or SIGTERM.
+
+    \b
+    asterism serve --store sqlite:///fleet.db
+    asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
+
+    Prints a link with a one-time login for a browser; `asterism token create` makes tokens for programs. The default
+    address is reached from this machine only; any other needs TLS: a certificate, or --behind-proxy. The server runs
+    the plans that are submitted to it and those of schedules; devices execute their tasks, or --local N."""
+    from asterism.base.listen_address import parse_listen_address
+    from asterism.cli.device_log import log_to_stderr
+
+    address = parse_listen_address(listen, tls_cert, tls_key, behind_proxy)
+
+    async def run(fleet: Fleet) -> int:
+        from asterism.cli.server_process import serve_until_signal
+
+        return await serve_until_signal(fleet, address, names, local=local, as_json=as_json)
+
+    with log_to_stderr(as_json=as_json):
+        return with_fleet(store, run, create=True)
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+@click.group(cls=CommandGroup)
+def token() -> None:
+    """Manage access to the server: create, list, revoke, login.
+
+    A token is shown once; the store keeps only a hash of it."""
+
+
+@token.command()
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    metavar="SCOPE",
+    help="What it allows (repeatable): observe, operate, series, admin, edit:PLAN or device:NAME.",
+)
+@click.option("--for", "name", required=True, metavar="NAME", help="Who uses it: the name in stories and edits.")
+@click.option(
+    "--valid", type=duration, default="90d", show_default=True, metavar="DURATION", help="How long it is valid."
+)
+@fleet_options
+def create(scopes: tuple[str, ...], name: str, valid: float, store: str | None, as_json: bool) -> None:
+    """Create a token, and print it.
+
+    \b
+    asterism token create --scope operate --for ci
+    asterism token create --scope edit:nightly --scope observe --for planner --valid 12h
+
+    It is printed once: programs send it as `Authorization: Bearer TOKEN`."""
+
+    async def write(fleet: Fleet) -> None:
+        from asterism.server.credentials import Credentials
+
+        new = await Credentials(fleet.store).create(name, scopes, by=fleet.by, valid_for=valid)
+        if as_json:
+            print_json({**_credential_json(new.credential, fleet.store.clock()), "token": new.token})
+            return
+        click.echo(new.token)
+        until = format_time(new.credential.expires_at)
+        note(
+            f"It is not shown again. It is valid until {until}; revoke it with: "
+            f"asterism token revoke {new.credential.id}"
+        )
+
+    with_fleet(store, write, create=True)
+
+
+@token.command("list")
+@fleet_options
+def list_(store: str | None, as_json: bool) -> None:
+    """List tokens and browser sessions; those that ended are shown for 30 days."""
+
+    async def read(fleet: Fleet) -> None:
+        from asterism.cli.screen import Column, print_lines, table
+        from asterism.server.credentials import Credentials
+
+        found, now = await Credentials(fleet.store).all(), fleet.store.clock()
+        if as_json:
+            print_json([_credential_json(one, now) for one in found])
+        elif found:
+            columns = (
+                Column("ID"),
+                Column("FOR", least=8, name=True),
+                Column("SCOPES", least=10),
+                Column("KIND"),
+                Column("STATE"),
+                Column("EXPIRES", needed=False),
+            )
+            rows = [
+                [one.id, one.name, ", ".join(sorted(one.scopes)), one.kind, one.state(now), format_time(one.expires_at)]
+                for one in found
+            ]
+            print_lines(lambda width: table(columns, rows, width))
+        else:
+            note("There are no tokens. Create one with: asterism token create --scope observe --for NAME")
+
+    with_fleet(store, read)
+
+
+@token.command()
+@click.argument("identity", metavar="ID")
+@fleet_options
+def revoke(identity: str, store: str | None, as_json: bool) -> None:
+    """Revoke a token or a browser session; the next request with it is refused.
+
+    ID is the second part of the token, as `asterism token list` shows it."""
+
+    async def write(fleet: Fleet) -> None:
+        from asterism.server.credentials import Credentials
+
+        revoked = await Credentials(fleet.store).revoke(identity)
+        if as_json:
+            print_json(_credential_json(revoked, fleet.store.clock()))
+        else:
+            click.echo(clean(f"Revoked {revoked.id} of {revoked.name}."))
+
+    with_fleet(store, write)
+
+
+@token.command()
+@click.option("--scope", "scopes", multiple=True, default=("admin",), metavar="SCOPE", help="As for `token create`.")
+@click.option("--for", "name", metavar="NAME", help="Who logs in.  [default: you]")
+@click.option(
+    "--url", default=f"http://{DEFAULT_LISTEN}", show_default=True, metavar="URL", help="Address of the server."
+)
+@fleet_options
+def login(scopes: tuple[str, ...], name: str | None, url: str, store: str | None, as_json: bool) -> None:
+    """Print a link that logs one browser in, once, within 10 minutes."""
+
+    async def write(fleet: Fleet) -> None:
+        from asterism.server.credentials import Credentials
+
+        code = await Credentials(fleet.store).create_login(name or fleet.by, scopes, by=fleet.by)
+        link = f"{url.rstrip('/')}/login?code={code}"
+        if as_json:
+            print_json({"url": link})
+        else:
+            click.echo(link)
+
+    with_fleet(store, write)
+
+
+def _credential_json(one: Credential, now: float) -> dict[str, object]:
+    return {
+        "id": one.id,
+        "for": one.name,
+        "scopes": sorted(one.scopes),
+        "kind": one.kind,
+        "state": one.state(now),
+        "created_at": one.created_at,
+        "created_by": one.created_by,
+        "expires_at": one.expires_at,
+    }

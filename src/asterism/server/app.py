@@ -1,0 +1,54 @@
+"""The application of the server, made of its parts: each part is a table of endpoints, or routes of its own.
+
+To add endpoints, write a module with ``ENDPOINTS`` and name it in ``endpoints``. Routes that are no part of the API,
+such as the page, go into ``more``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
+
+from asterism.server import fleet_routes, health_routes, plan_routes, run_routes, series_routes
+from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
+from asterism.server.openapi import openapi_endpoint
+from asterism.server.problems import problem
+from asterism.server.request_guard import RequestGuard
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+def endpoints() -> list[Endpoint]:
+    """All endpoints of the API, in the order of the documentation. Of two paths that match, the first counts."""
+    found = [
+        *health_routes.ENDPOINTS,
+        *plan_routes.ENDPOINTS,
+        *run_routes.ENDPOINTS,
+        *fleet_routes.ENDPOINTS,
+        *series_routes.ENDPOINTS,
+    ]
+    return [*found, openapi_endpoint(found)]
+
+
+def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseRoute] = ()) -> RequestGuard:
+    """The application, with its guard. ``hosts`` are the names by which clients know the server."""
+    routes = [Route(one.full_path, EndpointApp(one, server), methods=[one.method]) for one in endpoints()]
+    app = Starlette(routes=[*routes, *more], exception_handlers={HTTPException: _no_route})
+    app.router.redirect_slashes = False
+    return RequestGuard(app, hosts, https=server.gate.https)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """The answer to an unknown path or method."""
+    status = getattr(error, "status_code", 404)
+    sentence = f"there is no {request.url.path}" if status == 404 else f"{request.method} is not possible here"
+    answer = problem(status, sentence)
+    for name, value in (getattr(error, "headers", None) or {}).items():
+        answer.headers[name] = value
+    return answer

@@ -1,0 +1,211 @@
+"""Credentials of the server: tokens and browser sessions, hashed at rest, and one-time codes to log in with.
+
+A token is ``ast_ID_SECRET``. The store has, under the id, the SHA-256 of the whole token, who it is for, its scopes and
+when it expires. The secret has 256 random bits, so a plain hash is enough. A browser session is a token of its own in a
+cookie, made when a one-time code is redeemed. A code is removed by the commit that makes the session, so of two
+requests with one code only one succeeds.
+
+The token for CSRF is derived from the token of the session: a page on another origin can send the cookie, but cannot
+know it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from asterism.core.errors import AsterismError
+from asterism.server.scopes import allows, check_scopes
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import PutRegister, Register, Store, Write
+
+PREFIX = "ast_"
+CREDENTIALS = "credential/"
+LOGINS = "login/"
+
+TOKEN_LIFETIME = 90 * 86_400.0
+SESSION_LIFETIME = 7 * 86_400.0
+CODE_LIFETIME = 600.0
+"""How long a token, a browser session and an unused one-time code are valid, in seconds."""
+
+KEPT_AFTER_END = 30 * 86_400.0
+"""How long an expired or revoked credential stays in the list, in seconds."""
+
+MAX_NAME = 100
+_TOKEN = re.compile(r"ast_([a-z2-7]{10})_([A-Za-z0-9_-]{43})")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+class UnknownCredential(AsterismError):
+    """No credential has this id."""
+
+
+class LoginRefused(AsterismError):
+    """A one-time code was used, has expired, or never existed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Who may do what. ``name`` is who acts, in stories and edits. ``kind`` is ``token`` or ``session``."""
+
+    id: str
+    name: str
+    scopes: frozenset[str]
+    sha256: str = field(repr=False)
+    kind: str
+    created_at: float
+    created_by: str
+    expires_at: float
+    revoked_at: float | None = None
+
+    def state(self, now: float) -> str:
+        """``active``, ``expired`` or ``revoked``."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "active" if now < self.expires_at else "expired"
+
+    def allows(self, need: str) -> bool:
+        return allows(self.scopes, need)
+
+    def to_json(self) -> dict[str, Any]:
+        value = {name: getattr(self, name) for name in self.__slots__ if name not in ("id", "scopes", "revoked_at")}
+        value["scopes"] = sorted(self.scopes)
+        return value if self.revoked_at is None else {**value, "revoked_at": self.revoked_at}
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A credential with its token, which exists only here."""
+
+    credential: Credential
+    token: str = field(repr=False)
+
+
+class Credentials:
+    """The credentials in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def create(
+        self,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        by: str,
+        valid_for: float = TOKEN_LIFETIME,
+        kind: str = "token",
+        also: Iterable[Write] = (),
+    ) -> NewToken:
+        """Make a token, in one commit with other writes. Raises InvalidScope and Conflict."""
+        _check_name(name)
+        now = self._store.clock()
+        identity = "".join(secrets.choice(_LETTERS) for _ in range(10))
+        token = f"{PREFIX}{identity}_{secrets.token_urlsafe(32)}"
+        credential = Credential(
+            identity, name, check_scopes(scopes), token_sha256(token), kind, now, by, now + valid_for
+        )
+        old = [
+            PutRegister(one.key, None, one.revision)
+            for one in await self._store.registers(CREDENTIALS)
+            if _ended_at(_decode(one)) < now - KEPT_AFTER_END
+        ]
+        await self._store.commit([PutRegister(f"{CREDENTIALS}{identity}", credential.to_json(), None), *old, *also])
+        return NewToken(credential, token)
+
+    async def find(self, token: str) -> Credential | None:
+        """The credential of a token; None if there is none, or it is not active."""
+        parts = _TOKEN.fullmatch(token)
+        found = await self._store.register(f"{CREDENTIALS}{parts[1]}") if parts is not None else None
+        if found is None:
+            return None
+        credential = _decode(found)
+        right = hmac.compare_digest(credential.sha256, token_sha256(token))
+        return credential if right and credential.state(self._store.clock()) == "active" else None
+
+    async def is_active(self, identity: str) -> bool:
+        """Whether a credential that was found before is still valid."""
+        found = await self._store.register(f"{CREDENTIALS}{identity}")
+        return found is not None and _decode(found).state(self._store.clock()) == "active"
+
+    async def all(self) -> list[Credential]:
+        """All credentials, those that ended lately included, oldest first."""
+        found = [_decode(one) for one in await self._store.registers(CREDENTIALS)]
+        return sorted(found, key=lambda one: (one.created_at, one.id))
+
+    async def revoke(self, identity: str) -> Credential:
+        """Revoke a credential: the next request with it is refused. Raises UnknownCredential."""
+
+        async def attempt() -> Credential:
+            found = await self._store.register(f"{CREDENTIALS}{identity}")
+            if found is None:
+                raise UnknownCredential(f"no token has the id {identity!r}; list them with: asterism token list")
+            credential = _decode(found)
+            if credential.revoked_at is None:
+                value = {**found.value, "revoked_at": self._store.clock()}
+                await self._store.commit([PutRegister(found.key, value, found.revision)])
+                return _decode(Register(found.key, value, found.revision + 1))
+            return credential
+
+        return await retry_on_conflict(attempt)
+
+    # -- one-time login ----------------------------------------------------------------------------------------------
+
+    async def create_login(self, name: str, scopes: Iterable[str], *, by: str, valid_for: float = CODE_LIFETIME) -> str:
+        """Make a one-time code, with which a browser logs in as ``name``."""
+        _check_name(name)
+        now, code = self._store.clock(), secrets.token_urlsafe(24)
+        value = {"name": name, "scopes": sorted(check_scopes(scopes)), "by": by, "until": now + valid_for}
+        old = [
+            PutRegister(one.key, None, one.revision)
+            for one in await self._store.registers(LOGINS)
+            if one.value["until"] < now
+        ]
+        await self._store.commit([PutRegister(f"{LOGINS}{token_sha256(code)}", value, None), *old])
+        return code
+
+    async def redeem_login(self, code: str) -> NewToken:
+        """Exchange a one-time code for a session. Raises LoginRefused."""
+
+        async def attempt() -> NewToken:
+            found = await self._store.register(f"{LOGINS}{token_sha256(code)}")
+            if found is None or found.value["until"] < self._store.clock():
+                raise LoginRefused("this link was used or has expired; get a new one with: asterism token login")
+            return await self.create(
+                found.value["name"],
+                found.value["scopes"],
+                by=found.value["by"],
+                valid_for=SESSION_LIFETIME,
+                kind="session",
+                also=[PutRegister(found.key, None, found.revision)],
+            )
+
+        return await retry_on_conflict(attempt)
+
+
+def token_sha256(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
+def csrf_token(session_token: str) -> str:
+    """The token that a page has to send with every request that changes something."""
+    return hmac.new(session_token.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or not name.isprintable() or len(name) > MAX_NAME:
+        raise AsterismError(f"the name of a credential must have 1 to {MAX_NAME} printable characters, not {name!r}")
+
+
+def _decode(register: Register) -> Credential:
+    value = {**register.value, "scopes": frozenset(register.value["scopes"])}
+    return Credential(register.key.removeprefix(CREDENTIALS), **value)
+
+
+def _ended_at(credential: Credential) -> float:
+    return credential.expires_at if credential.revoked_at is None else credential.revoked_at

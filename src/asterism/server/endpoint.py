@@ -1,0 +1,267 @@
+"""An endpoint of the API: one entry of the table from which the routes and the OpenAPI document are made.
+
+A handler gets a ``Call`` and returns a JSON value, or a response of its own. Everything before it (who calls, scopes,
+limits, the body) and after it (errors as problem documents) is done here, in one place for all of them::
+
+    async def show(call: Call) -> Any:
+        return await plan_view(call.fleet, call.path["plan"])
+
+    ENDPOINTS = (Endpoint("GET", "/plans/{plan}", show, "A plan as it is now.", needs="observe plan {plan}"),)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from asterism.base.http_limits import Bodies, RequestRefused, place_of, read_body
+from asterism.base.strict_json import NotStrictJson, parse_strict
+from asterism.fleet.fleet import Fleet
+from asterism.server.fleet_feed import FleetFeed
+from asterism.server.plan_feed import PlanFeeds
+from asterism.server.problems import problem, problem_of, violation_json
+from asterism.server.request_guard import Caller, Gate
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+API = "/api/v1"
+MAX_BODY = 4 * 1024 * 1024
+"""The largest body of a request, in bytes."""
+
+MAX_DEPTH = 64
+"""How deep the JSON of a request may be nested."""
+
+SLOWEST_READ = 30.0
+"""How long a client may take to accept a part of an answer, in seconds."""
+
+MAX_CALLERS = 100
+"""For how many callers a fleet object is kept."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class NoModel(BaseModel, extra="forbid"):
+    """The body or the query of a request that has none."""
+
+
+@dataclass
+class ServerState:
+    """What the endpoints of one server share. ``submitted`` is called when there may be a plan to run."""
+
+    fleet: Fleet
+    gate: Gate
+    bodies: Bodies
+    submitted: Callable[[], None] = lambda: None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops: event streams end then."""
+
+    _fleets: dict[str, Fleet] = field(default_factory=dict, repr=False)
+
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set, repr=False)
+    _texts: dict[str, tuple[float, str]] = field(default_factory=dict, repr=False)
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin work that goes on when the request is answered."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """End what goes on."""
+        self.stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def remembered(self, name: str, age: float, produce: Callable[[], Awaitable[str]]) -> str:
+        """A text that is produced again when it is older than so many seconds. Callers at one time share it."""
+        async with self._making:
+            now = self.fleet.clock.time()
+            if name not in self._texts or now - self._texts[name][0] > age:
+                self._texts[name] = (now, await produce())
+            return self._texts[name][1]
+
+    @cached_property
+    def fleet_feed(self) -> FleetFeed:
+        """The events of runs, devices and notices."""
+        return FleetFeed(self.fleet)
+
+    @cached_property
+    def plan_feeds(self) -> PlanFeeds:
+        """The events of plans, for those who follow them."""
+        return PlanFeeds(self.fleet.store)
+
+    def fleet_of(self, name: str) -> Fleet:
+        """The fleet with this name in its stories."""
+        found = self._fleets.get(name)
+        if found is None:
+            while len(self._fleets) >= MAX_CALLERS:
+                del self._fleets[next(iter(self._fleets))]
+            fleet = self.fleet
+            found = self._fleets[name] = Fleet(fleet.store, by=name, clock=fleet.clock, chance=fleet.chance)
+        return found
+
+
+@dataclass
+class Call:
+    """One request, after it was checked. ``fleet`` acts in the name of the caller."""
+
+    request: Request
+    server: ServerState
+    caller: Caller | None
+    fleet: Fleet
+    path: Mapping[str, str]
+    query: Any = None
+    body: Any = None
+
+    @property
+    def by(self) -> str:
+        return self.fleet.by
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """``path`` is below the prefix of the API, except if it is ``absolute``. ``needs`` is what the caller's scopes have
+    to satisfy (scopes.py), with parameters of the path in braces; None if everybody may call it. ``edits`` counts
+    against the edits per minute. ``answer`` is the JSON schema of the answer, or a model of it; ``media`` its type if
+    it is not JSON."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    needs: str | None = "observe"
+    query: type[BaseModel] = NoModel
+    body: type[BaseModel] | None = None
+    answer: Any = None
+    status: int = 200
+    media: str = "application/json"
+    edits: bool = False
+    absolute: bool = False
+
+    @property
+    def full_path(self) -> str:
+        return self.path if self.absolute else f"{API}{self.path}"
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the parameters in the path."""
+        return re.findall(r"{(\w+)}", self.path)
+
+
+class EndpointApp:
+    """An endpoint as an ASGI application. The request counts for its caller until the answer is sent, so that an event
+    stream counts as long as it lasts."""
+
+    def __init__(self, endpoint: Endpoint, server: ServerState) -> None:
+        self._endpoint, self._server = endpoint, server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        with contextlib.ExitStack() as held:
+            try:
+                response = await self._answer(request, held)
+            except Exception as error:
+                response = problem_of(error, f"{self._endpoint.method} {self._endpoint.path}")
+            await response(scope, receive, _in_time(request, send))
+
+    async def _answer(self, request: Request, held: contextlib.ExitStack) -> Response:
+        endpoint, server, caller = self._endpoint, self._server, None
+        path = {name: checked_parameter(name, value) for name, value in request.path_params.items()}
+        if endpoint.needs is not None:
+            caller = await server.gate.caller(request)
+            server.gate.admit(request, caller)
+            need = endpoint.needs.format(**path)
+            if not caller.credential.allows(need):
+                return problem(403, f"this needs the scope {shown_need(need)}", "scope-missing")
+            held.enter_context(server.gate.counted(caller))
+            if endpoint.edits:
+                server.gate.count_edit(caller)
+        fleet = server.fleet if caller is None else server.fleet_of(caller.name)
+        call = Call(request, server, caller, fleet, path)
+        try:
+            call.query = endpoint.query.model_validate(_query(request))
+            if endpoint.body is not None:
+                call.body = endpoint.body.model_validate(await _json_body(request, server, caller))
+        except ValidationError as error:
+            return problem(422, "the request is not valid", "invalid-request", violations=_violations(error))
+        result = await endpoint.handler(call)
+        return result if isinstance(result, Response) else JSONResponse(result, endpoint.status)
+
+
+def _in_time(request: Request, send: Send) -> Send:
+    """``send`` for a client that must read: a part that it does not accept in time ends the connection."""
+
+    async def timed(message: Message) -> None:
+        try:
+            async with asyncio.timeout(SLOWEST_READ):
+                await send(message)
+        except TimeoutError:
+            if (place := place_of(request)) is not None:
+                place.close()
+            raise ClientDisconnect from None
+
+    return timed
+
+
+def checked_parameter(name: str, value: str) -> str:
+    """A parameter of a path. Names are keys in the store and never paths of files, but what cannot be a name is refused
+    before anything looks for it. Raises RequestRefused."""
+    if not value or len(value) > 500 or not value.isprintable() or "\0" in value:
+        raise RequestRefused(404, f"no {name} has such a name")
+    return value
+
+
+def shown_need(need: str) -> str:
+    """The scope that satisfies a need and no more."""
+    kind, _, name = need.partition(" ")
+    if kind == "observe" and name.startswith("plan "):
+        return f"observe or edit:{name.removeprefix('plan ')}"
+    if kind == "observe":
+        return "observe or series" if name else "observe"
+    return f"{kind}:{name}" if name else kind
+
+
+def _query(request: Request) -> dict[str, str]:
+    """The query of a request. A name that occurs twice is a mistake of the client."""
+    pairs = request.query_params.multi_items()
+    if len(dict(pairs)) != len(pairs):
+        raise RequestRefused(400, "a parameter of the query occurs twice")
+    return dict(pairs)
+
+
+async def _json_body(request: Request, server: ServerState, caller: Caller | None) -> Any:
+    """The JSON of a body; an empty one is an empty object. Raises RequestRefused."""
+    if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
+        return {}
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestRefused(415, "the body has to be JSON: Content-Type: application/json")
+    client = caller.name if caller is not None else "a stranger"
+    body = await read_body(request, server.bodies, client=client, most=MAX_BODY, each=4 * MAX_BODY)
+    try:
+        return parse_strict(body, max_depth=MAX_DEPTH)
+    except NotStrictJson as error:
+        raise RequestRefused(400, f"the body is not valid JSON: {error}") from None
+
+
+def _violations(error: ValidationError) -> list[dict[str, Any]]:
+    return [
+        violation_json(None, str(one["type"]), f"{'.'.join(map(str, one['loc'])) or 'the request'}: {one['msg']}")
+        for one in error.errors(include_url=False, include_context=False, include_input=False)
+    ]

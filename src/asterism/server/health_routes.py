@@ -1,0 +1,60 @@
+"""Health, and who one is: ``GET /health``, ``GET /me``, ``GET /login``, ``POST /logout``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from asterism import __version__
+from asterism.client import documents
+from asterism.server.credentials import SESSION_LIFETIME
+from asterism.server.endpoint import Call, Endpoint
+from asterism.server.request_guard import client_of, cookie_header
+from asterism.store.store_errors import StoreError
+
+
+class LoginQuery(BaseModel, extra="forbid"):
+    code: str = Field(max_length=100)
+
+
+async def health(call: Call) -> Response:
+    """Whether the store answers. Anybody may ask, so the answer names nothing."""
+    try:
+        await call.fleet.store.register("store/id")
+    except StoreError:
+        return JSONResponse(
+            {"status": "unavailable", "version": __version__, "problem": "the store does not answer"}, 503
+        )
+    return JSONResponse({"status": "ok", "version": __version__})
+
+
+async def me(call: Call) -> Any:
+    assert call.caller is not None
+    return client_of(call.caller)
+
+
+async def login(call: Call) -> Response:
+    """Exchange the one-time code of a link for a session, once."""
+    new = await call.server.gate.credentials.redeem_login(call.query.code)
+    response = RedirectResponse("/", 303)
+    response.headers["set-cookie"] = cookie_header(call.server.gate, new.token, SESSION_LIFETIME)
+    return response
+
+
+async def logout(call: Call) -> Response:
+    """Revoke the credential of the request, and forget its cookie."""
+    assert call.caller is not None
+    await call.server.gate.credentials.revoke(call.caller.credential.id)
+    return JSONResponse({}, headers={"set-cookie": cookie_header(call.server.gate, "", 0)})
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/health", health, "Whether the server can reach its store.", needs=None, answer=documents.Health),
+    Endpoint("GET", "/me", me, "The caller: name, scopes, CSRF token.", needs="known", answer=documents.Me),
+    Endpoint(
+        "GET", "/login", login, "Log a browser in with a one-time code.", None, LoginQuery, status=303, absolute=True
+    ),
+    Endpoint("POST", "/logout", logout, "Revoke the credential of this request.", needs="known", answer={}),
+)

@@ -1,0 +1,89 @@
+"""The HTTP service: listens on an address with the limits of the server, until the block that uses it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+
+from starlette.routing import BaseRoute
+
+from asterism.base.http_limits import Bodies, Limits
+from asterism.base.http_server import LimitedServer
+from asterism.base.listen_address import CannotServe, ListenAddress
+from asterism.fleet.fleet import Fleet
+from asterism.server.app import server_app
+from asterism.server.credentials import Credentials
+from asterism.server.endpoint import ServerState
+from asterism.server.request_guard import SERVER_LIMITS, Gate, request_hosts
+
+log = logging.getLogger("asterism.server")
+
+DEFAULT_PORT = 7400
+SHUTDOWN_GRACE = 5
+"""How many seconds open requests have to finish when the server stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpService:
+    """A server that listens. ``url`` is the address for clients on this machine, or by the first of its names."""
+
+    url: str
+    state: ServerState
+    server: LimitedServer
+
+
+@contextlib.asynccontextmanager
+async def http_service(
+    fleet: Fleet,
+    address: ListenAddress,
+    names: Sequence[str] = (),
+    *,
+    limits: Limits = SERVER_LIMITS,
+    more: Iterable[BaseRoute] = (),
+) -> AsyncIterator[HttpService]:
+    """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it. Raises
+    CannotServe."""
+    hosts = request_hosts(address.host, names)
+    if not hosts:
+        raise CannotServe(f"clients cannot name {address.host}: give their name of this machine with --name HOST")
+    https = address.certificate is not None or address.behind_proxy
+    gate = Gate(Credentials(fleet.store), time.monotonic, https=https, shared=address.behind_proxy)
+    state = ServerState(fleet, gate, Bodies(limits))
+    context = address.tls_context()
+    with contextlib.closing(address.open_socket()) as sock:
+        server = LimitedServer(
+            server_app(state, hosts, more),
+            address.limits(limits),
+            log,
+            context,
+            date_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_GRACE,
+        )
+        listening = asyncio.create_task(server.serve(sockets=[sock]))
+        try:
+            started = asyncio.create_task(server.ready.wait())
+            await asyncio.wait([listening, started], return_when=asyncio.FIRST_COMPLETED)
+            started.cancel()
+            if listening.done():
+                listening.result()
+            yield HttpService(public_url(address, address.url(sock), names), state, server)
+        finally:
+            server.leaving.set()
+            await state.close()
+            try:
+                await asyncio.wait([listening])
+            finally:  # also when this is cancelled
+                listening.cancel()
+
+
+def public_url(address: ListenAddress, url: str, names: Sequence[str]) -> str:
+    """The address for people: by the first name, if there is one. A proxy has the standard port."""
+    if not names:
+        return url
+    if address.behind_proxy:
+        return f"https://{names[0]}"
+    return f"{url.partition('://')[0]}://{names[0]}:{url.rpartition(':')[2]}"

@@ -1,0 +1,121 @@
+"""Errors as problem documents (RFC 9457): one table from errors of the library to HTTP statuses.
+
+The type of a problem is ``urn:asterism:problem:NAME``; programs compare it, people read the detail. An edit that was
+rejected carries all its violations, a plan file all its mistakes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from asterism.base.http_limits import RequestRefused
+from asterism.base.text import clean
+from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RunRefused, UnknownTask
+from asterism.core.schedule.schedule import InvalidSchedule
+from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
+from asterism.durable.plan_history import VersionUnknown
+from asterism.durable.plan_requests import AnswerLost, NotAnswered
+from asterism.fleet.fleet import UnknownDevice
+from asterism.fleet.ledger import UnknownRun
+from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
+from asterism.fleet.workflows import UnknownWorkflow
+from asterism.planfile.loader import BadPlan
+from asterism.series.register import BadSeriesName, RegisterUnavailable
+from asterism.server.credentials import LoginRefused, UnknownCredential
+from asterism.store.store_errors import StoreError, StoreUnavailable
+
+log = logging.getLogger("asterism.server")
+
+MEDIA_TYPE = "application/problem+json"
+PREFIX = "urn:asterism:problem:"
+
+STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
+    (EditRejected, 422, "edit-rejected"),
+    (UnknownConstellation, 404, "unknown-plan"),
+    (UnknownTask, 404, "unknown-task"),
+    (VersionUnknown, 404, "unknown-version"),
+    (UnknownRun, 404, "unknown-run"),
+    (UnknownDevice, 404, "unknown-device"),
+    (UnknownSchedule, 404, "unknown-schedule"),
+    (UnknownWorkflow, 404, "unknown-workflow"),
+    (UnknownCredential, 404, "unknown-token"),
+    (BadPlan, 422, "invalid-plan"),
+    (InvalidSchedule, 422, "invalid-schedule"),
+    (BadSeriesName, 422, "invalid-series"),
+    (InvalidTask, 422, "invalid-task"),
+    (NotJson, 422, "invalid-value"),
+    (RegisterUnavailable, 503, "store-unavailable"),
+    (ConstellationExists, 409, "plan-exists"),
+    (ScheduleExists, 409, "schedule-exists"),
+    (RunRefused, 409, "run-refused"),
+    (NotAnswered, 504, "not-answered"),
+    (AnswerLost, 504, "answer-lost"),
+    (LoginRefused, 403, "login-refused"),
+    (StoreUnavailable, 503, "store-unavailable"),
+    (StoreError, 503, "store-unavailable"),
+    (AsterismError, 409, "refused"),
+)
+"""The status and the name of each error. The first class that matches counts."""
+
+
+def problem(
+    status: int, detail: str, name: str | None = None, *, retry_after: float | None = None, **more: Any
+) -> Response:
+    """A problem document as an answer."""
+    document = {
+        "type": f"{PREFIX}{name}" if name is not None else "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": clean(detail),
+        **more,
+    }
+    headers = {}
+    if status in (400, 401, 408, 411, 413, 429, 503):
+        headers["connection"] = "close"  # or the rest of the request would be read to its end
+    if status == 401:
+        headers["www-authenticate"] = 'Bearer realm="asterism"'
+    if retry_after is not None:
+        headers["retry-after"] = f"{max(1.0, retry_after):.0f}"
+    return JSONResponse(document, status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: Exception, where: str) -> Response:
+    """The problem document of an error. ``where`` is for the log."""
+    if isinstance(error, RequestRefused):
+        return problem(error.status, str(error), retry_after=error.retry_after)
+    for kind, status, name in STATUSES:
+        if isinstance(error, kind):
+            if status >= 500:
+                log.warning("%s: %s", where, error)
+            return problem(status, _detail(error), name, **_more(error))
+    log.exception("internal error: %s", where, exc_info=error)
+    return problem(500, "internal error; see the log of the server", "internal-error")
+
+
+def _detail(error: Exception) -> str:
+    if isinstance(error, RunRefused):  # its story is not part of the sentence
+        return f"run {error.run_id}: {error.why}"
+    if isinstance(error, EditRejected):
+        return "the edit was rejected, and nothing has changed"
+    if isinstance(error, BadPlan):
+        return "the plan file has mistakes"
+    if isinstance(error, StoreError):
+        return "the store is unavailable: try again later"  # its message may name a file or a host
+    return str(error)
+
+
+def _more(error: Exception) -> Mapping[str, Any]:
+    if isinstance(error, EditRejected):
+        return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
+    if isinstance(error, BadPlan):
+        return {"violations": [violation_json(None, "plan_file", one.format(error.name)) for one in error.mistakes]}
+    return {}
+
+
+def violation_json(edit: int | None, rule: str, message: str) -> dict[str, Any]:
+    return {"edit": edit, "rule": rule, "message": clean(message)}

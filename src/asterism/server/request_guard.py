@@ -1,0 +1,253 @@
+"""The guard in front of every route: Host and Origin, who calls, what they may do, and how often.
+
+**Host.** A page that its attacker serves under a name of theirs, which then resolves to this machine (DNS rebinding),
+sends that name as the host. So only known hosts are answered.
+
+**Origin.** Browsers name the origin of a request that another page makes. Only our own origin is answered, for every
+method and also for event streams; nothing is shared with other origins (no CORS). ``Sec-Fetch-Site`` refuses what has
+no ``Origin``, such as a script or an image that another page names.
+
+**Caller.** A token in ``Authorization``, or the cookie of a session, and then also the token for CSRF if the request
+may change something.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Collection, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import Headers, MutableHeaders
+
+from asterism.base.http_limits import Limits, RequestRefused, network_of, place_of
+from asterism.server.credentials import Credential, Credentials, csrf_token
+from asterism.server.problems import problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "asterism_session"
+SECURE_COOKIE = "__Host-asterism_session"
+"""The name of the cookie over TLS: browsers accept it only with ``Secure``, and from this very host."""
+
+CSRF_HEADER = "x-csrf-token"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+SERVER_LIMITS = Limits(connections=2000, per_client=64, bodies=64 * 1024 * 1024)
+
+MAX_FAILURES = 10
+FAILURE_WINDOW = 60.0
+"""The most wrong tokens of one address within so many seconds."""
+
+EDITS_PER_MINUTE = 120
+"""How many edits one credential may make in a minute."""
+
+REQUESTS_AT_ONCE = 32
+"""How many requests of one credential may be answered at once, event streams included."""
+
+MAX_REMEMBERED = 1000
+"""The number of addresses, or of credentials, whose requests are remembered."""
+
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request. ``csrf`` is the token that the page of a session has to send; None for a bearer token."""
+
+    credential: Credential
+    csrf: str | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.credential.name
+
+
+class RequestGuard:
+    """An ASGI application around another: refuses foreign hosts and origins, and adds headers to every answer.
+
+    ``hosts`` are the names, without a port, by which clients know this server. ``https`` is whether they reach it over
+    TLS, its own or that of a proxy."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], *, https: bool) -> None:
+        self._app, self._https = app, https
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        answer = self._app
+        refusal = self.refusal(scope["method"], scope["path"], headers)
+        if refusal is not None:
+            answer = problem(421 if refusal.startswith("host") else 403, refusal, "foreign-request")
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                sent = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    sent.setdefault(name, value)
+                sent.setdefault("cache-control", "no-store")
+                if self._https:
+                    sent.setdefault("strict-transport-security", "max-age=31536000")
+            await send(message)
+
+        await answer(scope, receive, guarded)
+
+    def refusal(self, method: str, path: str, headers: Mapping[str, str]) -> str | None:
+        """Why a request is refused; None if it is not."""
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if name.lower() not in self._hosts:
+            return "host unknown: open the server by an address that it was started with (asterism serve --name HOST)"
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() != f"{'https' if self._https else 'http'}://{host}".lower():
+            return "requests from pages of another origin are refused"
+        site = headers.get("sec-fetch-site", "same-origin")
+        followed = method == "GET" and headers.get("sec-fetch-mode") == "navigate" and not path.startswith("/api/")
+        if site not in ("same-origin", "none") and not followed:
+            return "requests from pages of another site are refused"
+        return None
+
+
+# -- callers -----------------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Finds out who calls, and counts. ``now`` is a monotonic clock in seconds. ``shared`` is whether all clients share
+    connections, as behind a proxy."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        now: Callable[[], float],
+        *,
+        https: bool,
+        shared: bool = False,
+        edits_per_minute: int = EDITS_PER_MINUTE,
+        requests_at_once: int = REQUESTS_AT_ONCE,
+    ) -> None:
+        self.credentials, self.cookie = credentials, SECURE_COOKIE if https else COOKIE
+        self.https, self._shared = https, shared
+        self._failures = RecentEvents(now, MAX_FAILURES, FAILURE_WINDOW)
+        self._edits = RecentEvents(now, edits_per_minute, 60.0)
+        self._at_once, self._busy = requests_at_once, dict[str, int]()
+
+    async def caller(self, request: Request) -> Caller:
+        """Who makes a request. Raises RequestRefused with 401, or 403 without the token for CSRF."""
+        authorization = request.headers.get("authorization")
+        if authorization is not None:
+            scheme, _, token = authorization.partition(" ")
+            return Caller(await self._find(request, token.strip() if scheme.lower() == "bearer" else ""))
+        token = request.cookies.get(self.cookie, "")
+        caller = Caller(await self._find(request, token), csrf_token(token))
+        if request.method not in SAFE_METHODS:
+            self._check_csrf(request, caller)
+        return caller
+
+    def admit(self, request: Request, caller: Caller) -> None:
+        """Give the connection of a request to its caller. Raises RequestRefused."""
+        place = place_of(request)
+        if place is not None:
+            place.admit("the proxy" if self._shared else caller.name)
+
+    @contextmanager
+    def counted(self, caller: Caller) -> Iterator[None]:
+        """Count a request while it is answered. Raises RequestRefused if too many of its credential are."""
+        identity = caller.credential.id
+        if self._busy.get(identity, 0) >= self._at_once:
+            raise RequestRefused(429, f"{self._at_once} requests of {caller.name} are under way: wait for them", 1.0)
+        self._busy[identity] = self._busy.get(identity, 0) + 1
+        try:
+            yield
+        finally:
+            self._busy[identity] -= 1
+            if not self._busy[identity]:
+                del self._busy[identity]
+
+    def count_edit(self, caller: Caller) -> None:
+        """Raises RequestRefused if a credential has made too many edits in the last minute."""
+        wait = self._edits.wait(caller.credential.id)
+        if wait is not None:
+            raise RequestRefused(429, f"too many edits of {caller.name} in a minute: wait {wait:.0f} s", wait)
+        self._edits.add(caller.credential.id)
+
+    async def _find(self, request: Request, token: str) -> Credential:
+        found = await self.credentials.find(token) if token else None
+        if found is None:
+            if not token:
+                raise RequestRefused(401, "a token is needed: create one with: asterism token create")
+            address = network_of(request.client.host) if request.client is not None else "nowhere"
+            wait = self._failures.wait(address)
+            if wait is not None:
+                raise RequestRefused(429, f"too many wrong tokens from {address}: wait {wait:.0f} s", wait)
+            self._failures.add(address)
+            raise RequestRefused(401, "this token is unknown, expired or revoked")
+        return found
+
+    def _check_csrf(self, request: Request, caller: Caller) -> None:
+        given = request.headers.get(CSRF_HEADER, "")
+        if not hmac.compare_digest(given.encode(), (caller.csrf or "").encode()):
+            raise RequestRefused(403, "the header X-CSRF-Token is missing or wrong: load the page again")
+
+
+class RecentEvents:
+    """Counts events by key, at most ``most`` within ``window`` seconds. Forgets the oldest keys."""
+
+    def __init__(self, now: Callable[[], float], most: int, window: float) -> None:
+        self._now, self._most, self._window = now, most, window
+        self._times: dict[str, list[float]] = {}
+
+    def wait(self, key: str) -> float | None:
+        """How long to wait until one more is allowed, in seconds; None if it is now."""
+        since = self._now() - self._window
+        recent = [at for at in self._times.get(key, ()) if at > since]
+        return recent[-self._most] - since if len(recent) >= self._most else None
+
+    def add(self, key: str) -> None:
+        times = self._times.pop(key, [])
+        self._times[key] = [*times, self._now()][-self._most :]
+        while len(self._times) > MAX_REMEMBERED:
+            del self._times[next(iter(self._times))]
+
+
+def cookie_header(gate: Gate, token: str, max_age: float) -> str:
+    """The Set-Cookie header of a session; with ``max_age`` 0 it ends the session."""
+    secure = "; Secure" if gate.https else ""
+    return f"{gate.cookie}={token}; Path=/; Max-Age={max_age:.0f}; HttpOnly; SameSite=Strict{secure}"
+
+
+def request_hosts(host: str, names: Collection[str]) -> list[str]:
+    """The hosts by which clients may know a server that listens on ``host``. ``names`` are given by its operator."""
+    if host in ("127.0.0.1", "localhost", "::1"):
+        return [*LOOPBACK_HOSTS, *names]
+    shown = f"[{host}]" if ":" in host else host
+    return [*names] if host in ("0.0.0.0", "::") else [shown, *names]
+
+
+def client_of(caller: Caller) -> Mapping[str, Any]:
+    """A caller as ``GET /me`` shows it."""
+    credential = caller.credential
+    return {
+        "name": credential.name,
+        "scopes": sorted(credential.scopes),
+        "kind": credential.kind,
+        "expires_at": credential.expires_at,
+        "csrf": caller.csrf,
+    }

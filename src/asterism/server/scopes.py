@@ -1,0 +1,71 @@
+"""Scopes: what a credential allows, and what a request needs.
+
+=================  ====================================================================================================
+``observe``        read everything: plans, runs, devices, schedules, series, notices, metrics
+``edit:PLAN``      read one plan, edit it, answer its edit cycles; ``*`` and ``?`` match as in file names
+``operate``        ``observe``, edit every plan; submit, pause, resume, cancel and retry plans and runs; schedules
+``series``         read series, and change them
+``device:NAME``    act as this device; no other scope includes it
+``admin``          everything except to act as a device
+=================  ====================================================================================================
+
+A request needs one of: ``observe``, ``observe plan NAME``, ``observe series``, ``edit NAME``, ``operate``, ``series``,
+``admin``, ``device NAME``; ``known`` is satisfied by every credential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase
+
+from asterism.core.errors import AsterismError
+
+PLAIN = ("observe", "operate", "series", "admin")
+WITH_NAME = ("edit", "device")
+MAX_LENGTH = 200
+
+_INCLUDES = {
+    "observe": ("observe",),
+    "operate": ("observe", "edit", "operate"),
+    "series": ("series",),
+    "admin": ("observe", "edit", "operate", "series", "admin"),
+}
+"""The kinds of needs that each plain scope satisfies, whatever name they carry."""
+
+
+class InvalidScope(AsterismError, ValueError):
+    """A text that is not a scope."""
+
+
+def check_scopes(scopes: Iterable[str]) -> frozenset[str]:
+    """The scopes as a set. Raises InvalidScope."""
+    found = frozenset(scopes)
+    for scope in found:
+        kind, colon, name = scope.partition(":")
+        plain = scope in PLAIN
+        named = kind in WITH_NAME and colon and name and name.isprintable() and len(name) <= MAX_LENGTH
+        if not plain and not named:
+            raise InvalidScope(
+                f"{scope!r} is not a valid scope; the scopes are: {', '.join(PLAIN)}, edit:PLAN and device:NAME"
+            )
+    if not found:
+        raise InvalidScope(f"at least one scope is needed: {', '.join(PLAIN)}, edit:PLAN or device:NAME")
+    return found
+
+
+def allows(scopes: Collection[str], need: str) -> bool:
+    """Whether one of the scopes satisfies the need of a request."""
+    kind, _, name = need.partition(" ")
+    return kind == "known" or any(_satisfies(scope, kind, name) for scope in scopes)
+
+
+def _satisfies(scope: str, kind: str, name: str) -> bool:
+    if scope in _INCLUDES:
+        return kind in _INCLUDES[scope] or (scope == "series" and (kind, name) == ("observe", "series"))
+    granted, _, pattern = scope.partition(":")
+    if granted == "device":
+        return kind == "device" and name == pattern
+    what, _, plan = name.partition(" ")
+    if granted == "edit" and kind == "observe":
+        return what == "plan" and fnmatchcase(plan, pattern)
+    return granted == "edit" and kind == "edit" and fnmatchcase(name, pattern)

@@ -1,0 +1,54 @@
+"""``asterism token`` and the refusals of ``asterism serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_scenes import Scene
+
+
+def test_a_token_is_created_listed_and_revoked(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    created = scene.run("token", "create", "--scope", "operate", "--for", "ci")
+    token = created.stdout.strip()
+    assert token.startswith("ast_")
+    assert token not in created.stderr
+    identity = token.split("_")[1]
+    assert f"asterism token revoke {identity}" in created.stderr
+    [listed] = scene.json("token", "list")
+    assert (listed["id"], listed["for"], listed["scopes"], listed["state"]) == (identity, "ci", ["operate"], "active")
+    assert token not in scene.ok("token", "list")
+    assert scene.ok("token", "revoke", identity) == f"Revoked {identity} of ci.\n"
+    assert scene.json("token", "list")[0]["state"] == "revoked"
+    assert "no token has the id 'nothing'" in scene.run("token", "revoke", "nothing").stderr
+
+
+def test_a_wrong_scope_names_the_scopes(tmp_path: Path) -> None:
+    result = Scene(tmp_path).run("token", "create", "--scope", "root", "--for", "ci")
+    assert result.exit_code == 64
+    assert "the scopes are: observe, operate, series, admin, edit:PLAN and device:NAME" in result.stderr
+
+
+def test_a_login_link_has_a_code_that_the_store_does_not_have(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.ok("token", "create", "--scope", "observe", "--for", "ci")
+    link = scene.ok("token", "login", "--url", "https://host.example/").strip()
+    assert link.startswith("https://host.example/login?code=")
+    assert link.partition("=")[2].encode() not in scene.file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--listen", "0.0.0.0:0"], "other machines can reach 0.0.0.0: give --tls-cert and --tls-key, or --behind"),
+        (["--listen", "0.0.0.0:0", "--behind-proxy"], "clients cannot name 0.0.0.0: give"),
+        (["--listen", "nonsense"], "not a valid address"),
+        (["--tls-cert", "cert.pem"], "both --tls-cert and --tls-key"),
+    ],
+)
+def test_an_address_that_other_machines_reach_needs_tls(tmp_path: Path, words: list[str], message: str) -> None:
+    result = Scene(tmp_path).run("serve", *words)
+    assert result.exit_code == 64
+    assert message in result.stderr

@@ -1,0 +1,189 @@
+"""Missing and wrong tokens, scopes, foreign hosts and origins, CSRF, sizes and rates."""
+
+from __future__ import annotations
+
+import json
+from http.cookies import SimpleCookie
+
+import httpx
+import pytest
+
+from asterism.server import request_guard
+from asterism.server.request_guard import RequestGuard
+from tests.server.server_scenes import ServerScene, server_scene
+
+ME = "/api/v1/me"
+LOGOUT = "/api/v1/logout"
+
+
+def problem(answer: httpx.Response, status: int) -> str:
+    """The detail of a problem document, after its form was checked."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = answer.json()
+    assert {"type", "title", "status", "detail"} <= document.keys()
+    assert document["status"] == status
+    return str(document["detail"])
+
+
+# -- who ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "Bearer nonsense", "ast_x"])
+async def test_a_request_without_a_valid_token_is_refused(header: str | None) -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        answer = await client.get(ME, headers={} if header is None else {"authorization": header})
+        problem(answer, 401)
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_the_health_of_the_server_is_public_and_names_nothing() -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        answer = await client.get("/api/v1/health")
+        assert answer.status_code == 200
+        assert answer.json().keys() == {"status", "version"}
+
+
+async def test_a_revoked_token_is_refused_at_once() -> None:
+    async with server_scene() as scene, scene.client("observe") as client:
+        identity = client.headers["authorization"].split("_")[1]
+        assert (await client.get(ME)).json()["scopes"] == ["observe"]
+        await scene.credentials.revoke(identity)
+        problem(await client.get(ME), 401)
+
+
+async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_do_not() -> None:
+    async with server_scene() as scene, scene.client() as right, scene.client(token="ast_wrong") as wrong:
+        for _ in range(request_guard.MAX_FAILURES):
+            problem(await wrong.get(ME), 401)
+        answer = await wrong.get(ME)
+        assert "too many wrong tokens" in problem(answer, 429)
+        assert int(answer.headers["retry-after"]) > 0
+        assert (await right.get(ME)).status_code == 200
+
+
+# -- where from --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:7400", "", "127.0.0.1.evil.example", "0.0.0.0:7400"])
+async def test_a_foreign_host_is_refused_whatever_the_token(host: str) -> None:
+    """DNS rebinding: a page of the attacker, whose name resolves to this machine, sends its own name as the host."""
+    async with server_scene() as scene, scene.client() as client:
+        for path in (ME, "/", "/api/v1/health", "/login?code=x"):
+            assert "host unknown" in problem(await client.get(path, headers={"host": host}), 421)
+
+
+async def test_without_the_check_of_the_host_a_rebound_name_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation."""
+    monkeypatch.setattr(RequestGuard, "refusal", lambda *_: None)
+    async with server_scene() as scene, scene.client() as client:
+        assert (await client.get(ME, headers={"host": "evil.example"})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:8000"},
+        {"origin": "https://127.0.0.1:7400"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"},
+        {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"},
+    ],
+)
+async def test_a_request_of_a_page_of_another_origin_is_refused(headers: dict[str, str]) -> None:
+    async with server_scene() as scene, scene.client() as client:
+        assert "are refused" in problem(await client.get(ME, headers=headers), 403)
+        assert (await client.get(ME, headers={"origin": "http://127.0.0.1:7400"})).status_code == 200
+
+
+async def test_a_link_to_the_login_may_be_followed_from_anywhere() -> None:
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    async with server_scene() as scene, scene.stranger() as client:
+        code = await scene.credentials.create_login("ann", ["admin"], by="ann")
+        assert (await client.get(f"/login?code={code}", headers=headers)).status_code == 303
+
+
+async def test_every_answer_forbids_inline_scripts_frames_and_other_origins() -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        for path in ("/api/v1/health", ME, "/nothing"):
+            headers = (await client.get(path)).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert "unsafe" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["cache-control"] == "no-store"
+            assert "access-control-allow-origin" not in headers
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+async def logged_in(scene: ServerScene, client: httpx.AsyncClient) -> str:
+    """Log a browser in, and return the text of its cookie."""
+    code = await scene.credentials.create_login("ann", ["admin"], by="ann")
+    answer = await client.get(f"/login?code={code}")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/"
+    assert code not in answer.text
+    return str(answer.headers["set-cookie"])
+
+
+async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get() -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        cookie = await logged_in(scene, client)
+        for word in ("HttpOnly", "SameSite=Strict", "Path=/"):
+            assert word in cookie
+        assert SimpleCookie(cookie)["asterism_session"].value.startswith("ast_")
+        assert (await client.get(ME)).json()["name"] == "ann"
+
+
+async def test_a_code_that_was_used_is_refused() -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        code = await scene.credentials.create_login("ann", ["admin"], by="ann")
+        assert (await client.get(f"/login?code={code}")).status_code == 303
+        assert "asterism token login" in problem(await client.get(f"/login?code={code}"), 403)
+
+
+async def test_a_session_needs_the_csrf_token_to_change_anything() -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        await logged_in(scene, client)
+        csrf = (await client.get(ME)).json()["csrf"]
+        for given in ({}, {"x-csrf-token": "wrong"}, {"x-csrf-token": csrf[:-1]}):
+            assert "X-CSRF-Token" in problem(await client.post(LOGOUT, headers=given), 403)
+        assert (await client.post(LOGOUT, headers={"x-csrf-token": csrf})).status_code == 200
+        problem(await client.get(ME), 401)
+
+
+async def test_a_bearer_token_needs_no_csrf_token() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        assert (await client.get(ME)).json()["csrf"] is None
+        assert (await client.post(LOGOUT)).status_code == 200
+
+
+# -- how much ----------------------------------------------------------------------------------------------------------
+
+
+async def test_unknown_paths_and_methods_are_problems_too() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        problem(await client.get("/nothing"), 404)
+        problem(await client.get("/api/v1/nothing"), 404)
+        problem(await client.delete(ME), 405)
+        problem(await client.get(f"{ME}?x=1"), 422)
+        problem(await client.get(f"{ME}?x=1&x=2"), 400)
+
+
+async def test_a_credential_has_a_limit_of_requests_at_once() -> None:
+    async with server_scene(requests_at_once=1) as scene, scene.client() as client:
+        token = client.headers["authorization"].partition(" ")[2]
+        credential = await scene.credentials.find(token)
+        assert credential is not None
+        with scene.state.gate.counted(request_guard.Caller(credential)):
+            assert "under way" in problem(await client.get(ME), 429)
+        assert (await client.get(ME)).status_code == 200
+
+
+def test_a_token_is_in_no_repr() -> None:
+    assert "secret" not in json.dumps(repr(request_guard.Caller(None, "secret")))  # type: ignore[arg-type]
