@@ -100,6 +100,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/versions/{version}",
             "/cycles",
             "/approvals",
+            "/layout",
             "/tasks/{task}",
             "/tasks/{task}/why",
         ):
