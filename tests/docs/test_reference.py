@@ -187,7 +187,7 @@ def test_no_command_is_told_that_is_gone() -> None:
 
 
 def test_every_exit_code_is_told() -> None:
-    there = {*EXIT_CODES.values(), main.UNUSABLE, main.OUT_OF_REACH, main.CANCELLED}
+    there = {*EXIT_CODES.values(), main.UNUSABLE, main.OUT_OF_REACH, main.CANCELLED, WAITS}
     assert {row[0] for row in rows(section(COMMANDS, "## Exit codes"))} == {*map(str, there)}
 
 

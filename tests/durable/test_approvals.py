@@ -1,4 +1,4 @@
-"""Edits of stored plans that wait for a person: kept in the store, decided once, whoever runs the plan."""
+"""Edits of stored plans that wait for a person: kept in the store, and decided once, by any owner of the plan."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from asterism.core.plan.approval import ApprovalRule
 from tests.durable.durable_scenes import DONE, Stage, chain
 from tests.durable.durable_work import gate
 from tests.security.test_requests import problem
-from tests.server.server_scenes import ServerScene, ended, plan_server
+from tests.server.server_scenes import ServerScene, ended, plan_server, plan_text
 
 pytestmark = pytest.mark.virtual_time
 
@@ -171,3 +171,18 @@ async def test_the_answers_fit_their_documents() -> None:
         await client.post(f"{PLAN}/approvals/1/refuse")
         open_gates()
         await ended(client)
+
+
+async def test_a_submitted_plan_has_its_rules() -> None:
+    async with plan_server() as (scene, _), scene.client("operate") as ann:
+        text = plan_text("a", "b", call="wait")
+        wrong = await ann.post("/api/v1/plans", json={"file": text, "approvals": ["edits=fly"]})
+        assert "edits of an approval rule are among" in problem(wrong, 422)
+        await ann.post("/api/v1/plans", json={"file": text, "approvals": ["destructive", "tasks=deploy-*"]})
+        await gate("a begun").wait()
+        waits = await ann.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
+        assert waits.json()["approval"] == 1
+        assert (await ann.post(f"{PLAN}/approvals/1/approve")).json()["version"] == 1
+        open_gates()
+        await ended(ann)
+        assert set(DONE) == {"a"}

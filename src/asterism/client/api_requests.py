@@ -83,10 +83,11 @@ def plan(name: str, *, tasks: bool = True) -> ApiRequest[documents.Plan]:
 
 
 def submit_plan(
-    file: str, *, name: str | None = None, params: Mapping[str, Any] | None = None
+    file: str, *, name: str | None = None, params: Mapping[str, Any] | None = None, approvals: Iterable[str] = ()
 ) -> ApiRequest[documents.Plan]:
-    """Submit the text of a plan file; the server runs it."""
-    return _post("/plans", documents.Plan, file=file, name=name, params=None if params is None else dict(params))
+    """Submit the text of a plan file; the server runs it. ``approvals`` are rules: which edits wait for a person."""
+    given = {"params": None if params is None else dict(params), "approvals": list(approvals) or None}
+    return _post("/plans", documents.Plan, file=file, name=name, **given)
 
 
 def edit_plan(

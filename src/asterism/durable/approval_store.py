@@ -13,7 +13,7 @@ from typing import Any
 
 from asterism.core.plan.approval import WAITING, ApprovalRule, WaitingEdit
 from asterism.durable.journal_store import Head, StoredConstellation, read_head
-from asterism.orchestrator.options import APPROVAL_TIMEOUT, Options
+from asterism.orchestrator.options import APPROVAL_TIMEOUT
 from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.protocol import PutRegister, Register, Store, Write
 
@@ -36,11 +36,9 @@ def approval_key(name: str, number: int) -> str:
     return f"{approval_prefix(name)}{number:06d}"
 
 
-def approval_terms(options: Options) -> dict[str, Any]:
+def approval_terms(rules: Sequence[ApprovalRule], timeout: float = APPROVAL_TIMEOUT) -> dict[str, Any]:
     """The terms of a new plan: its rules, if it has any."""
-    if not options.approvals:
-        return {}
-    return {TERM: {"rules": [rule.to_json() for rule in options.approvals], "timeout": options.approval_timeout}}
+    return {TERM: {"rules": [rule.to_json() for rule in rules], "timeout": timeout}} if rules else {}
 
 
 def rules_of(head: Head) -> tuple[tuple[ApprovalRule, ...], float]:

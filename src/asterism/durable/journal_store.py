@@ -51,6 +51,9 @@ NUMBERS_PER_SECOND = 1_000_000
 LOAD_ATTEMPTS = 5
 """How often a journal is read if it is compacted meanwhile."""
 
+LOCK_TERMS = ("policy", "max_cycles", "edit_timeout")
+"""The terms of a head that are options of the lock."""
+
 ENDED = ("completed", "failed", "partially_failed", "cancelled")
 
 
@@ -264,7 +267,7 @@ def insertion(
 
 
 async def insert_plan(store: Store, plan: Constellation, terms: Mapping[str, Any] | None = None) -> StoredConstellation:
-    """Store a plan without running it. ``terms`` are the options of its lock."""
+    """Store a plan without running it. ``terms`` are the options of its lock, and its other terms."""
     return await insert(store, *unstarted(plan, terms or {}))
 
 
@@ -275,7 +278,7 @@ def unstarted(
     recorded = RecordedConstellation.of(plan)
     recorded.state = ConstellationState.READY
     terms = {"policy": "scoped", "max_cycles": 4, "edit_timeout": 600.0, **terms}
-    return recorded, RecordedLock(recorded, **terms), terms
+    return recorded, RecordedLock(recorded, **{name: terms[name] for name in LOCK_TERMS}), terms
 
 
 async def record_end(store: Store, stored: StoredConstellation) -> None:
@@ -344,7 +347,7 @@ def decode_journal(
     data, rest = (_snapshot_in_parts(head.name, named, parts), rest) if named else _snapshot_in_journal(head.name, rest)
     plan = RecordedConstellation.from_json(data["plan"])
     plan.evaluate, plan.check_condition = PlanMask(plan).over(conditions.evaluate), conditions.check
-    lock = RecordedLock(plan, **{name: head.terms[name] for name in ("policy", "max_cycles", "edit_timeout")})
+    lock = RecordedLock(plan, **{name: head.terms[name] for name in LOCK_TERMS})
     lock_from_json(lock, data["lock"])
     return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], map(steps_of, rest), strict=True))
 

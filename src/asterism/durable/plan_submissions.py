@@ -7,11 +7,13 @@ submission only together with the end of the plan that it read: if the plan was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
+from asterism.durable.approval_store import approval_terms
 from asterism.durable.journal_store import (
     ConstellationExists,
     UnknownConstellation,
@@ -27,12 +29,19 @@ SUBMITTED = "submitted/"
 
 
 async def submit_plan(
-    fleet: Fleet, plan: Constellation, *, policy: str = "scoped", params: Mapping[str, Any] = NOTHING
+    fleet: Fleet,
+    plan: Constellation,
+    *,
+    policy: str = "scoped",
+    params: Mapping[str, Any] = NOTHING,
+    approvals: Sequence[ApprovalRule] = (),
 ) -> None:
-    """Store a plan under its id, to be run by a plan runner. Raises ConstellationExists, PlanError for a name that
-    cannot be stored, and NotJson if another process could not execute a task."""
+    """Store a plan under its id, to be run by a plan runner. ``approvals`` say which edits wait for a person. Raises
+    ConstellationExists, PlanError for a name that cannot be stored, and NotJson if another process could not execute a
+    task."""
     store = fleet.store
     document = {**plan_document(plan, policy), "params": plain_json(dict(params), "params")}
+    document["terms"] = approval_terms(approvals)
 
     async def attempt() -> None:
         if await store.register(head_key(plan.id)) is not None:

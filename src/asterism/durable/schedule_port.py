@@ -34,7 +34,7 @@ def plan_writes(store: Store, name: str, document: Mapping[str, Any]) -> Sequenc
     """The writes that store the plan of a document under a name; the first is the head of the plan."""
     plan = Constellation.from_json(document["plan"])
     plan.id = name
-    recorded, lock, terms = unstarted(plan, {"policy": document["policy"]})
+    recorded, lock, terms = unstarted(plan, {"policy": document["policy"], **document.get("terms", {})})
     return insertion(store, recorded, lock, terms, document.get("params", {}))[1]
 
 

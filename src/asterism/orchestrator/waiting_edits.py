@@ -76,7 +76,7 @@ class WaitingEdits:
             check(self._plan, batch, now)
         except EditRejected:  # a person is not asked about an edit that cannot be applied
             return self._plan.apply(batch, now)  # which raises it again
-        if batch.base_version is None:  # what is approved is the change of the plan that its author saw
+        if batch.base_version is None:  # so that later edits of the same tasks make it stale
             batch = replace(batch, base_version=self._plan.version)
         edit = WaitingEdit(
             self._newest + 1, batch, now, now + self.timeout, reasons, touched_tasks(batch, self._plan), cycle

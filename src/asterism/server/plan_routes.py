@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
-from asterism.core.errors import InvalidTask, UnknownTask
-from asterism.core.plan.approval import WAITING
+from asterism.core.errors import InvalidTask, PlanError, UnknownTask
+from asterism.core.plan.approval import WAITING, ApprovalRule
 from asterism.core.plan.edits import EditBatch
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
@@ -60,6 +60,7 @@ class Submission(BaseModel, extra="forbid"):
     name: str | None = Field(None, min_length=1, max_length=100, description="Default: the id in the plan file.")
     file: str = Field(max_length=2_000_000)
     params: dict[str, Any] = {}
+    approvals: list[str] = Field([], max_length=50, description="Rules: which edits wait for a person.")
 
 
 class Edits(BaseModel, extra="forbid"):
@@ -222,6 +223,7 @@ async def submit(call: Call) -> Any:
     given = call.body
     if given.name is not None:
         check_name(given.name)
+    rules = _rules(given.approvals)
     found, mistakes = examine(given.file, given.name or "plan", params=given.params, files=False)
     if found is None:
         raise BadPlan("the plan file", mistakes)
@@ -229,9 +231,16 @@ async def submit(call: Call) -> Any:
     if len(plan) > MAX_TASKS:
         raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
     plan.id = given.name or plan.id
-    await submit_plan(call.fleet, plan, policy=found.policy or "scoped", params=found.params)
+    await submit_plan(call.fleet, plan, policy=found.policy or "scoped", params=found.params, approvals=rules)
     call.server.submitted()
     return plan_documents.view(await read_plan(call.fleet, plan.id), tasks=False)
+
+
+def _rules(texts: list[str]) -> list[ApprovalRule]:
+    try:
+        return [ApprovalRule.parse(text) for text in texts]
+    except PlanError as error:
+        raise RequestRefused(422, str(error)[:2000]) from None
 
 
 async def edit(call: Call) -> Any:
