@@ -9,8 +9,8 @@
 ``problems``          errors as problem documents (RFC 9457)
 ``health_routes``     health, login, who one is
 ``http_service``      listens, and stops in good order
-``gateway``           what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_routes`` is the
-                      HTTP of it
+``gateway``           what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes
+                      their steps, ``gateway_routes`` is the HTTP of it
 ``enrolment``         one-time codes for devices, their keys and their credentials
 ====================  ==================================================================================================
 
