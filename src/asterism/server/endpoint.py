@@ -28,6 +28,7 @@ from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
 from asterism.server.fleet_feed import FleetFeed
 from asterism.server.plan_feed import PlanFeeds
+from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.problems import problem, problem_of, violation_json
 from asterism.server.request_guard import Caller, Gate
 
@@ -102,6 +103,11 @@ class ServerState:
     def plan_feeds(self) -> PlanFeeds:
         """The events of plans, for those who follow them."""
         return PlanFeeds(self.fleet.store)
+
+    @cached_property
+    def plan_layouts(self) -> PlanLayouts:
+        """The layouts of plans, for the page."""
+        return PlanLayouts()
 
     def fleet_of(self, name: str) -> Fleet:
         """The fleet with this name in its stories."""
