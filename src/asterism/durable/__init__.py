@@ -17,6 +17,8 @@
 ``journal_archive``       the records that compaction has replaced, packed
 ``plan_history``          versions of a plan, the plan as it was at one of them, events with positions
 ``cycle_requests``        edit cycles for editors in other processes: list, claim, answer
+``approval_store``        the edits that wait for a person, and the rules for that
+``approval_requests``     approve or refuse one of them, whether a process runs the plan or not
 ``rejected_edits``        the newest rejected edits of a plan
 ``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
 ``plan_submissions``      plans that any plan runner runs, until they have ended
@@ -58,6 +60,8 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
+    from asterism.durable.approval_requests import approve_edit, refuse_edit
+    from asterism.durable.approval_store import list_approvals
     from asterism.durable.cycle_requests import CycleList, CycleView, answer_cycle, claim_cycle, list_cycles
     from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.journal_store import (
@@ -115,14 +119,17 @@ __all__ = [
     "UnknownConstellation",
     "VersionUnknown",
     "answer_cycle",
+    "approve_edit",
     "claim_cycle",
     "edit_plan",
     "insert_plan",
+    "list_approvals",
     "list_cycles",
     "load",
     "pause_plan",
     "plan_at",
     "plan_events",
+    "refuse_edit",
     "rejected_edits",
     "task_logs",
     "undo_edit",
@@ -132,6 +139,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "asterism.durable.approval_requests": ["approve_edit", "refuse_edit"],
+        "asterism.durable.approval_store": ["list_approvals"],
         "asterism.durable.cycle_requests": ["CycleList", "CycleView", "answer_cycle", "claim_cycle", "list_cycles"],
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
         "asterism.durable.journal_store": [
