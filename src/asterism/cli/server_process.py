@@ -10,6 +10,7 @@ from functools import partial
 
 import click
 
+from asterism.base import operating_system
 from asterism.base.listen_address import ListenAddress
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note, print_json
@@ -37,13 +38,13 @@ async def serve_until_signal(
     async with http_service(fleet, address, names) as service, runs_plans(fleet, make) as runner:
         service.state.submitted = runner.wake
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            operating_system.add_signal_handler(loop, number, stop.set)
         try:
             await announce(fleet, service.url, as_json=as_json)
             await stop.wait()
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+                operating_system.remove_signal_handler(loop, number)
         log.info("stopping")
     return 0
 
