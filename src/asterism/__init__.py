@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from asterism.core.plan import edits
     from asterism.core.plan.apply import Applied
+    from asterism.core.plan.approval import ApprovalGone, ApprovalRule, EditWaits, WaitingEdit
     from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone, EditCycle
     from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
@@ -93,6 +94,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyRunning",
     "Applied",
+    "ApprovalGone",
+    "ApprovalRule",
     "AsterismError",
     "AsyncClient",
     "Client",
@@ -121,6 +124,7 @@ __all__ = [
     "EditCycle",
     "EditEvent",
     "EditRejected",
+    "EditWaits",
     "Event",
     "EventBus",
     "Fenced",
@@ -165,6 +169,7 @@ __all__ = [
     "UnknownTask",
     "UnknownWorkflow",
     "Violation",
+    "WaitingEdit",
     "Work",
     "Workflow",
     "diff",
@@ -203,6 +208,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.plan.constellation": ["Constellation", "ConstellationView", "TaskView"],
         "asterism.core.plan.diff": ["diff", "merge"],
         "asterism.core.plan.edits": ["EditBatch"],
+        "asterism.core.plan.approval": ["ApprovalGone", "ApprovalRule", "EditWaits", "WaitingEdit"],
         "asterism.core.plan.assignment_lock": ["CycleClaimed", "CycleGone", "EditCycle"],
         "asterism.core.plan.status": ["ConstellationState", "TaskStatus"],
         "asterism.core.plan.task": ["Dependency", "Priority", "Task"],

@@ -98,6 +98,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/changes",
             "/versions",
             "/versions/{version}",
+            "/layout",
             "/tasks/{task}",
             "/tasks/{task}/why",
         ):

@@ -34,7 +34,7 @@ SHORT_ID = 8
 """How many letters of a run's id are shown in tables: the last ones, which are random."""
 
 HOW_TO_CREATE_A_STORE = (
-    "the first `asterism workflow add` or `asterism device join` creates it; use --store for another one"
+    "the first `asterism run`, `workflow add` or `device join` creates it; --store names another one"
 )
 
 

@@ -16,6 +16,7 @@ from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, short
 from asterism.cli.screen import Cell, Column, fact_lines, table
+from asterism.core.errors import SENTENCE_ERRORS
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import import_path
 from asterism.core.run import transitions
@@ -38,8 +39,6 @@ _LOOKS = {
     FAILED: "failed",
 }
 """The task status whose mark and colour a run status shares."""
-
-OWN_ERRORS = ("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson")
 
 _DEVICE_LOOKS = {
     "busy": "running",
@@ -85,9 +84,8 @@ def _error_note(error: str, cancelled: bool) -> str:
     """The error without the words that the status shows, and without the class names of our own errors."""
     if cancelled:
         return error.removeprefix("cancelled ").removesuffix(" (cancel)")
-    for name in OWN_ERRORS:
-        error = error.removeprefix(f"{name}: ")
-    return error
+    kind, _, message = error.partition(": ")
+    return message if message and kind in SENTENCE_ERRORS else error
 
 
 RUN_COLUMNS = (

@@ -10,15 +10,15 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, log_options, note, options, print_json, with_fleet
-from asterism.cli.edit_batches import edit_batch
-from asterism.cli.option_types import duration, json_object
+from asterism.cli.edit_batches import edit_batch, edit_options
+from asterism.cli.option_types import duration
 from asterism.cli.plan_context import (
     check_drawing_options,
     draw,
     drawing_options,
     quiet_log,
 )
-from asterism.cli.plan_review_commands import history
+from asterism.cli.plan_review_commands import answer, approvals, approve, claim, cycles, history, print_waiting, refuse
 from asterism.cli.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
@@ -113,14 +113,13 @@ def story(name: str, task: str | None, store: str | None, as_json: bool) -> None
     async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_views import story_json, story_lines
         from asterism.cli.screen import print_lines
-        from asterism.core.errors import UnknownTask
-        from asterism.durable.stored_plans import read_plan
+        from asterism.durable.stored_plans import read_plan, unknown_task
         from asterism.orchestrator.plan_mask import PlanMask
 
         found = (await read_plan(fleet, name)).record.plan
         entries = found.story(task)
         if task is not None and not entries and task not in found:
-            raise UnknownTask(task)
+            raise unknown_task(found, task)
         secrets = PlanMask(found)
         if as_json:
             print_json(story_json(entries, secrets))
@@ -159,21 +158,7 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
 
 @plan.command()
 @name_argument
-@click.option(
-    "--add",
-    "added",
-    type=json_object,
-    multiple=True,
-    metavar="JSON",
-    help="Add a task: an object with its id, its action, and the tasks that it comes after or handles.",
-)
-@click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started.")
-@click.option(
-    "--dependents",
-    type=click.Choice(["remove", "bridge"]),
-    help="With --remove: remove the tasks after it too, or attach them to the tasks before it.",
-)
-@click.option("--file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input.")
+@edit_options
 @_change_options
 def edit(
     name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float, **wanted: Any
@@ -185,7 +170,7 @@ def edit(
     asterism plan edit nightly --remove build --dependents bridge --dry-run
 
     The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
-    rejected, and prints every reason."""
+    rejected, and prints every reason; with 3 if it waits for the approval of a person."""
     batch = edit_batch(**wanted)
 
     async def change(fleet: Fleet) -> EditAnswer:
@@ -220,13 +205,16 @@ def _change_plan(
     """Change a plan, and print the changes or why they were rejected. Returns the exit code."""
 
     async def attempt(fleet: Fleet) -> int:
-        from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
+        from asterism.cli.plan_views import applied_json, applied_lines, rejected_json, resume_command
         from asterism.core.errors import EditRejected
+        from asterism.core.plan.approval import EditWaits
         from asterism.durable.stored_plans import find_plan
 
         await find_plan(fleet, name)
         try:
             answer = await change(fleet)
+        except EditWaits as waits:
+            return print_waiting(name, waits.approval, as_json)
         except EditRejected as rejected:
             for line in str(rejected).splitlines():
                 note(line)
@@ -236,7 +224,7 @@ def _change_plan(
         if as_json:
             print_json(applied_json(name, answer, dry_run))
         else:
-            click.echo("\n".join(applied_lines(name, answer, dry_run)))
+            click.echo("\n".join(applied_lines(name, answer, dry_run, resume_command(fleet, name))))
         return 0
 
     return with_fleet(store, attempt)
@@ -301,17 +289,16 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.log_output import LogOptions, print_plan_log
-        from asterism.core.errors import UnknownTask
-        from asterism.durable.stored_plans import read_plan
+        from asterism.durable.stored_plans import read_plan, unknown_task
         from asterism.durable.task_logs import task_runs
 
         found = (await read_plan(fleet, name)).record.plan
         if task is not None and task not in found and not await task_runs(fleet.store, name, task):
-            raise UnknownTask(task)
+            raise unknown_task(found, task)
         await print_plan_log(fleet, name, task, LogOptions(**terms, as_json=as_json))
 
     with_fleet(store, read)
 
 
-for _command in (resume, retry, standby, history):
+for _command in (resume, retry, standby, history, cycles, claim, answer, approvals, approve, refuse):
     plan.add_command(_command)

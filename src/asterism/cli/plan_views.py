@@ -139,7 +139,8 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
-def applied_lines(name: str, answer: EditAnswer, dry_run: bool) -> list[str]:
+def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = "") -> list[str]:
+    """What an edit has changed. ``resume`` is the command that runs the plan, if the edit may have reopened it."""
     applied = answer.applied
     edits = applied.batch.edits
     changes = [clean(str(edit)) for edit in edits]
@@ -149,7 +150,8 @@ def applied_lines(name: str, answer: EditAnswer, dry_run: bool) -> list[str]:
     version = f"version {applied.version - 1} -> {applied.version}"
     outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
     by = [f"Applied by {clean(answer.by)}, which runs it."] if answer.by is not None else []
-    return [*changes, *stopped, " ".join([outcome, *by])]
+    again = [f"The plan had ended, and is open again. Run it with: {resume}"] if answer.reopened else []
+    return [*changes, *stopped, " ".join([outcome, *by]), *again]
 
 
 def paused_line(name: str, answer: PauseAnswer) -> str:
@@ -239,6 +241,7 @@ def applied_json(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]
         "edits": [edit.to_json() for edit in applied.batch.edits],
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
         "applied_by": answer.by,
+        "reopened": answer.reopened,
     }
 
 

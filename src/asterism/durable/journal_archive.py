@@ -4,7 +4,7 @@ To continue a plan, its snapshot and the records since are enough (``compaction.
 which versions there were, how the plan looked then, what happened. So compaction does not delete old records but packs
 them, about a hundred in one register (``archive/NAME/000000000042``, with the number of the first), in the same commit
 that removes them from the journal. So each record is in exactly one of the two places at every instant, whatever
-crashes, and whoever reads the journal first and the archive after that misses none.
+crashes, and a reader that reads the journal first and then the archive misses none.
 
 Packed records take about a tenth of the space. Nothing but the history reads them, and retention removes them with the
 plan.

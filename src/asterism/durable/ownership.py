@@ -22,6 +22,9 @@ from asterism.core.plan.explain import Why
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
+from asterism.durable.approval_requests import approval_answers
+from asterism.durable.approval_store import ApprovalRecords, read_records, rules_of
+from asterism.durable.cycle_requests import cycle_answers
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
@@ -161,7 +164,8 @@ class Ownership:
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
             self._journal = journal
-            execution = self._start(stored, journal, owner, trace)
+            approvals = await until_available(clock, lambda: read_records(store, stored.head, journal.stage))
+            execution = self._start(stored, journal, owner, approvals, trace)
             self._running.set()
             if stored.head.cancelling or cancel is not None:
                 self._cancel(execution, journal, cancel)
@@ -188,13 +192,22 @@ class Ownership:
             await rejections.close()
 
     def _start(
-        self, stored: StoredConstellation, journal: JournalWriter, owner: object, trace: PlanTrace | None
+        self,
+        stored: StoredConstellation,
+        journal: JournalWriter,
+        owner: object,
+        approvals: ApprovalRecords | None,
+        trace: PlanTrace | None,
     ) -> Execution:
         plan, lock = stored.plan, stored.lock
         self._scheduler.check_unused(plan.id)
         self._options.adopt(lock)
         self._options.add_ranks(plan)
         execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
+        execution.waiting.rules, execution.waiting.timeout = rules_of(stored.head)
+        if approvals is not None:
+            execution.waiting.save = approvals.save
+            execution.waiting.restore(approvals.edits)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
             execution.begin()
@@ -283,8 +296,9 @@ class Ownership:
             device,
             journal.commit,
             lambda: not execution.done.done() and not execution.cancelling,
-            lambda batch: execution.plan.apply(batch, self._scheduler.now()),
+            execution.waiting.submit,
             lambda task: _masked(owner.why(task, name), mask),
+            {**cycle_answers(execution), **approval_answers(execution)},
         )
         watch = store.watch(frozenset({for_plan(name)}))
         try:

@@ -6,8 +6,8 @@ journal that an earlier version of Asterism has compacted begins later, with the
 
 A *position* names an event: the number of its record, and its number within that record. A position without the latter
 stands for the whole record, and is that of a plan as it was loaded. Positions only grow. A reader that continues after
-any position gets every later event once, whatever is written, compacted or archived meanwhile; if that is impossible,
-because the plan was removed, replaced or restored from a backup, it is told to read the plan again (``reset``).
+any position gets every later event once, whatever is written, compacted or archived meanwhile. If that is impossible,
+because the plan was removed, replaced or restored from a backup, it gets ``reset``, and has to read the plan again.
 
 ``PlanFollower`` keeps a plan up to date and reads only what is new. ``plan_events`` is the same for one question.
 """

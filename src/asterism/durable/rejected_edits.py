@@ -2,8 +2,8 @@
 
 A rejected edit changes nothing, so the journal does not have it. It is recorded beside the journal for people who want
 to know what an editor has tried, in one of a fixed number of registers (``rejected/NAME/07``): the oldest is replaced.
-The record is an aid and no promise: it is written after the rejection, by whoever rejected it, and a crash in between
-loses it. A plan without rejected edits costs nothing.
+The record is an aid and no promise: the process that rejects an edit writes it after that, and a crash in between loses
+it. A plan without rejected edits costs nothing.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from asterism.base.durations import format_duration
 from asterism.base.text import plural
-from asterism.core.errors import AsterismError, error_text
+from asterism.core.errors import SENTENCE_ERRORS, AsterismError, RecordedError, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
@@ -24,7 +24,9 @@ def sentence(event: Event, plan: Constellation) -> str:
 
 
 def reason(error: BaseException | None) -> str:
-    """Why something failed. Our own errors are sentences; others are shown with their type."""
+    """Why something failed. Our own errors are sentences, also in a record; others are shown with their type."""
+    if isinstance(error, RecordedError) and error.message and error.kind in SENTENCE_ERRORS:
+        return error.message
     return str(error) if isinstance(error, AsterismError) else error_text(error)
 
 
@@ -84,7 +86,12 @@ def _task(text: str) -> Callable[[Any, Constellation], str]:
 
 def _cycle(text: str) -> Callable[[Any, Constellation], str]:
     return lambda event, plan: text.format(
-        cycle=event.cycle, tasks=names(event.tasks, len(event.tasks)), author=event.author, error=reason(event.error)
+        cycle=event.cycle,
+        tasks=names(event.tasks, len(event.tasks)),
+        author=event.author or "unknown",
+        error=reason(event.error),
+        approval=event.approval,
+        reason=event.reason,
     )
 
 
@@ -116,6 +123,8 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "stuck": _cycle("cycle {cycle} opened: no task can start"),
     "edit_applied": _applied,
     "edit_rejected": _rejected,
+    "edit_waiting": _cycle("an edit of {author} waits for approval {approval}: {reason}"),
+    "edit_refused": _cycle("approval {approval}: the edit of {author} was refused: {reason}"),
     "edit_abandoned": _cycle("cycle {cycle}: too many edits of {author} were rejected; the cycle closes without one"),
     "edit_overtaken": _cycle("cycle {cycle}: part of the plan of {author} was dropped: its tasks have progressed"),
     "edit_timeout": _cycle("cycle {cycle}: no answer in time"),

@@ -23,11 +23,12 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from asterism.base.http_limits import Bodies, RequestRefused, place_of, read_body
+from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
 from asterism.server.fleet_feed import FleetFeed
 from asterism.server.plan_feed import PlanFeeds
+from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.problems import problem, problem_of, violation_json
 from asterism.server.request_guard import Caller, Gate
 
@@ -102,6 +103,11 @@ class ServerState:
     def plan_feeds(self) -> PlanFeeds:
         """The events of plans, for those who follow them."""
         return PlanFeeds(self.fleet.store)
+
+    @cached_property
+    def plan_layouts(self) -> PlanLayouts:
+        """The layouts of plans, for the page."""
+        return PlanLayouts()
 
     def fleet_of(self, name: str) -> Fleet:
         """The fleet with this name in its stories."""
@@ -178,7 +184,8 @@ class EndpointApp:
                 response = await self._answer(request, held)
             except Exception as error:
                 response = problem_of(error, f"{self._endpoint.method} {self._endpoint.path}")
-            await response(scope, receive, _in_time(request, send))
+            with contextlib.suppress(ClientDisconnect):
+                await response(scope, receive, _in_time(request, send))
 
     async def _answer(self, request: Request, held: contextlib.ExitStack) -> Response:
         endpoint, server, caller = self._endpoint, self._server, None
@@ -205,7 +212,8 @@ class EndpointApp:
 
 
 def _in_time(request: Request, send: Send) -> Send:
-    """``send`` for a client that must read: a part that it does not accept in time ends the connection."""
+    """``send`` for a client that must read: a part that it does not accept in time ends the connection. A large body is
+    sent in parts, since the end of a body waits only for what was sent before it."""
 
     async def timed(message: Message) -> None:
         try:
@@ -216,7 +224,15 @@ def _in_time(request: Request, send: Send) -> Send:
                 place.close()
             raise ClientDisconnect from None
 
-    return timed
+    async def in_parts(message: Message) -> None:
+        body = message.get("body", b"")
+        if len(body) <= CHUNK:
+            return await timed(message)
+        for start in range(0, len(body), CHUNK):
+            await timed({**message, "body": body[start : start + CHUNK], "more_body": True})
+        await timed({**message, "body": b""})
+
+    return in_parts
 
 
 def checked_parameter(name: str, value: str) -> str:

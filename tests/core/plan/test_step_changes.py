@@ -1,4 +1,4 @@
-"""Changes of steps: whoever applies them to a view of a plan has the plan itself, after each step."""
+"""Changes of steps: a view to which they are applied equals the plan after each step."""
 
 from __future__ import annotations
 

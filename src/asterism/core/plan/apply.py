@@ -76,6 +76,19 @@ def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> 
 
 def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
     """See the module. Raises EditRejected. An empty batch changes nothing, not even the version."""
+    attempt = _carried_out(graph, batch, now)
+    return Applied(graph.version, batch, batch) if attempt is None else attempt.conclude(batch, now)
+
+
+def check(graph: Graph, batch: EditBatch, now: float) -> None:
+    """Raise EditRejected if ``apply`` would reject the batch now. Changes nothing."""
+    attempt = _carried_out(graph, batch, now)
+    if attempt is not None:
+        attempt.roll_back()
+
+
+def _carried_out(graph: Graph, batch: EditBatch, now: float) -> _Attempt | None:
+    """The attempt with all changes made; None for an empty batch. Raises EditRejected, with nothing changed."""
     ended = graph.state in ENDED_STATES
     if ended and (problem := _not_reopened(graph, batch)) is not None:
         raise EditRejected([Violation(None, "ended", problem)])
@@ -85,7 +98,7 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         words = f"base_version {batch.base_version} is ahead of the plan, which is at version {graph.version}"
         raise EditRejected([Violation(None, "malformed", words)])
     if not batch.edits:
-        return Applied(graph.version, batch, batch)
+        return None
     attempt = _Attempt(graph, batch.base_version)
     try:
         if ended:
@@ -98,7 +111,7 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
     except BaseException:  # also after an unexpected error: half a batch is never left
         attempt.roll_back()
         raise
-    return attempt.conclude(batch, now)
+    return attempt
 
 
 def _not_reopened(graph: Graph, batch: EditBatch) -> str | None:

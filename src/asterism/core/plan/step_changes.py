@@ -3,14 +3,15 @@
 ``replay_step`` replays one recorded step (``journal.py``) and returns its changes in order. The same step on the same
 plan always returns the same changes, so a reader that continues in the middle misses nothing and gets nothing twice.
 
-=========  ==========================================================================================================
-kind       data
-=========  ==========================================================================================================
-``task``   ``task``, ``what`` happened, ``why``, and the progress of the task after the step (``task_progress``)
-``edit``   ``version``, ``author``, ``reason``, ``edits``, ``triggers``, ``undoes``, and the ``diff`` of the structure
-``cycle``  ``cycle`` (its id), ``what`` (opened, rejected, closed), ``tasks``, ``stuck``; ``outcome`` when it is closed
-``plan``   ``what`` happened, ``why``, and the ``state`` of the plan after the step
-=========  ==========================================================================================================
+============  ========================================================================================================
+kind          data
+============  ========================================================================================================
+``task``      ``task``, ``what`` happened, ``why``, and the progress of the task after the step (``task_progress``)
+``edit``      ``version``, ``author``, ``reason``, ``edits``, ``triggers``, ``undoes``, ``diff`` (``structure_diff``)
+``cycle``     ``cycle`` (its id), ``what`` (opened, rejected, closed), ``tasks``, ``stuck``; ``outcome`` at the end
+``approval``  ``approval`` (its number), ``what`` (edit waits, approved, refused, expired), ``why``
+``plan``      ``what`` happened, ``why``, and the ``state`` of the plan after the step
+============  ========================================================================================================
 
 A step is one change for each task that it concerns. Tasks that an edit adds, changes or removes are in its ``diff``.
 The tasks below a task under review are held: from its end with ``review`` until the cycle that names it is closed.
@@ -35,6 +36,10 @@ IN_DIFF = frozenset({"added", "edited", "removed"})
 
 PLACED = frozenset({"locate", "tried", "lose"})
 """Steps that change a task without an entry of the story."""
+
+
+APPROVAL_NOTES = frozenset({"edit waits", "edit approved", "edit refused", "edit expired"})
+"""Entries of the story about edits that wait for a person (``orchestrator/waiting_edits.py``)."""
 
 
 class Change(NamedTuple):
@@ -88,7 +93,9 @@ def _story_changes(plan: RecordedConstellation, first: int, edited: bool) -> lis
     for index, (at, what, task, why) in enumerate(plan._story[first:]):
         if edited and what in IN_DIFF:
             continue
-        if task is None:
+        if task is None and what in APPROVAL_NOTES:
+            found[index] = Change("approval", at, {"what": what, "why": why, "approval": _approval_number(why)})
+        elif task is None:
             found[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state)})
         elif task in plan.nodes:
             found.pop(task, None)
@@ -96,6 +103,12 @@ def _story_changes(plan: RecordedConstellation, first: int, edited: bool) -> lis
         elif not edited:  # a note about a task that was removed
             found[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state), "task": task})
     return list(found.values())
+
+
+def _approval_number(why: str) -> int | None:
+    """The number in ``approval 3, by ann``."""
+    number = why.removeprefix("approval ").partition(",")[0]
+    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def _task_change(node: Node, at: float, what: str, why: str) -> Change:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Protocol
 from asterism.base import operating_system, task_inputs, trace_context
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
-from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
+from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
@@ -242,13 +242,20 @@ class DeviceExecutor:
     def _mask(self, flow: Workflow, given: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
-        refers = not constant or flow.http is not None
-        names = secrets_of(flow, given, self.policy) if refers else frozenset()
+        if constant and flow.http is None:  # the usual case, on the hot path of every run
+            return Mask(more=self._known_secrets)
+        names = secrets_of(flow, given, self.policy)
         if new := names - self._secrets_read:
             self._secrets_read |= new
             self._warn_of_short_secrets(new)
-        read = self._secrets_read
-        return environment_mask(names, lambda name: name in read or self.policy.holds_secret(name))
+        return environment_mask(names, self._is_secret)
+
+    def _is_secret(self, name: str) -> bool:
+        """Whether a variable holds a secret that a run has asked for, or that the device policy names."""
+        return name in self._secrets_read or self.policy.holds_secret(name)
+
+    def _known_secrets(self) -> list[str]:
+        return environment_secrets(self._is_secret)
 
     async def _within(self, seconds: float, work: RunWork, resolved: ResolvedInputs) -> Any:
         try:
