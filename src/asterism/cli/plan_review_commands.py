@@ -269,14 +269,14 @@ def approvals(name: str, everything: bool, store: str | None, as_json: bool) -> 
 def approve(
     name: str, approval: int, who: str | None, timeout: float, store: str | None, as_json: bool, **wanted: Any
 ) -> int:
-    """Approve an edit that waits for a person, or other edits in its place.
+    """Approve an edit that waits for a person.
 
     \b
     asterism plan approve nightly 2
     asterism plan approve nightly 2 --file changed.json
 
-    The edit is applied with all checks, completely or not at all. Exits with 1 if it is rejected, and prints every
-    reason; it then still waits, and can be refused, or approved with other edits."""
+    The edit, or the given edits in its place, is applied with all checks, completely or not at all. Exits with 1 if it
+    is rejected, and prints every reason; it then still waits, and can be refused, or approved with other edits."""
     given = edit_batch(**wanted, may_be_empty=True)
 
     async def ask(fleet: Fleet) -> int:
