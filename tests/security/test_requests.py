@@ -187,3 +187,33 @@ async def test_a_credential_has_a_limit_of_requests_at_once() -> None:
 
 def test_a_token_is_in_no_repr() -> None:
     assert "secret" not in json.dumps(repr(request_guard.Caller(None, "secret")))  # type: ignore[arg-type]
+
+
+# -- TLS and addresses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "hosts"),
+    [
+        ("127.0.0.1", [], {"127.0.0.1", "localhost", "[::1]"}),
+        ("0.0.0.0", ["host.example"], {"host.example"}),
+        ("::", [], set()),
+        ("10.0.0.5", ["host.example"], {"10.0.0.5", "host.example"}),
+        ("fd00::1", [], {"[fd00::1]"}),
+    ],
+)
+def test_a_server_answers_only_to_names_that_it_knows(host: str, names: list[str], hosts: set[str]) -> None:
+    assert set(request_guard.request_hosts(host, names)) == hosts
+
+
+async def test_over_tls_the_cookie_is_secure_and_only_the_origin_with_https_is_ours() -> None:
+    async with server_scene() as scene:
+        gate = request_guard.Gate(scene.credentials, lambda: 0.0, https=True)
+        cookie = request_guard.cookie_header(gate, "ast_x", 60)
+        assert cookie.startswith("__Host-asterism_session=")
+        assert cookie.endswith("; Secure")
+        guard = RequestGuard(scene.app, ["host.example"], https=True)
+        own = {"host": "host.example"}
+        assert guard.refusal("GET", "/api/v1/me", own | {"origin": "https://host.example"}) is None
+        for origin in ("http://host.example", "https://host.example:8443", "https://host.example.evil"):
+            assert guard.refusal("GET", "/api/v1/me", own | {"origin": origin}) is not None

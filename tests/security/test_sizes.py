@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -94,15 +95,13 @@ async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "name", ["../../../etc/passwd", "%2e%2e%2fsecrets", "a\nb", "a\0b", "/etc/passwd", "C:\\secret", "x" * 600]
 )
-async def test_a_name_is_never_a_path(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_is_never_a_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task may have any name; logs and results are found by ids that the server made."""
     opened: list[object] = []
     real = Path.open
-    monkeypatch.setattr(Path, "open", lambda self, *a, **t: (opened.append(self), real(self, *a, **t))[1])
-    from urllib.parse import quote
-
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))
+        monkeypatch.setattr(Path, "open", lambda self, *a, **t: (opened.append(self), real(self, *a, **t))[1])
         quoted = quote(name, safe="")
         for path in (f"plans/{quoted}", f"plans/nightly/tasks/{quoted}", f"plans/nightly/tasks/{quoted}/logs"):
             assert (await client.get(f"/api/v1/{path}")).status_code in (404, 405)

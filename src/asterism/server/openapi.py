@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -130,11 +131,14 @@ def _is_model(answer: Any) -> bool:
 
 
 def openapi_endpoint(endpoints: Sequence[Endpoint]) -> Endpoint:
-    """The endpoint that serves the document of these endpoints, itself included."""
+    """The endpoint that serves the document of these endpoints, itself included. The document is made when it is first
+    asked for, beside the event loop: it takes a tenth of a second."""
+    made: dict[str, Any] = {}
 
     async def answer(call: Call) -> Any:
-        return document
+        if not made:
+            made.update(await asyncio.to_thread(openapi_document, [*endpoints, own]))
+        return made
 
     own = Endpoint("GET", "/openapi.json", answer, "This document.", needs=None, answer={})
-    document = openapi_document([*endpoints, own])
     return own
