@@ -28,7 +28,20 @@ ARROWS = {
     "durable": ("core", "base", "store", "orchestrator", "fleet"),
     "peers": ("core", "base", "store", "fleet"),
     "compat": ("core", "base", "store", "orchestrator"),
-    "__init__": ("core", "base", "store", "orchestrator", "fleet", "durable", "peers", "series", "planfile", "report"),
+    "client": ("core", "base"),
+    "__init__": (
+        "core",
+        "base",
+        "store",
+        "orchestrator",
+        "fleet",
+        "durable",
+        "peers",
+        "series",
+        "planfile",
+        "report",
+        "client",
+    ),
 }
 """The rooms, and those that each may import from. What is not here, such as ``cli``, may import from all of these."""
 

@@ -5,6 +5,7 @@
     from asterism import Constellation, LocalDevice, Orchestrator, Task, edits   # plans
     from asterism import DeviceAgent, Fleet, Workflow                            # runs on a fleet
     from asterism import DurableOrchestrator                                     # plans in a store
+    from asterism import AsyncClient, Client                                     # all of it through a server
 
 Other names are one level below:
 
@@ -13,6 +14,7 @@ Other names are one level below:
 ``asterism.report``     drawings, the HTML report, results as JSON
 ``asterism.series``     series of issues and their registers
 ``asterism.store``      stores and their errors
+``asterism.client``     errors of the clients of a server
 ``asterism.peers``      invitations and synchronisation of stores
 ``asterism.testing``    virtual time, the simulator, conformance suites
 ``asterism.cli``        the live view and Ctrl-C handling of the command line, for scripts
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from asterism.base.http_requests import NoAnswer, RequestFailed
     from asterism.base.processes import CommandFailed
     from asterism.base.task_inputs import MissingInput
+    from asterism.client.http_client import AsyncClient, Client
     from asterism.core.attempt_log import LogLine, TaskLog
     from asterism.core.errors import (
         AlreadyRunning,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     )
     from asterism.core.plan import edits
     from asterism.core.plan.apply import Applied
+    from asterism.core.plan.approval import ApprovalGone, ApprovalRule, EditWaits, WaitingEdit
     from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone, EditCycle
     from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
@@ -90,7 +94,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AlreadyRunning",
     "Applied",
+    "ApprovalGone",
+    "ApprovalRule",
     "AsterismError",
+    "AsyncClient",
+    "Client",
     "CommandFailed",
     "Constellation",
     "ConstellationEvent",
@@ -116,6 +124,7 @@ __all__ = [
     "EditCycle",
     "EditEvent",
     "EditRejected",
+    "EditWaits",
     "Event",
     "EventBus",
     "Fenced",
@@ -160,6 +169,7 @@ __all__ = [
     "UnknownTask",
     "UnknownWorkflow",
     "Violation",
+    "WaitingEdit",
     "Work",
     "Workflow",
     "diff",
@@ -173,6 +183,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.base.http_requests": ["NoAnswer", "RequestFailed"],
         "asterism.base.processes": ["CommandFailed"],
         "asterism.base.task_inputs": ["MissingInput"],
+        "asterism.client.http_client": ["AsyncClient", "Client"],
         "asterism.core.attempt_log": ["LogLine", "TaskLog"],
         "asterism.core.errors": [
             "AlreadyRunning",
@@ -197,6 +208,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.plan.constellation": ["Constellation", "ConstellationView", "TaskView"],
         "asterism.core.plan.diff": ["diff", "merge"],
         "asterism.core.plan.edits": ["EditBatch"],
+        "asterism.core.plan.approval": ["ApprovalGone", "ApprovalRule", "EditWaits", "WaitingEdit"],
         "asterism.core.plan.assignment_lock": ["CycleClaimed", "CycleGone", "EditCycle"],
         "asterism.core.plan.status": ["ConstellationState", "TaskStatus"],
         "asterism.core.plan.task": ["Dependency", "Priority", "Task"],

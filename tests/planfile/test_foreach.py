@@ -136,7 +136,7 @@ def test_a_group_over_a_result_keeps_its_template() -> None:
     ("body", "words"),
     [
         ("foreach: 5, shell: x", 'foreach must be a list, "{params.NAME}", or {from: task, select: …}, not 5'),
-        ("foreach: many, shell: x", "foreach needs a list, but many is 'many'"),
+        ("foreach: many, shell: x", "foreach needs a list, not 'many'"),
         ("foreach: '{params.n}', shell: x", "foreach needs a list, but {params.n} is 3"),
         ("matrix: {a: '{params.n}'}, shell: x", "matrix.a needs a list, but {params.n} is 3"),
         ("matrix: {a: 1}, shell: x", 'matrix.a must be a list or "{params.NAME}", not 1'),

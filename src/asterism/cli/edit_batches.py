@@ -9,17 +9,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from asterism.cli.cli_context import options
+from asterism.cli.option_types import json_object
+
 if TYPE_CHECKING:
     from asterism.core.plan.edits import EditBatch
 
+edit_options = options(
+    click.option(
+        "--add",
+        "added",
+        type=json_object,
+        multiple=True,
+        metavar="JSON",
+        help="Add a task: an object with its id, its action, and the tasks that it comes after or handles.",
+    ),
+    click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started."),
+    click.option(
+        "--dependents",
+        type=click.Choice(["remove", "bridge"]),
+        help="With --remove: remove the tasks after it too, or attach them to the tasks before it.",
+    ),
+    click.option("--file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input."),
+)
+"""The edits of a batch."""
+
 
 def edit_batch(
-    added: tuple[dict[str, Any], ...], removed: tuple[str, ...], dependents: str | None, file: str | None
+    added: tuple[dict[str, Any], ...],
+    removed: tuple[str, ...],
+    dependents: str | None,
+    file: str | None,
+    *,
+    may_be_empty: bool = False,
 ) -> EditBatch:
-    """The batch that the options of ``plan edit`` describe. Raises UsageError and BadParameter."""
+    """The batch that ``edit_options`` describe. Raises UsageError and BadParameter."""
     if file is not None and (added or removed):
         raise click.UsageError("--file excludes --add and --remove.")
-    if file is None and not added and not removed:
+    if file is None and not added and not removed and not may_be_empty:
         raise click.UsageError("No edit is given: use --add, --remove or --file.")
     if dependents is not None and not removed:
         raise click.UsageError("--dependents needs --remove.")

@@ -144,7 +144,7 @@ def runs_table(
     return table(RUN_COLUMNS, rows, width)
 
 
-_DEVICE_COLUMNS = (
+DEVICE_COLUMNS = (
     Column(""),
     Column("DEVICE", least=8, name=True),
     Column("STATE"),
@@ -162,28 +162,27 @@ _DEVICE_COLUMNS = (
 def devices_table(
     sessions: Sequence[Session], now: float, ranks: Mapping[str, float], coordinator: str | None, width: int | None
 ) -> list[Text]:
-    rows: list[list[Cell]] = []
-    for session in sessions:
-        state = state_of(session, now)
-        there = state not in ("left", "replaced")
-        rank = ranks.get(session.device, 0.0)
-        shown = session.expression_names(rank)
-        rows.append(
-            [
-                Text("*" if session.device == coordinator and there else "", tone("waiting")),
-                Text(clean(session.device), "" if there else DIM),
-                Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
-                clean(session.peer or ""),
-                f"{session.used}/{session.slots}",
-                f"{shown['load']:.2f}",
-                f"{session.quality:.2f}",
-                f"{rank:.2f}" if session.device in ranks else "",
-                _battery(session.profile.get("battery"), shown["plugged"]),
-                Text(format_age(now - session.beat_at), tone("failed") if state == "silent" else ""),
-                Text(clean(", ".join(sorted(session.can))), DIM),
-            ]
-        )
-    return table(_DEVICE_COLUMNS, rows, width)
+    return table(DEVICE_COLUMNS, [device_row(one, now, ranks, coordinator) for one in sessions], width)
+
+
+def device_row(session: Session, now: float, ranks: Mapping[str, float], coordinator: str | None) -> list[Cell]:
+    state = state_of(session, now)
+    there = state not in ("left", "replaced")
+    rank = ranks.get(session.device, 0.0)
+    shown = session.expression_names(rank)
+    return [
+        Text("*" if session.device == coordinator and there else "", tone("waiting")),
+        Text(clean(session.device), "" if there else DIM),
+        Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
+        clean(session.peer or ""),
+        f"{session.used}/{session.slots}",
+        f"{shown['load']:.2f}",
+        f"{session.quality:.2f}",
+        f"{rank:.2f}" if session.device in ranks else "",
+        _battery(session.profile.get("battery"), shown["plugged"]),
+        Text(format_age(now - session.beat_at), tone("failed") if state == "silent" else ""),
+        Text(clean(", ".join(sorted(session.can))), DIM),
+    ]
 
 
 def _battery(battery: object, plugged: object) -> str:

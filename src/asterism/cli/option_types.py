@@ -11,11 +11,14 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from asterism.base.durations import InvalidDuration, parse_duration
+
+if TYPE_CHECKING:
+    from asterism.core.plan.approval import ApprovalRule
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -35,6 +38,17 @@ def positive_duration(text: str) -> float:
     if seconds <= 0:
         raise click.BadParameter("the duration must be above zero.")
     return seconds
+
+
+def approval_rule(text: str) -> ApprovalRule:
+    """``all``, ``destructive``, or ``edits=remove_task tasks=deploy-*``."""
+    from asterism.core.errors import PlanError
+    from asterism.core.plan.approval import ApprovalRule
+
+    try:
+        return ApprovalRule.parse(text)
+    except PlanError as error:
+        raise click.BadParameter(f"{error}.") from None
 
 
 def writable_file(context: click.Context, option: click.Parameter, given: Any) -> Any:

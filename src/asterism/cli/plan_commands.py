@@ -10,14 +10,15 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import CommandGroup, fleet_options, log_options, note, options, print_json, with_fleet
-from asterism.cli.edit_batches import edit_batch
-from asterism.cli.option_types import duration, json_object
+from asterism.cli.edit_batches import edit_batch, edit_options
+from asterism.cli.option_types import duration
 from asterism.cli.plan_context import (
     check_drawing_options,
     draw,
     drawing_options,
     quiet_log,
 )
+from asterism.cli.plan_review_commands import answer, approvals, approve, claim, cycles, history, print_waiting, refuse
 from asterism.cli.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
@@ -157,21 +158,7 @@ def why(name: str, task: str, store: str | None, as_json: bool) -> None:
 
 @plan.command()
 @name_argument
-@click.option(
-    "--add",
-    "added",
-    type=json_object,
-    multiple=True,
-    metavar="JSON",
-    help="Add a task: an object with its id, its action, and the tasks that it comes after or handles.",
-)
-@click.option("--remove", "removed", multiple=True, metavar="ID", help="Remove a task that has not started.")
-@click.option(
-    "--dependents",
-    type=click.Choice(["remove", "bridge"]),
-    help="With --remove: remove the tasks after it too, or attach them to the tasks before it.",
-)
-@click.option("--file", metavar="BATCH.JSON", help="Apply the batch of edits in a file; - for standard input.")
+@edit_options
 @_change_options
 def edit(
     name: str, store: str | None, as_json: bool, reason: str | None, dry_run: bool, timeout: float, **wanted: Any
@@ -183,7 +170,7 @@ def edit(
     asterism plan edit nightly --remove build --dependents bridge --dry-run
 
     The process that runs the plan applies the edit; if there is none, this command does. Exits with 1 if the edit is
-    rejected, and prints every reason."""
+    rejected, and prints every reason; with 3 if it waits for the approval of a person."""
     batch = edit_batch(**wanted)
 
     async def change(fleet: Fleet) -> EditAnswer:
@@ -220,11 +207,14 @@ def _change_plan(
     async def attempt(fleet: Fleet) -> int:
         from asterism.cli.plan_views import applied_json, applied_lines, rejected_json, resume_command
         from asterism.core.errors import EditRejected
+        from asterism.core.plan.approval import EditWaits
         from asterism.durable.stored_plans import find_plan
 
         await find_plan(fleet, name)
         try:
             answer = await change(fleet)
+        except EditWaits as waits:
+            return print_waiting(name, waits.approval, as_json)
         except EditRejected as rejected:
             for line in str(rejected).splitlines():
                 note(line)
@@ -310,5 +300,5 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
     with_fleet(store, read)
 
 
-for _command in (resume, retry, standby):
+for _command in (resume, retry, standby, history, cycles, claim, answer, approvals, approve, refuse):
     plan.add_command(_command)

@@ -98,8 +98,20 @@ local_options = options(
     ),
 )
 
-editor_option = click.option(
-    "--editor", metavar="MODULE:FUNCTION", help="A Python function that edits the plan while it runs."
+editor_options = options(
+    click.option(
+        "--editor",
+        metavar="MODULE:FUNCTION",
+        help="A Python function that edits the plan while it runs; 'outside': people and other processes do, "
+        "with `asterism plan cycles`.",
+    ),
+    click.option(
+        "--edit-on",
+        type=click.Choice(["all", "failure"]),
+        default="all",
+        show_default=True,
+        help="With --editor: which ends of tasks the editor reviews.",
+    ),
 )
 concurrency_option = click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Maximum number of tasks that run at once."

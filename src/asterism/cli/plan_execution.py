@@ -128,6 +128,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         if self.local_work.slots is None and self.local:
             note(f"No device is joined: this process executes the tasks, {self.local} at once. Devices may join later.")
         self._warn_of_absent_devices(kept)
+        if self.options.external:
+            note(f"Edit cycles wait for editors. List them: asterism plan cycles {kept.plan.id}")
         self.recording = Recording(kept.plan, self.events)
         try:
             return await super().own(kept, member)
@@ -264,7 +266,7 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
     owner = None if found.ended else await admin.live_owner(fleet.store, found)
     if owner is not None:
         note(f"{owner.device} runs {name!r}, and was asked to cancel it.")
-    result = await work_until_interrupted(_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
+    result = await work_until_interrupted(end_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
     if result is None:
         note(_still_cancelling(fleet, name))
     elif result.state is not ConstellationState.CANCELLED:
@@ -280,7 +282,7 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
     return INTERRUPTED if result is None else 0
 
 
-async def _cancelled(fleet: Fleet, name: str) -> Result:
+async def end_cancelled(fleet: Fleet, name: str) -> Result:
     """The result of a plan that its owner cancels, or this process if it has none. Executes no task here."""
     orchestrator = DurableOrchestrator(fleet)
     # the death of an owner on this machine is known at once; elsewhere, when its heartbeat has timed out

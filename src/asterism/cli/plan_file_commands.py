@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from asterism.base.text import clean, suggestion
 from asterism.cli.cli_context import json_option, options, print_json, with_fleet
-from asterism.cli.option_types import duration, named_values
+from asterism.cli.option_types import approval_rule, duration, named_values, positive_duration
 from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
@@ -23,14 +23,14 @@ from asterism.cli.plan_context import (
     concurrency_option,
     draw,
     drawing_options,
-    editor_option,
+    editor_options,
     local_options,
     local_work,
     plain_option,
     report_option,
     result_options,
 )
-from asterism.cli.user_files import allow_imports, load_editor
+from asterism.cli.user_files import OUTSIDE, allow_imports, editor_terms
 from asterism.core.plan.assignment_lock import POLICIES
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
 UNUSABLE = 64
 """The exit code if a plan file cannot be used."""
 
-STORE_OPTIONS = ("name", "local", "no_local", "takeover_after")
+STORE_OPTIONS = ("name", "local", "no_local", "takeover_after", "approvals", "approval_timeout")
 """The options of ``run`` that need ``--store``."""
 
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
@@ -78,7 +78,15 @@ class UnusablePlanFile(click.ClickException):
 @plan_argument
 @parameter_options
 @click.option("--policy", type=click.Choice(POLICIES), help="Lock policy: what is held while an editor decides.")
-@editor_option
+@editor_options
+@click.option(
+    "--edit-timeout",
+    type=duration,
+    default="10m",
+    show_default=True,
+    metavar="DURATION",
+    help="With --editor: the plan goes on without an answer after this time.",
+)
 @concurrency_option
 @click.option("--strategy", type=click.Choice(STRATEGIES), default="score", help="How to choose a device.")
 @click.option(
@@ -88,6 +96,23 @@ class UnusablePlanFile(click.ClickException):
     show_default=True,
     metavar="DURATION",
     help="How long a task waits for a device that can execute it.",
+)
+@click.option(
+    "--approve",
+    "approvals",
+    type=approval_rule,
+    multiple=True,
+    metavar="RULE",
+    help="With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
+    "authors=…'; repeatable.",
+)
+@click.option(
+    "--approval-timeout",
+    type=positive_duration,
+    default="1d",
+    show_default=True,
+    metavar="DURATION",
+    help="With --approve: an edit is refused after this time.",
 )
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
@@ -103,6 +128,7 @@ def run(
     plan: str,
     policy: str | None,
     editor: str | None,
+    edit_on: str,
     report: str | None,
     result: str | None,
     stats: bool,
@@ -124,6 +150,8 @@ def run(
     other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
     crash."""
     _check_store_options(context, store)
+    if editor == OUTSIDE and store is None:
+        raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
     check_result_option(result, as_json)
     allow_imports(plan)
     found = load_plan_file(plan, given_parameters(settings, params_file), only)
@@ -131,7 +159,7 @@ def run(
         hint = suggestion(result, list(found.constellation.nodes)) or "."
         raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
-    terms |= {"policy": policy or found.policy or "scoped", "editor": load_editor(editor)}
+    terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
     output = OutputOptions(report, as_json, plain, stats, result)
     if store is not None:

@@ -25,6 +25,7 @@ from asterism.cli.plan_progress import OUTPUT_LINES, NewestOutput, OutputSource,
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
+from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, TaskStatus
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.orchestrator import PlanCommands
@@ -74,10 +75,12 @@ class _Lines:
         self._wake = asyncio.Event()
         self._over = False
         self._reader_is_gone = False
+        self._since: float | None = None  # when the plan began, or was reopened
 
     def observe(self, event: Event) -> None:
         if event.constellation == self._plan.id:
-            since = event.at - (self._plan.started_at or event.at)
+            self._since = self._since or opened_at(self._plan) or event.at
+            since = event.at - self._since
             text = self._secrets.shown(sentence(event, self._plan))
             self._lines.append(f"{max(0.0, since):8.2f}  {clean(text)}\n")
             self._wake.set()
@@ -195,7 +198,7 @@ def _heading(progress: Progress, now: float) -> Text:
     plan = progress.plan
     line = Text(no_wrap=True, overflow="ellipsis").append(shorten(plan.id, WIDEST_NAME), BOLD)
     line.append(f"  {progress.doing or plan.state_text}", state_tone(plan.state))
-    took = 0.0 if plan.started_at is None else (plan.ended_at or now) - plan.started_at
+    took = 0.0 if progress.opened_at is None else (plan.ended_at or now) - progress.opened_at
     return line.append(f"  version {plan.version}  {_seconds(took)}", DIM)
 
 

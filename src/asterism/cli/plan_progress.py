@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.node import Node
+from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState
 from asterism.core.plan.task import Lane, lane_of
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
@@ -141,6 +142,14 @@ class Progress:
         self.doing = ""
         self.fleet: FleetState | None = None
         self.newest_output: OutputSource = NewestOutput(self)
+        self._opened_at: float | None = None
+
+    @property
+    def opened_at(self) -> float | None:
+        """When the plan began, or was last reopened."""
+        if self._opened_at is None:
+            self._opened_at = opened_at(self.plan)
+        return self._opened_at
 
     @property
     def executing(self) -> bool:

@@ -17,7 +17,7 @@ from asterism.cli.plan_context import (
     OutputOptions,
     check_result_option,
     concurrency_option,
-    editor_option,
+    editor_options,
     local_options,
     local_work,
     plain_option,
@@ -25,7 +25,7 @@ from asterism.cli.plan_context import (
     report_option,
     result_options,
 )
-from asterism.cli.user_files import allow_imports, load_editor
+from asterism.cli.user_files import allow_imports, editor_terms
 
 if TYPE_CHECKING:
     from asterism.cli.plan_execution import WatchedOrchestrator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 name_argument = click.argument("name")
 
 _run_options = options(
-    editor_option,
+    editor_options,
     concurrency_option,
     local_options,
     click.option(
@@ -177,10 +177,10 @@ def _run_in_store(
     allow_imports()
     output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"), terms.pop("stats"), terms.pop("result"))
     local = local_work(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
-    editor = load_editor(terms.pop("editor"))
+    terms |= editor_terms(terms.pop("editor"), terms.pop("edit_on"))
 
     async def begin(fleet: Fleet) -> int:
-        return await work(fleet, WatchedOrchestrator(fleet, local, output, editor=editor, **terms))
+        return await work(fleet, WatchedOrchestrator(fleet, local, output, **terms))
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
         return with_fleet(store, begin)

@@ -30,7 +30,7 @@ from asterism.orchestrator.plan_mask import PlanMask
 MOST_NAMES = 5
 """How many tasks a line names."""
 
-_COLUMNS = (
+PLAN_COLUMNS = (
     Column("NAME", least=8, name=True),
     Column("STATE"),
     Column("TASKS", right=True),
@@ -49,10 +49,10 @@ _LOOKS = {
 
 
 def plans_table(found: Sequence[StoredPlan | UnreadablePlan], now: float, width: int | None) -> list[Text]:
-    return table(_COLUMNS, [_row(one, now) for one in found], width)
+    return table(PLAN_COLUMNS, [plan_row(one, now) for one in found], width)
 
 
-def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
+def plan_row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
     if isinstance(one, UnreadablePlan):
         return [one.name, Text("unreadable", tone("failed")), "", "", "", Text(clean(one.why), DIM)]
     owner = one.owner
@@ -139,8 +139,8 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
-def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str) -> list[str]:
-    """What an edit has changed. ``resume`` is the command that runs the plan."""
+def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = "") -> list[str]:
+    """What an edit has changed. ``resume`` is the command that runs the plan, if the edit may have reopened it."""
     applied = answer.applied
     edits = applied.batch.edits
     changes = [clean(str(edit)) for edit in edits]

@@ -112,7 +112,7 @@ def add(
     async def put(fleet: Fleet) -> None:
         added = await fleet.schedules.add(name, cron=cron, every=None if every is None else int(every), **terms)
         if as_json:
-            from asterism.cli.schedule_views import schedule_json
+            from asterism.fleet.fleet_json import schedule_json
 
             print_json(schedule_json(added, fleet.store.clock()))
             return
@@ -155,8 +155,9 @@ def list_(store: str | None, as_json: bool) -> None:
     were created, and OPEN how many of them have not ended."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.schedule_views import open_numbers, schedule_json, schedules_table
+        from asterism.cli.schedule_views import open_numbers, schedules_table
         from asterism.cli.screen import print_lines
+        from asterism.fleet.fleet_json import schedule_json
 
         found, now = await fleet.schedules.all(), fleet.store.clock()
         if as_json:
@@ -249,7 +250,7 @@ def remove(name: str, store: str | None, as_json: bool) -> None:
 
 def _print_changed(schedule: Schedule, words: str, fleet: Fleet, as_json: bool) -> None:
     if as_json:
-        from asterism.cli.schedule_views import schedule_json
+        from asterism.fleet.fleet_json import schedule_json
 
         print_json(schedule_json(schedule, fleet.store.clock()))
     else:
@@ -295,8 +296,9 @@ def history(name: str, limit: int, store: str | None, as_json: bool) -> None:
     """List the latest ticks of a schedule, newest last."""
 
     async def read(fleet: Fleet) -> None:
-        from asterism.cli.schedule_views import entry_json, history_table
+        from asterism.cli.schedule_views import history_table
         from asterism.cli.screen import print_lines
+        from asterism.fleet.fleet_json import entry_json
 
         found, entries = await fleet.schedules.get(name), (await fleet.schedules.history(name))[-limit:]
         if as_json:
@@ -318,8 +320,8 @@ def run(name: str, store: str | None, as_json: bool) -> int:
     The overlap policy applies: with `skip` the command exits with 1 while earlier work has not ended."""
 
     async def ask(fleet: Fleet) -> int:
-        from asterism.cli.schedule_views import entry_json
         from asterism.core.schedule.ticks import CREATED
+        from asterism.fleet.fleet_json import entry_json
 
         entry = await fleet.schedules.run(name)
         if as_json:

@@ -12,14 +12,13 @@ from rich.text import Text
 
 from asterism.base.cron import InvalidCron, time_zone
 from asterism.base.durations import format_delay
-from asterism.base.secret_mask import environment_mask, secret_names
 from asterism.cli.cli_context import format_time, short
 from asterism.cli.screen import Cell, Column, fact_lines, table
 from asterism.core.run.run_label import value_text
-from asterism.core.schedule.schedule import DEFAULTS, Schedule, interval_text
+from asterism.core.schedule.schedule import Schedule, interval_text
 from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED, TickEntry
-from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import entry_json, masked_input, schedule_json
 from asterism.fleet.scheduled_work import ScheduledWork, plan_key
 from asterism.report.status_style import BOLD, DIM, mark, tone
 
@@ -39,29 +38,6 @@ def zone_time(schedule: Schedule, at: float | None) -> str:
         return datetime.fromtimestamp(at, time_zone(schedule.timezone)).strftime("%Y-%m-%d %H:%M:%S %Z")
     except InvalidCron:  # this machine does not know the zone
         return format_time(at)
-
-
-# -- JSON --------------------------------------------------------------------------------------------------------------
-
-
-def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
-    """All fields of a schedule, including defaults, with secrets masked."""
-    out: dict[str, Any] = {"name": schedule.name}
-    for name in DEFAULTS:
-        value = getattr(schedule, name)
-        out[name] = list(value) if isinstance(value, tuple) else value
-    out["input"] = _masked_input(schedule)
-    out["due_in"] = None if schedule.due is None or schedule.paused is not None else max(0.0, schedule.due - now)
-    return out
-
-
-def _masked_input(schedule: Schedule) -> Any:
-    names = secret_names(list(filter(is_secret, schedule.input.values())))
-    return environment_mask(set(names)).data(dict(schedule.input))
-
-
-def entry_json(entry: TickEntry) -> dict[str, Any]:
-    return entry._asdict()
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -185,7 +161,7 @@ def _facts(found: ScheduleDetails) -> dict[str, str]:
     schedule = found.schedule
     facts = {"creates": schedule.target, "times": schedule.times}
     if schedule.input:
-        facts["input"] = json.dumps(_masked_input(schedule), ensure_ascii=False)
+        facts["input"] = json.dumps(masked_input(schedule), ensure_ascii=False)
     if found.params:
         facts["params"] = ", ".join(f"{name}={value_text(value)}" for name, value in found.params.items())
     if schedule.priority is not None:

@@ -29,6 +29,13 @@ listen_options = options(
 
 @click.command()
 @listen_options
+@click.option(
+    "--local",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Execute up to N tasks of each plan in this process.",
+)
 @fleet_options
 def serve(
     listen: str,
@@ -36,6 +43,7 @@ def serve(
     tls_key: str | None,
     behind_proxy: bool,
     names: tuple[str, ...],
+    local: int,
     store: str | None,
     as_json: bool,
 ) -> int:
@@ -46,7 +54,8 @@ def serve(
     asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
 
     Prints a link with a one-time login for a browser; `asterism token create` makes tokens for programs. The default
-    address is reached from this machine only; any other needs TLS: a certificate, or --behind-proxy."""
+    address is reached from this machine only; any other needs TLS: a certificate, or --behind-proxy. The server runs
+    the plans that are submitted to it and those of schedules; devices execute their tasks, or --local N."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device_log import log_to_stderr
 
@@ -55,7 +64,7 @@ def serve(
     async def run(fleet: Fleet) -> int:
         from asterism.cli.server_process import serve_until_signal
 
-        return await serve_until_signal(fleet, address, names, as_json=as_json)
+        return await serve_until_signal(fleet, address, names, local=local, as_json=as_json)
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, run, create=True)

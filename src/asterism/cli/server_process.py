@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -19,8 +20,13 @@ from asterism.server.credentials import Credentials
 log = logging.getLogger("asterism.server")
 
 
-async def serve_until_signal(fleet: Fleet, address: ListenAddress, names: Sequence[str], *, as_json: bool) -> int:
+async def serve_until_signal(
+    fleet: Fleet, address: ListenAddress, names: Sequence[str], *, local: int, as_json: bool
+) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit code."""
+    from asterism.durable.durable_orchestrator import DurableOrchestrator
+    from asterism.durable.plan_runner import runs_plans
+
     try:
         from asterism.server.gateway_routes import monitor_beside
         from asterism.server.http_service import http_service
@@ -28,7 +34,13 @@ async def serve_until_signal(fleet: Fleet, address: ListenAddress, names: Sequen
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     tune_gc()
-    async with http_service(fleet, address, names) as service, monitor_beside(fleet):
+    make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
+    async with (
+        http_service(fleet, address, names) as service,
+        monitor_beside(fleet),
+        runs_plans(fleet, make) as runner,
+    ):
+        service.state.submitted = runner.wake
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         try:

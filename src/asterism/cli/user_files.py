@@ -28,6 +28,17 @@ def allow_imports(plan: str | None = None) -> None:
             sys.path.append(str(folder))
 
 
+OUTSIDE = "outside"
+"""The editor of a plan that people and other processes edit."""
+
+
+def editor_terms(path: str | None, edit_on: str) -> dict[str, Any]:
+    """The options of an orchestrator for ``--editor`` and ``--edit-on``."""
+    if path == OUTSIDE:  # a cycle waits for a claim until its time is up
+        return {"editor": None, "external": True, "claim_timeout": float("inf"), "edit_on": edit_on}
+    return {"editor": load_editor(path), "edit_on": edit_on}
+
+
 def load_editor(path: str | None) -> Any:
     """The editor function that ``--editor`` names; None if it is left out."""
     from asterism.base import function_calls

@@ -14,8 +14,15 @@
 ``journal_store``         where a plan is in the store: head, journal, snapshot; insert and load
 ``journal_writer``        ``JournalWriter``: commits the steps of a plan together with the runs that follow from them
 ``compaction``            replaces a long journal by a snapshot while the plan runs
+``journal_archive``       the records that compaction has replaced, packed
+``plan_history``          versions of a plan, the plan as it was at one of them, events with positions
+``cycle_requests``        edit cycles for editors in other processes: list, claim, answer
+``approval_store``        the edits that wait for a person, and the rules for that
+``approval_requests``     approve or refuse one of them, whether a process runs the plan or not
+``rejected_edits``        the newest rejected edits of a plan
 ``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
-``plan_runner``           ``PlanRunner``: runs the plans that schedules have created
+``plan_submissions``      plans that any plan runner runs, until they have ended
+``plan_runner``           ``PlanRunner``: runs submitted plans, and those of schedules
 ``plan_retry``            reopens a plan that has ended, to run again what failed
 ``admin``                 edit, pause and cancel a stored plan from any process; find its owner
 ``plan_requests``         requests to the process that runs a plan, and its answers, through the store
@@ -53,6 +60,9 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
+    from asterism.durable.approval_requests import approve_edit, refuse_edit
+    from asterism.durable.approval_store import list_approvals
+    from asterism.durable.cycle_requests import CycleList, CycleView, answer_cycle, claim_cycle, list_cycles
     from asterism.durable.durable_orchestrator import DurableOrchestrator
     from asterism.durable.journal_store import (
         ConstellationExists,
@@ -63,6 +73,18 @@ if TYPE_CHECKING:
         insert_plan,
         load,
     )
+    from asterism.durable.plan_history import (
+        PastPlan,
+        PlanEvent,
+        PlanEvents,
+        PlanFollower,
+        PlanVersion,
+        Position,
+        VersionUnknown,
+        plan_at,
+        plan_events,
+        versions,
+    )
     from asterism.durable.plan_requests import (
         AnswerLost,
         EditAnswer,
@@ -72,30 +94,54 @@ if TYPE_CHECKING:
         pause_plan,
         undo_edit,
     )
+    from asterism.durable.rejected_edits import RejectedEdit, rejected_edits
     from asterism.durable.task_logs import task_logs
 
 __all__ = [
     "AnswerLost",
     "ConstellationExists",
+    "CycleList",
+    "CycleView",
     "DurableOrchestrator",
     "EditAnswer",
     "NotAnswered",
     "OwnershipLost",
+    "PastPlan",
     "PauseAnswer",
+    "PlanEvent",
+    "PlanEvents",
+    "PlanFollower",
+    "PlanVersion",
+    "Position",
+    "RejectedEdit",
     "ReloadRequired",
     "StoredConstellation",
     "UnknownConstellation",
+    "VersionUnknown",
+    "answer_cycle",
+    "approve_edit",
+    "claim_cycle",
     "edit_plan",
     "insert_plan",
+    "list_approvals",
+    "list_cycles",
     "load",
     "pause_plan",
+    "plan_at",
+    "plan_events",
+    "refuse_edit",
+    "rejected_edits",
     "task_logs",
     "undo_edit",
+    "versions",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "asterism.durable.approval_requests": ["approve_edit", "refuse_edit"],
+        "asterism.durable.approval_store": ["list_approvals"],
+        "asterism.durable.cycle_requests": ["CycleList", "CycleView", "answer_cycle", "claim_cycle", "list_cycles"],
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
         "asterism.durable.journal_store": [
             "ConstellationExists",
@@ -106,6 +152,19 @@ __getattr__, __dir__ = lazy_names(
             "insert_plan",
             "load",
         ],
+        "asterism.durable.plan_history": [
+            "PastPlan",
+            "PlanEvent",
+            "PlanEvents",
+            "PlanFollower",
+            "PlanVersion",
+            "Position",
+            "VersionUnknown",
+            "plan_at",
+            "plan_events",
+            "versions",
+        ],
+        "asterism.durable.rejected_edits": ["RejectedEdit", "rejected_edits"],
         "asterism.durable.plan_requests": [
             "EditAnswer",
             "AnswerLost",

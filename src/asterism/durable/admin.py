@@ -12,22 +12,37 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from asterism.base.clock import new_id
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, RunRefused, Violation
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.approval import ApprovalGone, EditWaits
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import OPEN, Session
-from asterism.durable.journal_store import ENDED, Head, head_key, load, read_head, record_key, step_record
+from asterism.durable.approval_store import waiting_edits_at_rest
+from asterism.durable.journal_store import (
+    ENDED,
+    Head,
+    StoredConstellation,
+    head_key,
+    load,
+    read_head,
+    record_key,
+    step_record,
+)
+from asterism.durable.rejected_edits import record_rejection
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
+from asterism.orchestrator.waiting_edits import WaitingEdits
 from asterism.store.optimistic_update import retry_on_conflict, try_commit
 from asterism.store.protocol import ExpectRegister, PutRegister, Query, Store, Write
+
+Value = TypeVar("Value")
 
 
 async def live_owner(store: Store, head: Head) -> Session | None:
@@ -83,31 +98,81 @@ async def edit_once(
     fleet: Fleet, name: str, batch: EditBatch, dry_run: bool = False, also: Sequence[Write] = ()
 ) -> Applied:
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
+    if dry_run:
+        stored = await load(fleet.store, name)
+        await check_not_cancelled(fleet.store, stored.head, "edited")
+        await _check_at_rest(fleet, stored, dry_run=True)
+        return stored.plan.apply(batch, fleet.store.clock())
+
+    def change(waiting: WaitingEdits | None, plan: Constellation) -> Applied:
+        return plan.apply(batch, fleet.store.clock()) if waiting is None else waiting.submit(batch)
+
+    return await change_once(fleet, name, change, also)
+
+
+async def change_once(
+    fleet: Fleet, name: str, change: Callable[[WaitingEdits | None, Constellation], Value], also: Sequence[Write] = ()
+) -> Value:
+    """Change a plan that no process runs, in one commit with other writes. ``change`` gets the edits that wait for a
+    person, if the plan has rules for that, and the plan. Raises what it raises, Conflict if another process was faster,
+    and what ``edit`` raises."""
     stored = await load(fleet.store, name)
     ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
-    owner = await live_owner(fleet.store, stored.head)
-    if owner is not None and ended:
+    await _check_at_rest(fleet, stored)
+    waiting, writes = await waiting_edits_at_rest(fleet.store, stored)
+    steps: list[Step] = []
+    stored.plan.record = steps.append
+    rejected: list[tuple[int, EditBatch, EditRejected]] = []
+    stored.plan.on_rejected = lambda *about: rejected.append(about)
+    waits: EditWaits | None = None
+    try:
+        changed: Any = change(waiting, stored.plan)
+    except EditWaits as edit:  # it was not applied, but that it waits is a step
+        waits = edit
+    except EditRejected:
+        for about in rejected:
+            await record_rejection(fleet.store, name, *about)
+        raise
+    finally:
+        if waiting is not None:
+            waiting.close()
+    mark = new_id(fleet.store.clock(), fleet.chance)
+    record = step_record(name, stored.number + 1, stored.head.epoch, steps, mark)
+    head = stored.head
+    if ended and stored.plan.state not in ENDED:  # the edit has added tasks, which reopens the plan
+        head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
+    await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record, *writes, *also])
+    if waits is not None:
+        raise waits
+    if isinstance(changed, Applied):
+        await _cancel_stopped(fleet, name, changed)
+    return changed  # type: ignore[no-any-return]
+
+
+async def _check_at_rest(fleet: Fleet, stored: StoredConstellation, *, dry_run: bool = False) -> None:
+    """Raise EditRejected or AlreadyRunning if a process runs the plan."""
+    name, owner = stored.plan.id, await live_owner(fleet.store, stored.head)
+    if owner is not None and stored.plan.state in ENDED:
         problem = f"plan {name!r} has just ended ({stored.plan.state}); edit it again when {owner.device!r} has left it"
         raise EditRejected([Violation(None, "ended", problem)])
     if owner is not None and not dry_run:
         raise AlreadyRunning(f"plan {name!r} is run by {owner.device!r}, and only that process may change it")
-    steps: list[Step] = []
-    stored.plan.record = steps.append
-    applied = stored.plan.apply(batch, fleet.store.clock())
-    if dry_run:
-        return applied
-    mark = new_id(fleet.store.clock(), fleet.chance)
-    record = step_record(name, stored.number + 1, stored.head.epoch, steps, mark)
-    head = stored.head
-    if ended:  # the edit has added tasks, which reopens the plan
-        head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
-    await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record, *also])
-    for task, epoch in applied.stopped:  # no owner is there to cancel their runs
+
+
+async def _cancel_stopped(fleet: Fleet, name: str, applied: Applied) -> None:
+    """Cancel the runs that an edit has stopped: no owner is there to do it."""
+    for task, epoch in applied.stopped:
         for run in await fleet.store.find(Query(key=f"{PREFIX}{name}/{task}/{epoch}")):
             with contextlib.suppress(RunRefused):  # it has ended
                 await fleet.cancel(run.id)
-    return applied
+
+
+def of_rules(waiting: WaitingEdits | None, name: str) -> WaitingEdits:
+    """The waiting edits of a plan. Raises ApprovalGone for a plan without rules."""
+    if waiting is None:
+        raise ApprovalGone(f"plan {name!r} has no rules for approvals, so no edit of it waits for a person")
+    return waiting
 
 
 # -- pausing -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ meanwhile.
 
 The snapshot counts from the commit that names it in the head, together with the first record after it. If the owner
 dies before that commit, the journal is unchanged; if it dies after, the older records are garbage. The next owner
-removes garbage once it knows that it is the owner.
+removes garbage once it knows that it is the owner. Records are not deleted but archived (``journal_archive.py``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from asterism.core.errors import AsterismError
 from asterism.core.plan.journal import SCHEMA, lock_to_json
 from asterism.core.plan.plan_codec import PlanSnapshot
 from asterism.durable import journal_store
+from asterism.durable.journal_archive import archive_records
 from asterism.durable.journal_store import Head, OwnershipLost, StoredConstellation, part_key, record_key
 from asterism.store.protocol import PutRegister, Store, Write
 from asterism.store.store_errors import Conflict, StoreError
@@ -179,7 +180,16 @@ class Compaction:
         await self._journal.commit(PutRegister(key, {"schema": SCHEMA, "text": text}, None))
 
     async def _remove(self, keys: Sequence[str]) -> None:
-        """Remove registers, as far as the store allows: what is left does no harm."""
+        """Remove parts of snapshots, and move records into the archive, as far as the store allows: what is left does
+        no harm."""
+        name = self._stored.plan.id
+        records = [int(key.rpartition("/")[2]) for key in keys if key.startswith("journal/")]
+        keys = [key for key in keys if not key.startswith("journal/")]
+        try:
+            await archive_records(self._store, name, records, yield_to_loop)
+        except StoreError as error:
+            log.info("old records of plan %s could not be archived: %s", name, error)
+            return
         for start in range(0, len(keys), REMOVED_PER_COMMIT):
             some = keys[start : start + REMOVED_PER_COMMIT]
             try:

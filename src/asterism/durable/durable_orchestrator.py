@@ -22,11 +22,13 @@ from typing import Any, TypeVar
 from asterism.core.errors import AlreadyRunning
 from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.approval import EditWaits, WaitingEdit
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock
 from asterism.core.run.workflow import Workflow
 from asterism.durable.admin import live_owner
+from asterism.durable.approval_store import approval_terms
 from asterism.durable.fleet_device import NO_ACTION, FleetDevice, FleetRoster
 from asterism.durable.journal_store import (
     ENDED,
@@ -142,6 +144,7 @@ class DurableOrchestrator(PlanCommands):
         lock = self.options.lock(recorded, RecordedLock)
         self.scheduler.attach_loop()
         terms, given = self.options.lock_terms | self._run_terms, plain_json(params or {}, "params")
+        terms |= approval_terms(self.options)
         stored = await insert(self.fleet.store, recorded, lock, terms, given)
         async with FleetMembership(self._agent(plan.id)) as member:
             return await self.own(stored, member)
@@ -243,17 +246,26 @@ class DurableOrchestrator(PlanCommands):
     # -- commands ------------------------------------------------------------------------------------------------------
 
     async def edit(self, plan_id: str, batch: EditBatch) -> Applied:
-        """Edit a plan that runs here. Durable on return. Raises EditRejected."""
+        """Edit a plan that runs here. Durable on return. Raises EditRejected, and EditWaits."""
+        return await self._submit(plan_id, lambda: self.scheduler.find_editable(plan_id).waiting.submit(batch))
 
-        def apply() -> Applied:
-            return self.scheduler.find_editable(plan_id).plan.apply(batch, self.scheduler.now())
+    async def approve(
+        self, number: int, who: str, batch: EditBatch | None = None, *, plan_id: str | None = None
+    ) -> Applied:
+        """Apply a waiting edit, or ``batch`` in its place. Durable on return. Raises ApprovalGone; and EditRejected,
+        with the edit still waiting."""
+        name = plan_id if plan_id is not None else self.scheduler.find(None).plan.id
+        return await self._change(name, lambda: self.scheduler.find_editable(name).waiting.approve(number, who, batch))
 
-        return await self._change(plan_id, apply)
+    async def refuse(self, number: int, who: str, reason: str = "", *, plan_id: str | None = None) -> WaitingEdit:
+        """Drop a waiting edit. Durable on return. Raises ApprovalGone."""
+        name = plan_id if plan_id is not None else self.scheduler.find(None).plan.id
+        return await self._change(name, lambda: self.scheduler.find(name).waiting.refuse(number, who, reason))
 
     async def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
-        """Answer a claimed cycle. Durable on return. Raises EditRejected."""
+        """Answer a claimed cycle. Durable on return. Raises EditRejected, and EditWaits."""
         name = plan_id if plan_id is not None else self.scheduler.find(None).plan.id
-        return await self._change(name, lambda: self.scheduler.find_editable(name).cycles.answer(cycle_id, who, answer))
+        return await self._submit(name, lambda: self.scheduler.find_editable(name).cycles.answer(cycle_id, who, answer))
 
     async def cancel(self, plan_id: str, *, hard: bool = False) -> None:
         """Cancel a plan that runs here. Its end is durable on return; meanwhile any later owner would cancel it too.
@@ -263,6 +275,20 @@ class DurableOrchestrator(PlanCommands):
             self.scheduler.find(plan_id)  # raises PlanError
             raise OwnershipLost(f"plan {plan_id!r} is being left by this process")
         await ownership.cancel(lambda: self.scheduler.find(plan_id), hard=hard)
+
+    async def _submit(self, plan_id: str, submit: Callable[[], Applied]) -> Applied:
+        """As ``_change``; that an edit waits for a person is durable, too, before EditWaits is raised."""
+
+        def change() -> Applied | EditWaits:
+            try:
+                return submit()
+            except EditWaits as waits:
+                return waits
+
+        done = await self._change(plan_id, change)
+        if isinstance(done, EditWaits):
+            raise done
+        return done
 
     async def _change(self, plan_id: str, change: Callable[[], Value]) -> Value:
         ownership = self._owned.get(plan_id)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,6 +108,9 @@ class Head:
     params: Mapping[str, Any] = field(default_factory=dict)
     """The parameters of the plan file that the plan was started with."""
 
+    traceparent: str | None = None
+    """The span of the plan, if the process that ran it first traces."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
@@ -116,6 +119,8 @@ class Head:
         data = {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
         if not self.params:  # so that an earlier version can read it
             del data["params"]
+        if self.traceparent is None:
+            del data["traceparent"]
         return data
 
     def changed(self, **changes: Any) -> Head:
@@ -289,7 +294,7 @@ async def load(store: Store, name: str, conditions: Conditions = expressions) ->
     UnreadableJournal."""
     for _ in range(LOAD_ATTEMPTS):
         head, revision = await read_head(store, name)
-        records = {_number(one): one.value for one in await store.registers(f"journal/{name}/")}
+        records = {record_number(one): one.value for one in await store.registers(f"journal/{name}/")}
         parts = {one.key: one.value for one in await store.registers(f"snapshot/{name}/")}
         again, _ = await read_head(store, name)
         if again.first == head.first:  # else it was compacted between the two reads
@@ -302,7 +307,8 @@ async def load(store: Store, name: str, conditions: Conditions = expressions) ->
     raise StoreBusy(f"the journal of plan {name!r} is compacted faster than it can be read; try again")
 
 
-def _number(register: Register) -> int:
+def record_number(register: Register) -> int:
+    """The number of a record of a journal."""
     try:
         return int(register.key.rpartition("/")[2])
     except ValueError:
@@ -312,6 +318,20 @@ def _number(register: Register) -> int:
 def _decode(
     head: Head, revision: int, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
 ) -> StoredConstellation:
+    plan, lock, rest = decode_journal(head, records, parts, conditions)
+    steps = [step for _, some in rest for step in some]
+    replay(plan, lock, steps)
+    garbage = [record_key(head.name, number) for number in sorted(records) if number < head.first]
+    garbage += sorted(parts.keys() - set(_named_parts(head)))
+    last = max(number for number in records if number >= head.first)
+    return StoredConstellation(head, revision, plan, lock, last, len(steps), garbage)
+
+
+def decode_journal(
+    head: Head, records: Mapping[int, Any], parts: Mapping[str, Any], conditions: Conditions
+) -> tuple[RecordedConstellation, RecordedLock, list[tuple[int, Sequence[Step]]]]:
+    """The plan and the lock of the snapshot that a head names, and the steps since, by record. Raises
+    UnreadableJournal, or what the errors of a damaged record are."""
     if head.first not in records:
         raise UnreadableJournal(f"record {head.first}, the first of the journal of plan {head.name!r}, is missing")
     numbers = sorted(number for number in records if number >= head.first)
@@ -319,21 +339,23 @@ def _decode(
     for number, there in zip(expected, numbers, strict=True):
         if number != there:
             raise UnreadableJournal(f"record {number} of the journal of plan {head.name!r} is missing")
-    rest: Sequence[Mapping[str, Any]] = [_checked(head.name, number, records[number]) for number in numbers]
-    named = [] if head.snapshot is None else [part_key(head.name, head.snapshot, n) for n in range(head.parts)]
+    rest: Sequence[Mapping[str, Any]] = [checked_record(head.name, number, records[number]) for number in numbers]
+    named = _named_parts(head)
     data, rest = (_snapshot_in_parts(head.name, named, parts), rest) if named else _snapshot_in_journal(head.name, rest)
     plan = RecordedConstellation.from_json(data["plan"])
     plan.evaluate, plan.check_condition = PlanMask(plan).over(conditions.evaluate), conditions.check
     lock = RecordedLock(plan, **{name: head.terms[name] for name in ("policy", "max_cycles", "edit_timeout")})
     lock_from_json(lock, data["lock"])
-    steps = list(_steps(rest))
-    replay(plan, lock, steps)
-    garbage = [record_key(head.name, number) for number in sorted(records) if number < head.first]
-    garbage += sorted(parts.keys() - set(named))
-    return StoredConstellation(head, revision, plan, lock, numbers[-1], len(steps), garbage)
+    return plan, lock, list(zip(numbers[len(numbers) - len(rest) :], map(steps_of, rest), strict=True))
 
 
-def _checked(name: str, number: int, value: Any) -> Mapping[str, Any]:
+def _named_parts(head: Head) -> list[str]:
+    """The keys of the parts of the snapshot, if it is beside the journal."""
+    return [] if head.snapshot is None else [part_key(head.name, head.snapshot, n) for n in range(head.parts)]
+
+
+def checked_record(name: str, number: int, value: Any) -> Mapping[str, Any]:
+    """The value of a record. Raises UnreadableJournal if it is malformed, or of a later version."""
     schema = value.get("schema") if isinstance(value, Mapping) else None
     if not isinstance(schema, int):
         raise UnreadableJournal(f"record {number} of the journal of plan {name!r} is malformed: {str(value)[:80]}")
@@ -368,12 +390,12 @@ def _join(name: str, parts: Sequence[Mapping[str, Any]]) -> Any:
         raise UnreadableJournal(f"the snapshot of plan {name!r} cannot be read: {error!r}") from None
 
 
-def _steps(values: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
-    for value in values:
-        steps = value.get("steps")
-        if not isinstance(steps, list):
-            raise UnreadableJournal(f"a record of a journal has no steps: {str(value)[:80]}")
-        yield from steps
+def steps_of(value: Mapping[str, Any]) -> Sequence[Step]:
+    """The steps of a record."""
+    steps = value.get("steps")
+    if not isinstance(steps, list):
+        raise UnreadableJournal(f"a record of a journal has no steps: {str(value)[:80]}")
+    return steps
 
 
 def step_record(name: str, number: int, epoch: int, steps: Sequence[Step], mark: str) -> Write:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from asterism.base.clock import Clock, new_id
 from asterism.core.plan.journal import RecordedConstellation, Step
@@ -113,6 +114,17 @@ class JournalWriter:
     def stage_head(self, **changes: object) -> None:
         """Change the head with the next commit."""
         self._head_changes |= changes
+
+    def stage(self, write: PutRegister) -> bool:
+        """Write this in the commit of the step that is recorded just now. Returns whether it replaces an earlier write
+        of that commit."""
+        for index, staged in enumerate(self._writes):
+            if isinstance(staged, PutRegister) and staged.key == write.key:
+                self._writes[index] = replace(write, expected=staged.expected)
+                return True
+        if not self.sealed:
+            self._writes.append(write)
+        return False
 
     def seal(self) -> None:
         """Discard what is recorded and write nothing more: the plan stays as the store has it."""

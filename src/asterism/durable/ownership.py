@@ -22,10 +22,14 @@ from asterism.core.plan.explain import Why
 from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
+from asterism.durable.approval_requests import approval_answers
+from asterism.durable.approval_store import ApprovalRecords, read_records, rules_of
+from asterism.durable.cycle_requests import cycle_answers
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
 from asterism.durable.journal_writer import JournalWriter
 from asterism.durable.plan_requests import RequestHandler
+from asterism.durable.rejected_edits import RejectionRecorder
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.retention import PREFIX
@@ -34,6 +38,7 @@ from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.protocol import PutRegister, Query, for_plan
@@ -143,19 +148,24 @@ class Ownership:
             lambda error: None if lost.done() else lost.set_result(error),
             self._events.publish,
         )
+        rejections = RejectionRecorder(store, name)
+        stored.plan.on_rejected = rejections.record
         plan: PlanRuns | None = None
         execution: Execution | None = None
         jobs: list[asyncio.Task[None]] = []
         try:
             epoch = stored.head.epoch + 1
             stored.plan.note(self._scheduler.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
-            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
+            trace = PlanTrace.start(name, self._scheduler.now, stored.head.traceparent)
+            span = {} if trace is None or stored.head.traceparent else {"traceparent": trace.traceparent}
+            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing", **span)
             plan = await self._device.attach(journal)
             pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
             self._journal = journal
-            execution = self._start(stored, journal, owner)
+            approvals = await until_available(clock, lambda: read_records(store, stored.head, journal.stage))
+            execution = self._start(stored, journal, owner, approvals, trace)
             self._running.set()
             if stored.head.cancelling or cancel is not None:
                 self._cancel(execution, journal, cancel)
@@ -179,13 +189,25 @@ class Ownership:
             if plan is not None:
                 plan.leaving = True
             await self._leave(name, journal, execution, jobs)
+            await rejections.close()
 
-    def _start(self, stored: StoredConstellation, journal: JournalWriter, owner: object) -> Execution:
+    def _start(
+        self,
+        stored: StoredConstellation,
+        journal: JournalWriter,
+        owner: object,
+        approvals: ApprovalRecords | None,
+        trace: PlanTrace | None,
+    ) -> Execution:
         plan, lock = stored.plan, stored.lock
         self._scheduler.check_unused(plan.id)
         self._options.adopt(lock)
         self._options.add_ranks(plan)
-        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal)
+        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
+        execution.waiting.rules, execution.waiting.timeout = rules_of(stored.head)
+        if approvals is not None:
+            execution.waiting.save = approvals.save
+            execution.waiting.restore(approvals.edits)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
             execution.begin()
@@ -274,8 +296,9 @@ class Ownership:
             device,
             journal.commit,
             lambda: not execution.done.done() and not execution.cancelling,
-            lambda batch: execution.plan.apply(batch, self._scheduler.now()),
+            execution.waiting.submit,
             lambda task: _masked(owner.why(task, name), mask),
+            {**cycle_answers(execution), **approval_answers(execution)},
         )
         watch = store.watch(frozenset({for_plan(name)}))
         try:

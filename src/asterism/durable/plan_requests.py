@@ -26,7 +26,9 @@ from typing import Any
 from asterism.base.clock import Clock, new_id
 from asterism.base.durations import format_age, format_duration
 from asterism.core.errors import AlreadyRunning, EditRejected, PlanError, Violation
+from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.approval import EditWaits, WaitingEdit
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.run.session import Session
@@ -96,7 +98,8 @@ async def edit_plan(
     """Edit a stored plan, whether a process runs it or not. Durable on return.
 
     With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises EditRejected with every
-    violation, PlanError if the plan is being cancelled, NotAnswered and AnswerLost."""
+    violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled, NotAnswered and
+    AnswerLost."""
     if dry_run:
         return EditAnswer(await admin.edit(fleet, name, batch, dry_run=True))
     while True:
@@ -148,7 +151,7 @@ async def _paused_by(fleet: Fleet, name: str, device: str, timeout: float) -> st
 
 async def ask_why(fleet: Fleet, name: str, task: str, *, timeout: float = WHY_TIMEOUT) -> Why | None:
     """Why a task is not running, as the process that runs the plan knows it; None if it does not answer in time."""
-    request = _Request(fleet, name, {"kind": "why", "task": task})
+    request = PlanRequest(fleet, name, {"kind": "why", "task": task})
     await request.send()
     try:
         answer = await request.wait(timeout, timeout)
@@ -162,7 +165,7 @@ async def ask_why(fleet: Fleet, name: str, task: str, *, timeout: float = WHY_TI
 
 
 async def _ask_for_edit(fleet: Fleet, name: str, batch: EditBatch, timeout: float) -> EditAnswer:
-    request = _Request(fleet, name, {"kind": "edit", "batch": batch.to_json()})
+    request = PlanRequest(fleet, name, {"kind": "edit", "batch": batch.to_json()})
 
     async def at_rest() -> EditAnswer | None:
         """Edit the plan here, since no process runs it; None if one does by now, or has answered."""
@@ -185,7 +188,7 @@ async def _ask_for_edit(fleet: Fleet, name: str, batch: EditBatch, timeout: floa
         while True:
             answer = await request.wait(timeout, SILENT_FACTOR * timeout)
             if answer is not None:
-                return _edit_answer(batch, answer)
+                return edit_answer(batch, answer)
             done = await at_rest()
             if done is not None:
                 return done
@@ -197,12 +200,14 @@ async def _ask_for_edit(fleet: Fleet, name: str, batch: EditBatch, timeout: floa
     except Exception:
         answer = await request.withdraw()
         if answer is not None:  # a process answered before that
-            return _edit_answer(batch, answer)
+            return edit_answer(batch, answer)
         raise
 
 
-def _edit_answer(batch: EditBatch, answer: Mapping[str, Any]) -> EditAnswer:
-    """Raises EditRejected, or PlanError."""
+def edit_answer(batch: EditBatch, answer: Mapping[str, Any]) -> EditAnswer:
+    """Raises EditRejected, EditWaits, or PlanError."""
+    if "waiting" in answer:
+        raise EditWaits(WaitingEdit.from_json(answer["waiting"]))
     if "violations" in answer:
         raise EditRejected([Violation(one["edit"], one["rule"], one["message"]) for one in answer["violations"]])
     if "error" in answer:
@@ -212,7 +217,7 @@ def _edit_answer(batch: EditBatch, answer: Mapping[str, Any]) -> EditAnswer:
     return EditAnswer(Applied(answer["version"], batch, inverse, stopped), str(answer["by"]))
 
 
-class _Request:
+class PlanRequest:
     """A request of this process. ``value`` says what is asked for."""
 
     def __init__(self, fleet: Fleet, name: str, value: Mapping[str, Any]) -> None:
@@ -303,7 +308,8 @@ class RequestHandler:
     """Answers the requests to a plan, in the process that runs it.
 
     ``device`` is the name of this process, ``commit`` commits writes together with the steps of the plan, ``active``
-    says whether the plan has not ended yet, ``apply`` applies a batch, ``why`` explains a task."""
+    says whether the plan has not ended yet, ``apply`` applies a batch, ``why`` explains a task. ``more`` answers
+    requests of other kinds (``cycle_requests.py``)."""
 
     def __init__(
         self,
@@ -315,7 +321,9 @@ class RequestHandler:
         active: Callable[[], bool],
         apply: Callable[[EditBatch], Applied],
         why: Callable[[str], Why],
+        more: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = NOTHING,
     ) -> None:
+        self._more = more
         self._store, self._clock, self._name, self._device = store, clock, name, device
         self._seen: dict[str, float] = {}  # since when each answer waits for its process
         self._commit, self._active, self._apply, self._why = commit, active, apply, why
@@ -338,11 +346,15 @@ class RequestHandler:
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if request["kind"] == "edit":
-                return _applied_json(self._apply(EditBatch.from_json(request["batch"])))
+                return applied_json(self._apply(EditBatch.from_json(request["batch"])))
             if request["kind"] == "why":
                 why = self._why(request["task"])
                 return {"status": str(why.status), "holders": [asdict(one) for one in why.holders]}
+            if request["kind"] in self._more:
+                return self._more[request["kind"]](request)
             return {"error": f"{self._device!r} does not know the request {request['kind']!r}: its version differs"}
+        except EditWaits as waits:
+            return {"waiting": waits.approval.to_json()}
         except EditRejected as rejected:
             return {"violations": [_violation_json(one) for one in rejected.violations]}
         except OwnershipLost:
@@ -361,7 +373,7 @@ def _violation_json(violation: Violation) -> dict[str, Any]:
     return {"edit": violation.edit, "rule": violation.rule, "message": violation.message}
 
 
-def _applied_json(applied: Applied) -> dict[str, Any]:
+def applied_json(applied: Applied) -> dict[str, Any]:
     return {
         "version": applied.version,
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),

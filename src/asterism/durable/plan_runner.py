@@ -1,8 +1,9 @@
-"""The plan runner: runs the plans that schedules have created, one after the other for each schedule.
+"""The plan runner: runs the plans that schedules have created, and those that were submitted to a server.
 
-A tick stores a plan; any process with a plan runner may run it. Several runners at once are safe: the journal of a plan
-decides who owns it (journal_store.py), and a runner that finds an owner looks again later. If an owner dies, a runner
-takes the plan over when the heartbeat of the owner has timed out, at once if the owner was on the same machine.
+A tick stores a plan; any process with a plan runner may run it. The plans of a schedule run one after the other.
+Several runners at once are safe: the journal of a plan decides who owns it (journal_store.py), and a runner that finds
+an owner looks again later. If an owner dies, a runner takes the plan over when the heartbeat of the owner has timed
+out, at once if the owner was on the same machine.
 
 The runner executes no task itself: the tasks are runs of the fleet.
 """
@@ -19,6 +20,7 @@ from asterism.core.errors import AlreadyRunning, AsterismError
 from asterism.core.schedule.schedule import InvalidSchedule, Schedule
 from asterism.durable.durable_orchestrator import DurableOrchestrator
 from asterism.durable.journal_store import OwnershipLost
+from asterism.durable.plan_submissions import open_submissions
 from asterism.durable.schedule_port import plan_ended
 from asterism.fleet.device.membership import DeviceNameTaken
 from asterism.fleet.fleet import Fleet
@@ -42,6 +44,7 @@ class PlanRunner:
         make: Callable[[Fleet], DurableOrchestrator] = DurableOrchestrator,
     ) -> None:
         self._fleet, self._every, self._make = fleet, every, make
+        self._woken = asyncio.Event()
         self.running: dict[str, asyncio.Task[None]] = {}
         """The plans that this process runs, by name."""
 
@@ -55,11 +58,26 @@ class PlanRunner:
                     trouble.recovered()
                 except Exception as error:  # no error of the runner may end the process
                     trouble.occurred(error)
-                await self._fleet.clock.sleep(self._every)
+                await self._pause()
         finally:
             for task in self.running.values():
                 task.cancel()
             await asyncio.gather(*self.running.values(), return_exceptions=True)
+
+    def wake(self) -> None:
+        """Look now: there may be a plan to run."""
+        self._woken.set()
+
+    async def _pause(self) -> None:
+        """Wait until it is time for the next look, or until this is woken."""
+        waits = [asyncio.create_task(self._fleet.clock.sleep(self._every)), asyncio.create_task(self._woken.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        self._woken.clear()
 
     async def look(self) -> None:
         """Start to run the plans that are due and run nowhere."""
@@ -72,8 +90,13 @@ class PlanRunner:
             if stored is None or stored.schedule.plan is None:
                 continue
             async for name in self._due(stored.schedule):
-                if name not in self.running:
-                    self.running[name] = asyncio.create_task(self._run(name))
+                self._start(name)
+        for name in await open_submissions(self._fleet.store):
+            self._start(name)
+
+    def _start(self, name: str) -> None:
+        if name not in self.running:
+            self.running[name] = asyncio.create_task(self._run(name))
 
     async def _due(self, schedule: Schedule) -> AsyncIterator[str]:
         """The plans of a schedule that may run now: all, or the oldest one if they must not overlap."""
@@ -100,9 +123,11 @@ class PlanRunner:
 
 
 @contextlib.asynccontextmanager
-async def runs_plans(fleet: Fleet) -> AsyncIterator[PlanRunner]:
-    """While the block runs, this process runs the plans of schedules."""
-    runner = PlanRunner(fleet)
+async def runs_plans(
+    fleet: Fleet, make: Callable[[Fleet], DurableOrchestrator] = DurableOrchestrator
+) -> AsyncIterator[PlanRunner]:
+    """While the block runs, this process runs the plans of schedules and those that were submitted."""
+    runner = PlanRunner(fleet, make=make)
     task = asyncio.create_task(runner.run())
     try:
         yield runner

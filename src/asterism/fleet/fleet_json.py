@@ -1,4 +1,4 @@
-"""Runs, devices, workflows and notices as JSON for programs, with stable field names.
+"""Runs, devices, workflows, schedules and notices as JSON for programs, with stable field names.
 
 Times are seconds since 1970 by the clock of the store, durations are seconds.
 """
@@ -16,6 +16,9 @@ from asterism.core.run.outcomes import waiting_time, work_time
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, FAILED, Progress, Run
 from asterism.core.run.session import ENDED, OPEN, REACHABLE_STATES, RESTING, Session
 from asterism.core.run.workflow import DEFAULTS, Workflow
+from asterism.core.schedule.schedule import DEFAULTS as SCHEDULE_DEFAULTS
+from asterism.core.schedule.schedule import Schedule
+from asterism.core.schedule.ticks import TickEntry
 from asterism.fleet.device.run_inputs import is_secret
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
@@ -61,6 +64,7 @@ def run_json(
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
+        **({} if run.traceparent is None else {"traceparent": run.traceparent}),
     }
 
 
@@ -173,3 +177,24 @@ def device_json(session: Session, now: float, rank: float, coordinator: str | No
 def why_json(why: RunExplanation) -> dict[str, Any]:
     reasons = [{"kind": one.kind, "name": one.name, "text": one.text, "at": one.at} for one in why.reasons]
     return {"run": why.run_id, "status": why.status, "reasons": reasons}
+
+
+def schedule_json(schedule: Schedule, now: float) -> dict[str, Any]:
+    """All fields of a schedule, including defaults, with secrets masked."""
+    out: dict[str, Any] = {"name": schedule.name}
+    for name in SCHEDULE_DEFAULTS:
+        value = getattr(schedule, name)
+        out[name] = list(value) if isinstance(value, tuple) else value
+    out["input"] = masked_input(schedule)
+    out["due_in"] = None if schedule.due is None or schedule.paused is not None else max(0.0, schedule.due - now)
+    return out
+
+
+def masked_input(schedule: Schedule) -> Any:
+    """The input of a schedule, with secrets masked."""
+    names = secret_names(list(filter(is_secret, schedule.input.values())))
+    return environment_mask(set(names)).data(dict(schedule.input))
+
+
+def entry_json(entry: TickEntry) -> dict[str, Any]:
+    return entry._asdict()

@@ -95,7 +95,8 @@ async def _remove_result_records(store: Store, used_before: float) -> None:
 async def _remove_plan(store: Store, head: Register) -> None:
     """Remove the head last: if this is interrupted, the next call continues."""
     name = _name(head)
-    parts = [f"journal/{name}/", f"snapshot/{name}/", f"request/{name}/", f"workflow-version/{PREFIX}{name}@"]
+    parts = [f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "request", "rejected", "approval")]
+    parts.append(f"workflow-version/{PREFIX}{name}@")
     registers = [one for prefix in parts for one in await store.registers(prefix)]
     requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel")]
     registers += [request for request in requests if request is not None]

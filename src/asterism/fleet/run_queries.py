@@ -48,8 +48,10 @@ async def list_runs(
     search: str | None,
     limit: int,
     newest: bool,
+    after: str | None = None,
 ) -> RunList:
-    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``."""
+    """The runs that were created last: at most ``limit``, or all if it is 0. The newest come last unless ``newest``.
+    With ``after``, only runs that were created before this one."""
     words = _words(statuses)
     query = Query(
         statuses=_states(words),
@@ -57,6 +59,7 @@ async def list_runs(
         device=device,
         series=series,
         search=search,
+        after=after,
         newest=True,
         limit=max(limit + 1, PAGE if words is not None else 0) if limit else None,
     )

@@ -11,16 +11,21 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.approval import EditWaits, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
 from asterism.orchestrator.plan_mask import PlanMask
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.plan_trace import PlanTrace
 
 logger = logging.getLogger("asterism.cycles")
 
@@ -39,7 +44,8 @@ Editor = EditorFunction | EditorObject
 
 class EditCycles:
     """``wake`` asks the scheduler for a step. ``settled`` waits until everything up to now is durable; it returns False
-    if the plan now belongs to another process. None: the plan is in memory only."""
+    if the plan now belongs to another process. None: the plan is in memory only. ``submit`` applies a batch of a cycle,
+    or lets it wait for a person."""
 
     def __init__(
         self,
@@ -52,15 +58,17 @@ class EditCycles:
         now: Callable[[], float],
         wake: Callable[[], None],
         settled: Callable[[], Awaitable[bool]] | None,
+        submit: Callable[[EditBatch, int | None], Applied],
     ) -> None:
         self._plan, self._lock, self._events, self._mask = plan, lock, events, mask
         self._editor, self._max_rejections = editor, max_rejections
         self._author = "" if editor is None else getattr(editor, "__name__", type(editor).__name__)
-        self._now, self._wake, self._settled = now, wake, settled
+        self._now, self._wake, self._settled, self._submit = now, wake, settled, submit
         self._loop = asyncio.get_running_loop()
         self._calls: set[asyncio.Task[None]] = set()
         self._deadline: asyncio.TimerHandle | None = None
         self._abandoned = False
+        self.trace: PlanTrace | None = None
         self._answered: EditCycle | None = None  # the cycle whose answer is being applied
 
     @property
@@ -87,6 +95,8 @@ class EditCycles:
     def opened(self, cycle: EditCycle, kind: str) -> None:
         """A cycle was opened: publish that, call the editor, set the timer."""
         self._publish(kind, cycle)
+        if self.trace is not None:
+            self.trace.cycle_opened(cycle)
         if self._editor is not None:
             cycle.claimed_by = self._author
             call = self._loop.create_task(self._call_editor(self._editor, cycle))
@@ -115,9 +125,10 @@ class EditCycles:
         function = editor.edit if hasattr(editor, "edit") else editor
         while True:
             try:
-                answer = function(ConstellationView(self._plan), events)
-                if inspect.isawaitable(answer):
-                    answer = await answer
+                with nullcontext() if self.trace is None else self.trace.editor_call(cycle, editor, self._author):
+                    answer = function(ConstellationView(self._plan), events)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a cancellation and an exit too: an editor never stops the plan
@@ -129,6 +140,8 @@ class EditCycles:
                 return
             except KeyboardInterrupt:
                 raise
+            except EditWaits:
+                return
             except EditRejected as rejected:
                 if cycle.id not in self._lock.cycles:
                     return
@@ -139,13 +152,17 @@ class EditCycles:
 
     def _judge(self, cycle: EditCycle, answer: Answer, author: str) -> Applied:
         """Apply an answer and close its cycle. Raises EditRejected; the cycle then stays open for another answer,
-        unless there were too many.
+        unless there were too many. Raises EditWaits, with the cycle closed, if the answer waits for a person.
 
         A late answer, whose cycle is closed, is checked against the plan like any other edit."""
         try:
             batch, left_out = batch_of(answer, self._plan, cycle, author)
             self._answered = cycle
-            applied = self._plan.apply(batch, self._now())  # which calls announce, as for every edit
+            applied = self._submit(batch, cycle.id)  # which calls announce, as for every edit
+        except EditWaits:
+            if cycle.id in self._lock.cycles:  # it holds what it touches, and the rest of the plan goes on
+                self._close(cycle, "waiting")
+            raise
         except EditRejected as rejected:
             self._publish("edit_rejected", cycle, author=author, violations=rejected.violations, error=rejected)
             self._lock.record_rejection(cycle)
@@ -169,6 +186,12 @@ class EditCycles:
         edits = tuple(map(str, applied.batch.edits))
         about = {"author": applied.batch.author, "reason": applied.batch.reason}
         self._publish("edit_applied", self._answered, edits=edits, **about)
+
+    def publish_waiting(self, kind: str, edit: WaitingEdit) -> None:
+        """Publish that an edit waits for a person, or that it was refused."""
+        edits = tuple(map(str, edit.batch.edits))
+        about = {"author": edit.batch.author, "reason": edit.why or "; ".join(edit.reasons)}
+        self._publish(kind, self._answered, edits=edits, approval=edit.id, **about)
 
     def _failed(self, cycle: EditCycle, error: BaseException) -> None:
         if cycle.id in self._lock.cycles:
@@ -205,6 +228,8 @@ class EditCycles:
         if confirmed:
             self._events.confirmed(confirmed)
         self._publish("cycle_closed", cycle)
+        if self.trace is not None:
+            self.trace.cycle_closed(cycle)
         self._set_deadline()
         self._wake()
 

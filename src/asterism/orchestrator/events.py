@@ -66,8 +66,8 @@ class ConstellationEvent(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditEvent(Event):
     """cycle_opened, stuck, edit_applied, edit_rejected, edit_overtaken (an editor returned a whole plan; its changes to
-    tasks that have started since are left out), edit_abandoned (rejected too often), edit_timeout, editor_failed,
-    cycle_closed."""
+    tasks that have started since are left out), edit_abandoned (rejected too often), edit_waiting (for a person),
+    edit_refused (by a person, or nobody approved it in time), edit_timeout, editor_failed, cycle_closed."""
 
     version: int
     cycle: int | None = None
@@ -77,6 +77,7 @@ class EditEvent(Event):
     edits: tuple[str, ...] = ()
     violations: tuple[Violation, ...] = ()
     error: BaseException | None = None
+    approval: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

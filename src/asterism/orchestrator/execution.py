@@ -18,6 +18,7 @@ from asterism.base.print_capture import log_source
 from asterism.core.errors import DeviceLost, DeviceUnavailable, NoDevice, error_text
 from asterism.core.json_values import NOTHING
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock
 from asterism.core.plan.constellation import Constellation, Upstream
 from asterism.core.plan.graph import PLAN_CANCELLED
@@ -32,9 +33,11 @@ from asterism.orchestrator.foreach_groups import advance_group
 from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
 from asterism.orchestrator.unchanged_tasks import SkippingDevice
+from asterism.orchestrator.waiting_edits import WaitingEdits
 
 logger = logging.getLogger("asterism.execution")
 
@@ -51,6 +54,7 @@ class Execution:
         bus: EventBus,
         chance: random.Random,
         journal: PlanJournal | None = None,
+        trace: PlanTrace | None = None,
     ) -> None:
         self.plan, self.lock, self.options = plan, lock, options
         self._scheduler, self._roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
@@ -74,9 +78,16 @@ class Execution:
             plan, self._roster, self.events, options.no_device_timeout, lambda: self.dispatching, self.fail
         )
         settled = None if journal is None else journal.settled
-        self.cycles = EditCycles(
-            plan, lock, self.events, self._mask, options.editor, options.max_rejections, self._now, self._wake, settled
+        self.waiting = WaitingEdits(
+            plan, options.approvals, options.approval_timeout, self._now, self._announce_waiting, self._wake
         )
+        self._waiting = self.waiting.waiting
+        self.cycles = EditCycles(
+            *(plan, lock, self.events, self._mask, options.editor, options.max_rejections, self._now, self._wake),
+            settled,
+            self.waiting.submit,
+        )
+        self._trace = self.cycles.trace = trace
 
     def begin(self) -> None:
         """Start a new plan."""
@@ -125,7 +136,8 @@ class Execution:
         best: tuple[Entry, Lane, Member] | None = None
         for lane in tuple(queue.active_lanes):
             if lane is GROUP_LANE and queue.peek(lane) is not None:
-                return advance_group(self, queue.pop(lane), now)
+                group = queue.pop(lane)
+                return (bool(self._waiting) and self.waiting.holds(group)) or advance_group(self, group, now)
             member = roster.choose(lane)
             if member is not None:
                 entry = queue.peek(lane)
@@ -138,6 +150,8 @@ class Execution:
         if best is None:
             return False
         node = queue.pop(best[1])
+        if self._waiting and self.waiting.holds(node):
+            return True
         if self.stopping and self._still_stopping(node):
             self.parked[node] = None
         else:
@@ -174,7 +188,10 @@ class Execution:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
             device = active.member.device if work.task.skip_if_unchanged is None else SkippingDevice(self, active)
-            value = await device.execute(work)
+            if self._trace is None:
+                value = await device.execute(work)
+            else:
+                value = await self._execute_traced(self._trace, device, active, work)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:
@@ -185,6 +202,14 @@ class Execution:
             self.logs.close(work.task.id, epoch)
         work.logs = None  # what follows from the end in this context, or a thread that it has left behind, may print
         self._ended(active, epoch, status, value, error)
+
+    async def _execute_traced(self, trace: PlanTrace, device: Any, active: Active, work: Work) -> Any:
+        with trace.attempt(work, active.member.id, active.node.parents) as failed:
+            try:
+                return await device.execute(work)
+            except BaseException as error:
+                failed(self._mask().error(error))
+                raise
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -360,6 +385,10 @@ class Execution:
         self.unplaceable.edited()
         self._wake()
 
+    def _announce_waiting(self, kind: str, edit: WaitingEdit) -> None:
+        """An edit begins to wait for a person, or was refused."""
+        self.cycles.publish_waiting(kind, edit)
+
     def cancel(self) -> None:
         """Start nothing more and ask running tasks to stop; after ``grace`` seconds they are cancelled all the same."""
         if self.cancelling or self.done.done():
@@ -367,6 +396,7 @@ class Execution:
         self.cancelling = True
         self.events.plan_changed("constellation_cancelling")
         self.cycles.cancel()
+        self.waiting.cancel()
         for node in [node for node in self.plan.nodes.values() if node.status is RUNNING]:
             if node.epoch not in self.active:
                 self._cancel_task(node, PLAN_CANCELLED)
@@ -394,7 +424,7 @@ class Execution:
         self._wake()
 
     def outside_the_queue(self) -> set[Node]:  # for tests: see ``invariants``
-        return {*self.parked, *self.unplaceable}
+        return {*self.parked, *self.waiting.parked, *self.unplaceable}
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -413,7 +443,7 @@ class Execution:
         plan = self.plan
         if self.done.done() or plan.counts[RUNNING] or not self.lock.idle:
             return
-        if self.unplaceable or self.parked or plan.queue.has_ready():
+        if self.unplaceable or self.parked or self._waiting or plan.queue.has_ready():
             return
         if plan.counts[PENDING] and self.cycles.open_stuck():
             return
@@ -428,7 +458,10 @@ class Execution:
         for node in tuple(self.backing_off):
             self._forget_timers(node)
         self.unplaceable.clear()
+        self.waiting.close()
         self.plan.on_applied = None
+        if self._trace is not None:
+            self._trace.ended(self.result())
         self.events.plan_changed(f"constellation_{state}")
         self.done.set_result(None)
 
@@ -448,3 +481,6 @@ class Execution:
         for epoch, active in tuple(self.stopping.items()):
             self._ask_to_stop(active, epoch)
         self.cycles.abandon()
+        self.waiting.close()
+        if self._trace is not None:
+            self._trace.left()

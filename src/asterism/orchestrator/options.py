@@ -10,6 +10,7 @@ from asterism.base import expressions
 from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT
 from asterism.core.errors import PlanError
+from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
 from asterism.core.plan.node import Node
@@ -28,6 +29,10 @@ Lock = TypeVar("Lock", bound=AssignmentLock)
 
 MAX_BACKOFF = 60.0
 """Seconds between two attempts at most, before the random part."""
+
+
+APPROVAL_TIMEOUT = 86_400.0
+"""Seconds that an edit waits for a person, by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +56,8 @@ class Options:
     seed: int | None = None
     records: ResultRecords | None = None
     log_limit: int = DEFAULT_LIMIT
+    approvals: tuple[ApprovalRule, ...] = ()
+    approval_timeout: float = APPROVAL_TIMEOUT
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:
@@ -59,6 +66,8 @@ class Options:
             raise ValueError(f"concurrency must be 1 or more, or None for no limit, not {self.concurrency}")
         if type(self.log_limit) is not int or self.log_limit < 0:
             raise ValueError(f"log_limit must be a number of bytes, 0 or more, not {self.log_limit!r}")
+        if not self.approval_timeout > 0:
+            raise ValueError(f"approval_timeout must be more than 0 seconds, not {self.approval_timeout!r}")
         self.lock(Constellation(), AssignmentLock)  # its constructor checks the lock policy and the limits
 
     @property

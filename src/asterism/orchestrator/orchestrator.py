@@ -11,6 +11,7 @@ from asterism.base.expressions import Conditions
 from asterism.core.attempt_log import DEFAULT_LIMIT, TaskLog
 from asterism.core.errors import AlreadyRunning, PlanError
 from asterism.core.plan.apply import Applied
+from asterism.core.plan.approval import ApprovalRule, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.edits import Edit, EditBatch
@@ -24,7 +25,8 @@ from asterism.orchestrator.devices import Device
 from asterism.orchestrator.edit_cycles import Answer, Editor
 from asterism.orchestrator.events import Event, EventBus
 from asterism.orchestrator.execution import Execution
-from asterism.orchestrator.options import Options
+from asterism.orchestrator.options import APPROVAL_TIMEOUT, Options
+from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler
@@ -67,6 +69,10 @@ class PlanCommands:
         CycleClaimed."""
         return self.scheduler.find(plan_id).cycles.claim(cycle_id, who, lease)
 
+    def approvals(self, plan_id: str | None = None) -> list[WaitingEdit]:
+        """The edits that wait for a person."""
+        return list(self.scheduler.find(plan_id).waiting.waiting.values())
+
     def logs(self, task_id: str, plan_id: str | None = None) -> list[TaskLog]:
         """What each attempt at a task has printed so far, if this process executes it. Raises UnknownTask."""
         execution = self.scheduler.find(plan_id)
@@ -103,6 +109,8 @@ class Orchestrator(PlanCommands):
     ``seed``               of the random part of delays between attempts
     ``records``            where results of tasks with ``skip_if_unchanged`` are kept; None: they are always executed
     ``log_limit``          how many bytes of the output of each attempt are kept; 0 for none
+    ``approvals``          rules that say which edits wait for a person
+    ``approval_timeout``   seconds after which a waiting edit is refused
     """
 
     def __init__(
@@ -127,6 +135,8 @@ class Orchestrator(PlanCommands):
         seed: int | None = None,
         records: ResultRecords | None = None,
         log_limit: int = DEFAULT_LIMIT,
+        approvals: Iterable[ApprovalRule] = (),
+        approval_timeout: float = APPROVAL_TIMEOUT,
     ) -> None:
         self.options = Options(
             editor=editor,
@@ -146,6 +156,8 @@ class Orchestrator(PlanCommands):
             seed=seed,
             records=records,
             log_limit=log_limit,
+            approvals=tuple(approvals),
+            approval_timeout=approval_timeout,
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
         self._random = random.Random(seed)
@@ -224,7 +236,8 @@ class Orchestrator(PlanCommands):
 
     def _execution(self, plan: Constellation) -> Execution:
         lock = self.options.lock(plan, AssignmentLock)
-        execution = Execution(self.scheduler, plan, lock, self.options, self.events, self._random)
+        trace = PlanTrace.start(plan.id, self.scheduler.now)
+        execution = Execution(self.scheduler, plan, lock, self.options, self.events, self._random, trace=trace)
         self.scheduler.add(execution, self)
         return execution
 
@@ -260,8 +273,18 @@ class Orchestrator(PlanCommands):
         await asyncio.shield(execution.done)
 
     def edit(self, plan_id: str, batch: EditBatch) -> Applied:
-        """Edit a running plan. Raises EditRejected; after the end of the plan, with the rule ``ended``."""
-        return self.scheduler.find_editable(plan_id).plan.apply(batch, self.scheduler.now())
+        """Edit a running plan. Raises EditRejected; after the end of the plan, with the rule ``ended``. Raises
+        EditWaits if a rule of ``approvals`` says so."""
+        return self.scheduler.find_editable(plan_id).waiting.submit(batch)
+
+    def approve(self, number: int, who: str, batch: EditBatch | None = None, *, plan_id: str | None = None) -> Applied:
+        """Apply a waiting edit, or ``batch`` in its place. Raises ApprovalGone; and EditRejected, with the edit still
+        waiting."""
+        return self.scheduler.find_editable(plan_id).waiting.approve(number, who, batch)
+
+    def refuse(self, number: int, who: str, reason: str = "", *, plan_id: str | None = None) -> WaitingEdit:
+        """Drop a waiting edit. Raises ApprovalGone."""
+        return self.scheduler.find(plan_id).waiting.refuse(number, who, reason)
 
     def answer(self, cycle_id: int, who: str, answer: Answer, *, plan_id: str | None = None) -> Applied:
         """Answer a claimed cycle: None, edits, or a batch. Raises EditRejected; the cycle then stays open for another
@@ -284,6 +307,9 @@ def _placement_holder(execution: Execution, scheduler: DeviceScheduler, node: No
         return Holder("cancel", execution.plan.id, "the plan is being cancelled")
     if execution.paused:
         return Holder("pause", execution.plan.id, "the plan is paused")
+    if (waiting := execution.waiting.holder_of(node.id)) is not None:
+        text = f"an edit that changes it waits for approval {waiting.id}, by {waiting.batch.author or 'somebody'}"
+        return Holder("approval", str(waiting.id), text)
     if node in execution.parked:
         return Holder("stopping", "", "its last execution was asked to stop and has not stopped yet")
     if node in execution.backing_off:

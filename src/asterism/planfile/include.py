@@ -27,8 +27,13 @@ class PlanSource:
     file: str = ""
 
 
-def read_sources(data: YamlMapping, path: str, mistakes: list[Mistake]) -> list[PlanSource]:
-    """The plan file, whose content is ``data``, and all files that it includes, in the order of their mention."""
+def read_sources(data: YamlMapping, path: str, mistakes: list[Mistake], *, files: bool = True) -> list[PlanSource]:
+    """The plan file, whose content is ``data``, and all files that it includes, in the order of their mention. Without
+    ``files`` an include is a mistake: nothing is read beside ``data``."""
+    if not files:
+        for line, name in _included(data):
+            mistakes.append(Mistake(line, f"includes {name!r}, but a plan that is sent as text cannot include files"))
+        return [PlanSource(data)]
     reader = _IncludeReader(path, mistakes)
     reader.add(PlanSource(data), path, (path,))
     return reader.sources

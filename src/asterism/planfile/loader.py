@@ -105,9 +105,10 @@ def examine(
     path: str = "",
     params: Params = NOTHING,
     only: Collection[str] = (),
+    files: bool = True,
 ) -> tuple[PlanFile | None, list[Mistake]]:
     """``check`` for a text. ``name`` is the id of a plan without one; ``places`` are more folders with modules;
-    ``include`` is relative to the folder of ``path``."""
+    ``include`` is relative to the folder of ``path``, and a mistake without ``files``."""
     with _no_collection():
         data, mistakes = parse_yaml(text)
         if data is None:
@@ -115,7 +116,7 @@ def examine(
         if not isinstance(data, YamlMapping):
             return None, [*mistakes, Mistake(1, "a plan must be a mapping with the keys asterism and tasks")]
         given = params if isinstance(params, GivenParameters) else GivenParameters(params)
-        reader = _PlanReader(path or name, read_sources(data, path, mistakes), given, mistakes)
+        reader = _PlanReader(path or name, read_sources(data, path, mistakes, files=files), given, mistakes)
         found = reader.plan_file(name, PlanTerms(imports, places, tuple(only)))
         return found, in_order(reader.mistakes)
 

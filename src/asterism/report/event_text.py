@@ -86,7 +86,12 @@ def _task(text: str) -> Callable[[Any, Constellation], str]:
 
 def _cycle(text: str) -> Callable[[Any, Constellation], str]:
     return lambda event, plan: text.format(
-        cycle=event.cycle, tasks=names(event.tasks, len(event.tasks)), author=event.author, error=reason(event.error)
+        cycle=event.cycle,
+        tasks=names(event.tasks, len(event.tasks)),
+        author=event.author or "unknown",
+        error=reason(event.error),
+        approval=event.approval,
+        reason=event.reason,
     )
 
 
@@ -118,6 +123,8 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "stuck": _cycle("cycle {cycle} opened: no task can start"),
     "edit_applied": _applied,
     "edit_rejected": _rejected,
+    "edit_waiting": _cycle("an edit of {author} waits for approval {approval}: {reason}"),
+    "edit_refused": _cycle("approval {approval}: the edit of {author} was refused: {reason}"),
     "edit_abandoned": _cycle("cycle {cycle}: too many edits of {author} were rejected; the cycle closes without one"),
     "edit_overtaken": _cycle("cycle {cycle}: part of the plan of {author} was dropped: its tasks have progressed"),
     "edit_timeout": _cycle("cycle {cycle}: no answer in time"),

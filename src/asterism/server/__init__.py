@@ -7,7 +7,13 @@
 ``scopes``            what a credential allows
 ``credentials``       tokens and sessions in the store, hashed; one-time login
 ``problems``          errors as problem documents (RFC 9457)
+``openapi``           the OpenAPI document, from the same table
 ``health_routes``     health, login, who one is
+``plan_routes``       plans, with their views in ``plan_documents``
+``run_routes``        runs, one by one and by filter
+``fleet_routes``      devices, schedules, notices, metrics
+``series_routes``     series of issues
+``event_stream``      server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
 ``http_service``      listens, and stops in good order
 ``gateway``           what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes
                       their steps, ``gateway_routes`` is the HTTP of it

@@ -13,8 +13,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
-from asterism.server import health_routes
+from asterism.server import fleet_routes, health_routes, layout_routes, plan_routes, run_routes, series_routes
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
+from asterism.server.openapi import openapi_endpoint
+from asterism.server.page_routes import page_routes
 from asterism.server.problems import problem
 from asterism.server.request_guard import RequestGuard
 
@@ -25,15 +27,21 @@ if TYPE_CHECKING:
 
 def endpoints() -> list[Endpoint]:
     """All endpoints of the API, in the order of the documentation. Of two paths that match, the first counts."""
-    return [
+    found = [
         *health_routes.ENDPOINTS,
+        *plan_routes.ENDPOINTS,
+        *layout_routes.ENDPOINTS,
+        *run_routes.ENDPOINTS,
+        *fleet_routes.ENDPOINTS,
+        *series_routes.ENDPOINTS,
     ]
+    return [*found, openapi_endpoint(found)]
 
 
 def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseRoute] = ()) -> RequestGuard:
     """The application, with its guard. ``hosts`` are the names by which clients know the server."""
     routes = [Route(one.full_path, EndpointApp(one, server), methods=[one.method]) for one in endpoints()]
-    app = Starlette(routes=[*routes, *more], exception_handlers={HTTPException: _no_route})
+    app = Starlette(routes=[*routes, *page_routes(), *more], exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
     return RequestGuard(app, hosts, https=server.gate.https)
 

@@ -14,17 +14,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from asterism.base.http_limits import Bodies, RequestRefused, place_of, read_body
+from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
+from asterism.server.fleet_feed import FleetFeed
+from asterism.server.plan_feed import PlanFeeds
+from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.problems import problem, problem_of, violation_json
 from asterism.server.request_guard import Caller, Gate
 
@@ -63,6 +67,47 @@ class ServerState:
     """Set when the server stops: event streams end then."""
 
     _fleets: dict[str, Fleet] = field(default_factory=dict, repr=False)
+
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set, repr=False)
+    _texts: dict[str, tuple[float, str]] = field(default_factory=dict, repr=False)
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin work that goes on when the request is answered."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """End what goes on."""
+        self.stopping.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def remembered(self, name: str, age: float, produce: Callable[[], Awaitable[str]]) -> str:
+        """A text that is produced again when it is older than so many seconds. Callers at one time share it."""
+        async with self._making:
+            now = self.fleet.clock.time()
+            if name not in self._texts or now - self._texts[name][0] > age:
+                self._texts[name] = (now, await produce())
+            return self._texts[name][1]
+
+    @cached_property
+    def fleet_feed(self) -> FleetFeed:
+        """The events of runs, devices and notices."""
+        return FleetFeed(self.fleet)
+
+    @cached_property
+    def plan_feeds(self) -> PlanFeeds:
+        """The events of plans, for those who follow them."""
+        return PlanFeeds(self.fleet.store)
+
+    @cached_property
+    def plan_layouts(self) -> PlanLayouts:
+        """The layouts of plans, for the page."""
+        return PlanLayouts()
 
     def fleet_of(self, name: str) -> Fleet:
         """The fleet with this name in its stories."""
@@ -139,7 +184,8 @@ class EndpointApp:
                 response = await self._answer(request, held)
             except Exception as error:
                 response = problem_of(error, f"{self._endpoint.method} {self._endpoint.path}")
-            await response(scope, receive, _in_time(request, send))
+            with contextlib.suppress(ClientDisconnect):
+                await response(scope, receive, _in_time(request, send))
 
     async def _answer(self, request: Request, held: contextlib.ExitStack) -> Response:
         endpoint, server, caller = self._endpoint, self._server, None
@@ -166,7 +212,8 @@ class EndpointApp:
 
 
 def _in_time(request: Request, send: Send) -> Send:
-    """``send`` for a client that must read: a part that it does not accept in time ends the connection."""
+    """``send`` for a client that must read: a part that it does not accept in time ends the connection. A large body is
+    sent in parts, since the end of a body waits only for what was sent before it."""
 
     async def timed(message: Message) -> None:
         try:
@@ -177,7 +224,15 @@ def _in_time(request: Request, send: Send) -> Send:
                 place.close()
             raise ClientDisconnect from None
 
-    return timed
+    async def in_parts(message: Message) -> None:
+        body = message.get("body", b"")
+        if len(body) <= CHUNK:
+            return await timed(message)
+        for start in range(0, len(body), CHUNK):
+            await timed({**message, "body": body[start : start + CHUNK], "more_body": True})
+        await timed({**message, "body": b""})
+
+    return in_parts
 
 
 def checked_parameter(name: str, value: str) -> str:

@@ -8,26 +8,11 @@ from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from asterism import __version__
+from asterism.client import documents
 from asterism.server.credentials import SESSION_LIFETIME
 from asterism.server.endpoint import Call, Endpoint
 from asterism.server.request_guard import client_of, cookie_header
 from asterism.store.store_errors import StoreError
-
-
-class Health(BaseModel):
-    """``problem`` says what is wrong; it is absent if everything is well."""
-
-    status: str = Field(examples=["ok", "unavailable"])
-    version: str
-    problem: str | None = None
-
-
-class Me(BaseModel):
-    name: str
-    scopes: list[str]
-    kind: str
-    expires_at: float
-    csrf: str | None = Field(description="The value of X-CSRF-Token for the page of a browser session.")
 
 
 class LoginQuery(BaseModel, extra="forbid"):
@@ -66,8 +51,8 @@ async def logout(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/health", health, "Whether the server can reach its store.", needs=None, answer=Health),
-    Endpoint("GET", "/me", me, "The caller: name, scopes, CSRF token.", needs="known", answer=Me),
+    Endpoint("GET", "/health", health, "Whether the server can reach its store.", needs=None, answer=documents.Health),
+    Endpoint("GET", "/me", me, "The caller: name, scopes, CSRF token.", needs="known", answer=documents.Me),
     Endpoint(
         "GET", "/login", login, "Log a browser in with a one-time code.", None, LoginQuery, status=303, absolute=True
     ),

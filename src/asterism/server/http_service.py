@@ -74,9 +74,9 @@ async def http_service(
                 listening.result()
             yield HttpService(public_url(address, address.url(sock), names), state, server)
         finally:
-            state.stopping.set()
             gateway.stop_waiting()
             server.leaving.set()
+            await state.close()
             try:
                 await asyncio.wait([listening])
             finally:  # also when this is cancelled

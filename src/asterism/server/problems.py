@@ -15,13 +15,17 @@ from starlette.responses import JSONResponse, Response
 
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import clean
-from asterism.core.errors import AsterismError, EditRejected, RunRefused, UnknownTask
+from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RunRefused, UnknownTask
+from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
+from asterism.durable.plan_history import VersionUnknown
 from asterism.durable.plan_requests import AnswerLost, NotAnswered
 from asterism.fleet.fleet import UnknownDevice
 from asterism.fleet.ledger import UnknownRun
 from asterism.fleet.schedules import ScheduleExists, UnknownSchedule
 from asterism.fleet.workflows import UnknownWorkflow
+from asterism.planfile.loader import BadPlan
+from asterism.series.register import BadSeriesName, RegisterUnavailable
 from asterism.server.credentials import LoginRefused, UnknownCredential
 from asterism.store.store_errors import StoreError, StoreUnavailable
 
@@ -34,11 +38,18 @@ STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (EditRejected, 422, "edit-rejected"),
     (UnknownConstellation, 404, "unknown-plan"),
     (UnknownTask, 404, "unknown-task"),
+    (VersionUnknown, 404, "unknown-version"),
     (UnknownRun, 404, "unknown-run"),
     (UnknownDevice, 404, "unknown-device"),
     (UnknownSchedule, 404, "unknown-schedule"),
     (UnknownWorkflow, 404, "unknown-workflow"),
     (UnknownCredential, 404, "unknown-token"),
+    (BadPlan, 422, "invalid-plan"),
+    (InvalidSchedule, 422, "invalid-schedule"),
+    (BadSeriesName, 422, "invalid-series"),
+    (InvalidTask, 422, "invalid-task"),
+    (NotJson, 422, "invalid-value"),
+    (RegisterUnavailable, 503, "store-unavailable"),
     (ConstellationExists, 409, "plan-exists"),
     (ScheduleExists, 409, "schedule-exists"),
     (RunRefused, 409, "run-refused"),
@@ -91,6 +102,8 @@ def _detail(error: Exception) -> str:
         return f"run {error.run_id}: {error.why}"
     if isinstance(error, EditRejected):
         return "the edit was rejected, and nothing has changed"
+    if isinstance(error, BadPlan):
+        return "the plan file has mistakes"
     if isinstance(error, StoreError):
         return "the store is unavailable: try again later"  # its message may name a file or a host
     return str(error)
@@ -99,9 +112,8 @@ def _detail(error: Exception) -> str:
 def _more(error: Exception) -> Mapping[str, Any]:
     if isinstance(error, EditRejected):
         return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
-    mistakes = getattr(error, "mistakes", None)
-    if mistakes is not None:
-        return {"violations": [violation_json(None, "plan_file", str(one)) for one in mistakes]}
+    if isinstance(error, BadPlan):
+        return {"violations": [violation_json(None, "plan_file", one.format(error.name)) for one in error.mistakes]}
     return {}
 
 

@@ -41,6 +41,9 @@ LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 SERVER_LIMITS = Limits(connections=2000, per_client=64, bodies=64 * 1024 * 1024)
 
+LONGEST_HEADERS = 16 * 1024
+"""The longest headers of a request, in bytes."""
+
 MAX_FAILURES = 10
 FAILURE_WINDOW = 60.0
 """The most wrong tokens of one address within so many seconds."""
@@ -95,7 +98,9 @@ class RequestGuard:
         headers = Headers(scope=scope)
         answer = self._app
         refusal = self.refusal(scope["method"], scope["path"], headers)
-        if refusal is not None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > LONGEST_HEADERS:
+            answer = problem(431, f"the headers are too long: the limit is {LONGEST_HEADERS:,} bytes")
+        elif refusal is not None:
             answer = problem(421 if refusal.startswith("host") else 403, refusal, "foreign-request")
 
         async def guarded(message: Message) -> None:

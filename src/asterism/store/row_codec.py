@@ -61,7 +61,7 @@ COLUMNS = (*FIXED, *MOVING, "label")
 same list as before there were labels, for older peers and in older backups."""
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
-_TEXTS = ("retry_of", "paused", "stop_requested_by", "error")
+_TEXTS = ("retry_of", "paused", "stop_requested_by", "error", "traceparent")
 """Fields inside ``state`` whose default is None, besides ``assigned_by``, ``output`` and ``progress`` …"""
 
 _KEYS = {"stop_requested_by": "wished_by"}

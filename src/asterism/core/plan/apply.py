@@ -13,7 +13,7 @@ of tasks does not make it stale; I3 decides whether a task may still be changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asterism.core.errors import (
@@ -55,7 +55,8 @@ class Applied:
     """The result of an accepted batch. Applying ``inverse`` undoes it; the inverse of that redoes it.
 
     ``revoked`` and ``cancelled`` are the nodes that it revoked or cancelled, ``stopped`` the executions (task, epoch)
-    that must stop. ``inverse`` is None if a task was cancelled: that cannot be undone."""
+    that must stop. ``inverse`` is None if a task was cancelled: that cannot be undone. ``reverse`` are the edits that
+    would restore the structure all the same, in the order of the changes that they revert."""
 
     version: int
     batch: EditBatch
@@ -63,6 +64,7 @@ class Applied:
     stopped: tuple[tuple[str, int], ...] = ()
     revoked: tuple[Node, ...] = ()
     cancelled: tuple[Node, ...] = ()
+    reverse: tuple[Edit, ...] = field(default=(), compare=False, repr=False)
 
 
 def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> list[Key]:
@@ -74,6 +76,19 @@ def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> 
 
 def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
     """See the module. Raises EditRejected. An empty batch changes nothing, not even the version."""
+    attempt = _carried_out(graph, batch, now)
+    return Applied(graph.version, batch, batch) if attempt is None else attempt.conclude(batch, now)
+
+
+def check(graph: Graph, batch: EditBatch, now: float) -> None:
+    """Raise EditRejected if ``apply`` would reject the batch now. Changes nothing."""
+    attempt = _carried_out(graph, batch, now)
+    if attempt is not None:
+        attempt.roll_back()
+
+
+def _carried_out(graph: Graph, batch: EditBatch, now: float) -> _Attempt | None:
+    """The attempt with all changes made; None for an empty batch. Raises EditRejected, with nothing changed."""
     ended = graph.state in ENDED_STATES
     if ended and (problem := _not_reopened(graph, batch)) is not None:
         raise EditRejected([Violation(None, "ended", problem)])
@@ -83,7 +98,7 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
         words = f"base_version {batch.base_version} is ahead of the plan, which is at version {graph.version}"
         raise EditRejected([Violation(None, "malformed", words)])
     if not batch.edits:
-        return Applied(graph.version, batch, batch)
+        return None
     attempt = _Attempt(graph, batch.base_version)
     try:
         if ended:
@@ -96,7 +111,7 @@ def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
     except BaseException:  # also after an unexpected error: half a batch is never left
         attempt.roll_back()
         raise
-    return attempt.conclude(batch, now)
+    return attempt
 
 
 def _not_reopened(graph: Graph, batch: EditBatch) -> str | None:
@@ -387,7 +402,7 @@ class _Attempt:
         base = graph.version
         inverse = EditBatch(tuple(reversed(self.inverse)), batch.author, f"undo version {base}", base, batch.triggers)
         undo = None if self.cancelled else inverse
-        return Applied(base, batch, undo, tuple(stopped), tuple(revoked), tuple(cancelled))
+        return Applied(base, batch, undo, tuple(stopped), tuple(revoked), tuple(cancelled), tuple(self.inverse))
 
 
 class _Refused(Exception):

@@ -68,6 +68,7 @@ class RecordedConstellation(Constellation):
         self.snapshot: PlanSnapshot | None = None  # must know of every node before it changes
         self._editing = False
         self.undo_stack = UndoStack()
+        self.on_rejected: Callable[[int, EditBatch, EditRejected], None] | None = None  # (version, batch, why)
 
     @classmethod
     def of(cls, plan: Constellation) -> RecordedConstellation:
@@ -170,6 +171,10 @@ class RecordedConstellation(Constellation):
         self._editing = True
         try:
             applied = apply(self, batch, now)
+        except EditRejected as rejected:
+            if self.on_rejected is not None:
+                self.on_rejected(self.version, batch, rejected)
+            raise
         finally:
             self._editing = False
         self.record(["edit", data, now])

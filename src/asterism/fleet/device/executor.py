@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.base import task_inputs
+from asterism.base import task_inputs, trace_context
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
@@ -54,6 +54,7 @@ from asterism.fleet.device.run_inputs import (
     secrets_of,
     stands_for_itself,
 )
+from asterism.fleet.device.run_trace import is_traced, run_span
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.policy.judged_requests import request
@@ -217,6 +218,12 @@ class DeviceExecutor:
 
         When cancelled, the process group of a command gets SIGTERM, then SIGKILL after the grace period, or at once if
         cancelled again."""
+        if not is_traced(work.run):
+            return await self._execute(work)
+        with run_span(work.run, self.device) as run:
+            return await self._execute(work._replace(run=run))
+
+    async def _execute(self, work: RunWork) -> Any:
         constant = stands_for_itself(work.workflow, work.given)
         with self._mask(work.workflow, work.given, constant) as mask:
             if work.output is not None:
@@ -268,6 +275,8 @@ class DeviceExecutor:
             return await self._functions.call(work.workflow.call, resolved.inputs, current)
         if work.workflow.http is not None:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
+            if work.run.traceparent is not None:
+                headers[trace_context.HEADER] = work.run.traceparent
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
         with own_part("its command could not be prepared", EXHAUSTED):
             command = command_of(work.run, work.workflow, resolved, self.policy, self._records.marks())

@@ -1,0 +1,215 @@
+"""The page of the server: the layout after an edit, the time to the first view, and frames while a plan changes.
+
+Chromium draws without a graphics card here, so frames per second are a lower bound.
+"""
+
+import random
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from asterism import Constellation, Task
+from asterism.report.incremental_layout import Dependency, PlanLayout, fresh, moved, updated
+from bench.page import table, time_text
+
+HEAD = """# Benchmarks: the page
+
+Written by `python -m bench page`. Times of the layout are processor time; those of the browser are wall time, in a
+Chromium that draws without a graphics card.
+"""
+
+TASKS, WIDTH = 2_000, 40
+EDITS = 60
+SECONDS = 6.0
+"""How long the tasks of a plan change while frames are counted."""
+
+Shape = tuple[list[str], list[Dependency]]
+
+
+@dataclass(frozen=True, slots=True)
+class EditCost:
+    """Edits of one task in a plan: the tasks they moved, those that moved in the same layer, and processor seconds."""
+
+    what: str
+    moved: list[int]
+    needless: int
+    seconds: list[float]
+
+
+def layered(chance: random.Random) -> Shape:
+    """Layers of tasks, each after two of the layer before it."""
+    tasks = [f"t{number}" for number in range(TASKS)]
+    pairs = {
+        (tasks[(number // WIDTH - 1) * WIDTH + chance.randrange(WIDTH)], tasks[number])
+        for number in range(WIDTH, TASKS)
+        for _ in range(2)
+    }
+    return tasks, sorted(pairs)
+
+
+def _add(shape: Shape, chance: random.Random) -> Shape:
+    tasks, pairs = shape
+    return [*tasks, "new"], [*pairs, (chance.choice(tasks), "new")]
+
+
+def _insert(shape: Shape, chance: random.Random) -> Shape:
+    tasks, pairs = shape
+    source, target = chance.choice(pairs)
+    rest = [pair for pair in pairs if pair != (source, target)]
+    return [*tasks, "new"], [*rest, (source, "new"), ("new", target)]
+
+
+def _remove(shape: Shape, chance: random.Random) -> Shape:
+    tasks, pairs = shape
+    gone = chance.choice(tasks)
+    return [task for task in tasks if task != gone], [pair for pair in pairs if gone not in pair]
+
+
+def _rewire(shape: Shape, chance: random.Random) -> Shape:
+    tasks, pairs = shape
+    target = chance.choice(tasks[WIDTH:])
+    layer = int(target[1:]) // WIDTH
+    rest = [pair for pair in pairs if pair[1] != target]
+    return tasks, [*rest, (tasks[(layer - 1) * WIDTH + chance.randrange(WIDTH)], target)]
+
+
+KINDS: dict[str, Callable[[Shape, random.Random], Shape]] = {
+    "add a task": _add,
+    "put a task between two": _insert,
+    "remove a task": _remove,
+    "rewire a task": _rewire,
+}
+
+
+def edits() -> tuple[float, list[EditCost]]:
+    """The processor time of a layout from scratch, and the costs of edits."""
+    chance = random.Random(8)
+    shape = layered(chance)
+    began = time.process_time()
+    before = fresh(*shape)
+    whole = time.process_time() - began
+    return whole, [_cost(what, before, shape, edit, chance) for what, edit in KINDS.items()]
+
+
+def _cost(
+    what: str, before: PlanLayout, shape: Shape, edit: Callable[[Shape, random.Random], Shape], chance: random.Random
+) -> EditCost:
+    found = EditCost(what, [], 0, [])
+    needless = 0
+    for _ in range(EDITS):
+        edited = edit(shape, chance)
+        began = time.process_time()
+        after = updated(before, *edited)
+        found.seconds.append(time.process_time() - began)
+        gone = moved(before, after)
+        found.moved.append(len(gone))
+        needless += sum(before.places[task].layer == after.places[task].layer for task in gone)
+    return EditCost(what, found.moved, needless, found.seconds)
+
+
+def layout_text(whole: float, costs: list[EditCost]) -> str:
+    rows = [
+        (
+            cost.what,
+            f"{statistics.median(cost.moved):g} / {max(cost.moved)}",
+            str(cost.needless),
+            time_text(statistics.median(cost.seconds)),
+        )
+        for cost in costs
+    ]
+    return f"""## What an edit of one task moves
+
+A plan of {TASKS:,} tasks in layers of {WIDTH}, each after two of the layer before it; {EDITS} edits of each kind.
+"Needless" counts tasks that moved although their layer is the same (goal: 0). A layout from scratch takes
+{time_text(whole)}.
+
+""" + table(("edit", "tasks moved (median / most)", "needless", "layout takes"), rows)
+
+
+# -- in the browser ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A plan in the browser: seconds to its first view, frames per second, and the longest pause, in seconds."""
+
+    tasks: int
+    drawn: str
+    first_view: float
+    frames: float
+    longest: float
+
+
+def watch() -> list[Watched]:
+    return [_watch(1_000, ".box"), _watch(TASKS, "canvas.graph-canvas")]
+
+
+COUNT = """() => {
+    window.frames_seen = [];
+    const count = (at) => { window.frames_seen.push(at); requestAnimationFrame(count); };
+    requestAnimationFrame(count);
+}"""
+
+
+def _watch(count: int, drawn: str) -> Watched:
+    from playwright.sync_api import sync_playwright
+
+    from tests.page.plan_server import PlanScene, served
+
+    plan = Constellation("large")
+    for number in range(count):
+        layer, place = divmod(number, WIDTH)
+        after = [f"t{(layer - 1) * WIDTH + one % WIDTH}" for one in (place, place + 1)] if layer else []
+        plan.add(Task(f"t{number}", shell="true"), after=after)
+    scene = PlanScene(plan)
+    with served(scene) as url, sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(300_000)
+        page.goto(f"{url}/#/plans/large/graph")  # the layout is known afterwards, as in a plan that is being watched
+        page.locator(drawn).first.wait_for()
+        page.reload()
+        page.locator(drawn).first.wait_for()
+        first_view = page.evaluate("performance.now()") / 1000
+        page.evaluate(COUNT)
+        changing = threading.Thread(target=_change, args=(scene, count))
+        changing.start()
+        page.wait_for_timeout(1000 * SECONDS)
+        frames: list[float] = page.evaluate("window.frames_seen")
+        changing.join()
+        browser.close()
+    gaps = [(after - before) / 1000 for before, after in pairwise(frames)]
+    what = "canvas" if "canvas" in drawn else "SVG"
+    return Watched(count, what, first_view, len(gaps) / sum(gaps), max(gaps))
+
+
+def _change(scene: Any, count: int) -> None:
+    """Every task starts and completes once, evenly over the time."""
+    ticks = 100
+    for tick in range(ticks):
+        now = time.time()
+        for number in range(tick * count // ticks, (tick + 1) * count // ticks):
+            scene.set(f"t{number}", "running", device="lab", started_at=now)
+        for number in range((tick - 5) * count // ticks, (tick - 4) * count // ticks):
+            if number >= 0:
+                scene.set(f"t{number}", "completed", ended_at=now)
+        time.sleep(SECONDS / ticks)
+
+
+def browser_text(found: list[Watched]) -> str:
+    rows = [
+        (f"{one.tasks:,}", one.drawn, time_text(one.first_view), f"{one.frames:.0f}", time_text(one.longest))
+        for one in found
+    ]
+    return f"""## In the browser
+
+Time from the request of the page to the drawn plan, and frames per second while every task starts and completes within
+{SECONDS:g} s (goal of a screen: 60).
+
+""" + table(("tasks", "drawn with", "first view", "frames per second", "longest pause"), rows)

@@ -1,0 +1,154 @@
+"""Versions, edit cycles and waiting edits of a plan, as lines for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from asterism.base.durations import format_age, format_duration
+from asterism.base.status_colours import DIM
+from asterism.base.text import clean, join_names
+from asterism.cli.cli_context import format_time
+from asterism.cli.plan_views import applied_lines, plan_json
+from asterism.core.errors import InvalidTask
+from asterism.core.plan.approval import WAITING, WaitingEdit
+from asterism.core.plan.edits import edit_from_json
+from asterism.durable.cycle_requests import CycleList, CycleView
+from asterism.durable.plan_history import PastPlan, PlanVersion
+from asterism.durable.plan_requests import EditAnswer
+from asterism.durable.rejected_edits import RejectedEdit
+
+MOST_NAMES = 5
+"""How many tasks a line names."""
+
+MOST_EDITS = 10
+"""How many edits of a batch the terminal shows."""
+
+
+def edit_lines(edits: Sequence[Mapping[str, Any]] | None) -> list[str]:
+    """The edits of a batch in JSON, one line each."""
+    if edits is None:
+        return ["edits that were not kept: too long, or malformed"]
+    lines = []
+    for edit in edits[:MOST_EDITS]:
+        try:
+            lines.append(clean(str(edit_from_json(edit))))
+        except InvalidTask:  # a mask has changed it
+            lines.append(clean(str(edit.get("op", ""))).replace("_", " "))
+    more = len(edits) - MOST_EDITS
+    return lines if more <= 0 else [*lines, f"and {more:,} more edits"]
+
+
+def history_lines(versions: Sequence[PlanVersion], rejected: Sequence[RejectedEdit]) -> Iterator[Text]:
+    """All edits in the order of time."""
+    edits: list[PlanVersion | RejectedEdit] = [*versions, *rejected]
+    for one in sorted(edits, key=lambda one: one.at):
+        accepted = isinstance(one, PlanVersion)
+        what = f"version {one.version}" if accepted else "rejected"
+        if accepted and one is versions[0]:
+            what += ": as stored" if one.version == 0 else ": the oldest one that is known"
+        by = f"  by {clean(one.author)}" if one.author else ""
+        why = f": {clean(one.reason)}" if one.reason else ""
+        yield Text.assemble((f"{format_time(one.at)}  ", DIM), what, by, why)
+        if accepted and one is versions[0]:
+            continue
+        for line in edit_lines(one.edits):
+            yield Text(f"    {line}")
+        if isinstance(one, RejectedEdit):
+            for violation in one.violations:
+                yield Text(f"    ! {clean(str(violation['message']))}")
+
+
+def history_json(versions: Sequence[PlanVersion], rejected: Sequence[RejectedEdit]) -> dict[str, Any]:
+    return {"versions": [one.to_json() for one in versions], "rejected": [one.to_json() for one in rejected]}
+
+
+def past_json(past: PastPlan) -> dict[str, Any]:
+    return {**plan_json(past.plan), "at": past.version.at, "position": str(past.version.position)}
+
+
+def past_line(past: PastPlan) -> str:
+    made = past.version
+    by = f" by {clean(made.author)}" if made.author else ""
+    why = f": {clean(made.reason)}" if made.reason else ""
+    return f"\nVersion {made.version}, {format_time(made.at)}{by}{why}"
+
+
+# -- edit cycles -------------------------------------------------------------------------------------------------------
+
+
+def cycle_lines(name: str, found: CycleList, now: float) -> Iterator[Text]:
+    for cycle in found.cycles:
+        yield Text(f"cycle {cycle.id}: {_subject(cycle)}, open for {format_age(now - cycle.opened_at)}")
+        for end in cycle.ends:
+            reason = f": {clean(str(end['reason']))}" if end["reason"] else ""
+            yield Text(f"    {clean(str(end['task']))} {end['status'] or 'was removed'}{reason}")
+        yield Text(f"    {_reviewer(cycle, found.by, now)}", style=DIM)
+    if found.by is not None:
+        yield Text(f"Answer one with: asterism plan answer {clean(name)} {found.cycles[0].id} [--add … --remove …]")
+    else:
+        yield Text(f"No process answers. Resume the plan with: asterism resume {clean(name)}")
+
+
+def _subject(cycle: CycleView) -> str:
+    return "no task can start" if cycle.stuck else f"reviews {join_names(cycle.tasks, MOST_NAMES)}"
+
+
+def _reviewer(cycle: CycleView, by: str | None, now: float) -> str:
+    if by is None:
+        return "it waits until a process runs the plan"
+    until = "" if cycle.expires_at is None else f"; closed in {format_duration(max(0.0, cycle.expires_at - now))}"
+    if cycle.claimed_by is None:
+        return f"not claimed{until}"
+    lease = "" if cycle.claimed_until is None else f" for {format_duration(max(0.0, cycle.claimed_until - now))}"
+    return f"claimed by {clean(cycle.claimed_by)}{lease}{until}"
+
+
+def claimed_line(name: str, cycle: CycleView, now: float) -> str:
+    seconds = format_duration(max(0.0, (cycle.claimed_until or now) - now))
+    return (
+        f"Cycle {cycle.id} of plan {clean(name)!r} ({_subject(cycle)}) is claimed by {clean(cycle.claimed_by or '')} "
+        f"for {seconds}, at version {cycle.version}."
+    )
+
+
+def answered_lines(name: str, cycle: int, answer: EditAnswer) -> list[str]:
+    if not answer.applied.batch.edits:
+        return [f"Cycle {cycle} of plan {clean(name)!r} is closed without an edit."]
+    return [*applied_lines(name, answer, dry_run=False), f"Cycle {cycle} is closed."]
+
+
+# -- approvals ---------------------------------------------------------------------------------------------------------
+
+
+def waiting_lines(name: str, edit: WaitingEdit) -> list[str]:
+    edits = edit_lines([one.to_json() for one in edit.batch.edits])
+    return [
+        *edits,
+        f"The edit waits for a person: approval {edit.id}.",
+        f"Approve it with: asterism plan approve {clean(name)} {edit.id}",
+    ]
+
+
+def approval_lines(name: str, found: Sequence[WaitingEdit], now: float) -> Iterator[Text]:
+    for edit in found:
+        by = clean(edit.batch.author or "somebody")
+        why = f": {clean(edit.batch.reason)}" if edit.batch.reason else ""
+        yield Text(f"approval {edit.id}: edit by {by}{why}, {_decision(edit, now)}")
+        for line in edit_lines([one.to_json() for one in edit.batch.edits]):
+            yield Text(f"    {line}")
+        if edit.state == WAITING:
+            held = f"; holds {join_names(edit.tasks, MOST_NAMES)}" if edit.tasks else ""
+            yield Text(f"    refused in {format_duration(max(0.0, edit.expires_at - now))}{clean(held)}", style=DIM)
+    first = next((edit for edit in found if edit.state == WAITING), None)
+    if first is not None:
+        yield Text(f"Decide with: asterism plan approve {clean(name)} {first.id}, or: asterism plan refuse …")
+
+
+def _decision(edit: WaitingEdit, now: float) -> str:
+    if edit.state == WAITING:
+        return f"waits for {format_age(now - edit.at)}"
+    by = f" by {clean(edit.decided_by)}" if edit.decided_by else ""
+    return f"{edit.state}{by}" + (f": {clean(edit.why)}" if edit.why else "")

@@ -1,0 +1,26 @@
+"""The client of the HTTP API, and the documents that it exchanges with a server.
+
+``http_client``   ``Client`` and ``AsyncClient``
+``api_requests``  each operation, written once for both
+``documents``     models of the answers; the server publishes their schemas
+``event_lines``   server-sent events from lines
+``api_errors``    problem documents as exceptions
+"""
+
+from typing import TYPE_CHECKING
+
+from asterism.base.startup import lazy_names
+
+if TYPE_CHECKING:
+    from asterism.client.api_errors import ApiError, NotAllowed, NotFound, ServerUnreachable, TryLater
+    from asterism.client.http_client import AsyncClient, Client
+
+__all__ = ["ApiError", "AsyncClient", "Client", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "asterism.client.api_errors": ["ApiError", "NotAllowed", "NotFound", "ServerUnreachable", "TryLater"],
+        "asterism.client.http_client": ["AsyncClient", "Client"],
+    },
+)

@@ -1,0 +1,65 @@
+"""Errors of the client: problem documents of the server as exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from asterism.core.errors import AsterismError, EditRejected, Violation
+
+PREFIX = "urn:asterism:problem:"
+
+
+class ServerUnreachable(AsterismError):
+    """No answer came. Whether the server has done what was asked is unknown."""
+
+
+class ApiError(AsterismError):
+    """The server refused a request. ``status`` is the HTTP status, ``problem`` the name of the problem, such as
+    ``plan-exists``; ``violations`` has each reason, ``retry_after`` is in seconds."""
+
+    def __init__(
+        self,
+        status: int,
+        problem: str,
+        detail: str,
+        violations: Sequence[Violation] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        self.status, self.problem, self.retry_after = status, problem, retry_after
+        self.violations = tuple(violations)
+        lines = "".join(f"\n  - {one.message}" for one in self.violations)
+        super().__init__(f"{detail} ({status}){lines}")
+
+
+class NotFound(ApiError):
+    """What was asked for does not exist."""
+
+
+class NotAllowed(ApiError):
+    """The token is missing, unknown or revoked, or its scopes do not allow this."""
+
+
+class TryLater(ApiError):
+    """Too many requests, or the store or the owner of a plan does not answer now."""
+
+
+_KINDS = {401: NotAllowed, 403: NotAllowed, 404: NotFound, 429: TryLater, 503: TryLater, 504: TryLater}
+
+
+def error_of(status: int, document: Any, retry_after: str | None) -> AsterismError:
+    """The exception for a problem document; for anything else, one with its status."""
+    if not isinstance(document, dict):
+        return ApiError(status, "", "the answer is not one of an Asterism server")
+    problem = str(document.get("type", "")).removeprefix(PREFIX)
+    found = document.get("violations")
+    violations = [
+        Violation(one.get("edit"), str(one.get("rule")), str(one.get("message")))
+        for one in (found if isinstance(found, list) else ())
+        if isinstance(one, dict)
+    ]
+    if problem == "edit-rejected":
+        return EditRejected(violations)
+    wait = float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+    kind = _KINDS.get(status, ApiError)
+    return kind(status, problem, str(document.get("detail", "")), violations, wait)

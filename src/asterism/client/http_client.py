@@ -1,0 +1,412 @@
+"""``Client`` and ``AsyncClient``: a server of Asterism as a Python object, with the names of the library.
+
+::
+
+    from asterism import Client, edits, Task
+
+    with Client("https://host:7400", token) as client:
+        plan = client.submit_plan(open("plan.yaml").read())
+        client.edit_plan(plan.name, [edits.AddTask(Task("mail", shell="./mail"))], reason="tell the team")
+        for event in client.follow_plan(plan.name, plan.position):
+            print(event.kind, event.position)
+
+Both have the operations of ``api_requests``. An error of the server is an ``ApiError``; a rejected edit is
+``EditRejected``, with every violation. A stream that breaks continues after its last event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import os
+import ssl
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import aclosing, closing
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+try:
+    import httpx
+except ImportError as missing:
+    from asterism.base.startup import install_hint
+    from asterism.core.errors import AsterismError
+
+    raise AsterismError(f"a client of a server needs httpx: {install_hint('http')}") from missing
+from pydantic import ValidationError
+
+from asterism.client import api_requests, documents
+from asterism.client.api_errors import ApiError, ServerUnreachable, error_of
+from asterism.client.api_requests import API, ApiRequest
+from asterism.client.event_lines import EventLines
+from asterism.core.errors import AsterismError
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+TIMEOUT = 60.0
+"""How long a request may take, in seconds: an edit waits for the process that runs the plan."""
+
+STREAM_TIMEOUT = 45.0
+"""How long a stream may be silent, in seconds. The server sends a comment every 15 s."""
+
+RECONNECT = (0.5, 15.0)
+"""The first and the longest pause before a stream connects again, in seconds."""
+
+ENDED = ("completed", "failed", "partially_failed", "cancelled")
+
+
+def _sync(build: Callable[Given, ApiRequest[Answer]]) -> Callable[Concatenate[Client, Given], Answer]:
+    """An operation as a method of ``Client``."""
+
+    @functools.wraps(build)
+    def method(self: Client, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        return self.send(build(*given, **named))
+
+    return method
+
+
+def _awaited(
+    build: Callable[Given, ApiRequest[Answer]],
+) -> Callable[Concatenate[AsyncClient, Given], Coroutine[Any, Any, Answer]]:
+    """The same for ``AsyncClient``."""
+
+    @functools.wraps(build)
+    async def method(self: AsyncClient, /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        return await self.send(build(*given, **named))
+
+    return method
+
+
+class _Connection:
+    """What both clients share: the address, the token, and how answers are read."""
+
+    def __init__(self, url: str, token: str | None, timeout: float, verify: ssl.SSLContext | bool) -> None:
+        self.url = _checked_url(url)
+        given = token if token is not None else os.environ.get("ASTERISM_TOKEN", "")
+        self._terms: dict[str, Any] = {
+            "base_url": self.url,
+            "headers": {"authorization": f"Bearer {given}"} if given else {},
+            "timeout": timeout,
+            "verify": verify,
+            "trust_env": False,  # the token is not for a proxy
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+class Client(_Connection):
+    """A client that blocks. ``url`` is the address of the server, ``token`` a token of ``asterism token create``, by
+    default $ASTERISM_TOKEN. ``verify`` is the TLS context for a certificate that the system does not trust."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        verify: ssl.SSLContext | bool = True,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, token, timeout, verify)
+        self._http = httpx.Client(transport=transport, **self._terms)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def send(self, request: ApiRequest[Answer]) -> Answer:
+        """Send a request, and read its answer. Raises ApiError, EditRejected and ServerUnreachable."""
+        try:
+            answer = self._http.request(request.method, request.path, json=request.body, params=dict(request.query))
+        except httpx.HTTPError as error:
+            raise _unreachable(self.url, error) from None
+        return _read(request, answer)
+
+    def follow_plan(self, name: str, after: str | None = None) -> Generator[documents.PlanEvent, None, None]:
+        """The events of a plan as they happen, after a position or from now on, until the plan is gone. A stream that
+        breaks continues after its last event. After a ``reset``, read the plan again."""
+        lines, pause = EventLines(after), RECONNECT[0]
+        while True:
+            try:
+                with self._http.stream(
+                    "GET", _events_path(name), params=_after(lines), headers=_stream_headers(lines), timeout=_STREAM
+                ) as answer:
+                    _check_stream(answer)
+                    for line in answer.iter_lines():
+                        event = _event(lines, line)
+                        if event is not None:
+                            pause = RECONNECT[0]
+                            yield event
+                            if event.kind == "gone":
+                                return
+            except httpx.HTTPStatusError as error:
+                error.response.read()
+                raise _problem(error.response) from None
+            except httpx.HTTPError:
+                pass
+            lines.reset()
+            time.sleep(pause)
+            pause = min(2 * pause, RECONNECT[1])
+
+    def wait_plan(self, name: str) -> documents.Plan:
+        """The plan when it has ended."""
+        while True:
+            found = self.plan(name, tasks=False)
+            if found.state in ENDED:
+                return self.plan(name)
+            with closing(self.follow_plan(name, found.position)) as events:
+                for event in events:
+                    if _may_have_ended(event):
+                        break
+
+    health = _sync(api_requests.health)
+    me = _sync(api_requests.me)
+    metrics = _sync(api_requests.metrics)
+    plans = _sync(api_requests.plans)
+    plan = _sync(api_requests.plan)
+    submit_plan = _sync(api_requests.submit_plan)
+    edit_plan = _sync(api_requests.edit_plan)
+    undo_edit = _sync(api_requests.undo_edit)
+    pause_plan = _sync(api_requests.pause_plan)
+    resume_plan = _sync(api_requests.resume_plan)
+    cancel_plan = _sync(api_requests.cancel_plan)
+    retry_plan = _sync(api_requests.retry_plan)
+    story = _sync(api_requests.story)
+    versions = _sync(api_requests.versions)
+    plan_at = _sync(api_requests.plan_at)
+    plan_events = _sync(api_requests.plan_events)
+    task = _sync(api_requests.task)
+    why = _sync(api_requests.why)
+    task_logs = _sync(api_requests.task_logs)
+    runs = _sync(api_requests.runs)
+    create = _sync(api_requests.create)
+    run = _sync(api_requests.run)
+    output = _sync(api_requests.output)
+    logs = _sync(api_requests.logs)
+    explain_run = _sync(api_requests.explain_run)
+    pause = _sync(api_requests.pause)
+    resume = _sync(api_requests.resume)
+    cancel = _sync(api_requests.cancel)
+    retry = _sync(api_requests.retry)
+    move = _sync(api_requests.move)
+    act_on_runs = _sync(api_requests.act_on_runs)
+    workflows = _sync(api_requests.workflows)
+    devices = _sync(api_requests.devices)
+    device = _sync(api_requests.device)
+    drain = _sync(api_requests.drain)
+    schedules = _sync(api_requests.schedules)
+    schedule = _sync(api_requests.schedule)
+    add_schedule = _sync(api_requests.add_schedule)
+    remove_schedule = _sync(api_requests.remove_schedule)
+    pause_schedule = _sync(api_requests.pause_schedule)
+    resume_schedule = _sync(api_requests.resume_schedule)
+    run_schedule = _sync(api_requests.run_schedule)
+    all_series = _sync(api_requests.all_series)
+    series = _sync(api_requests.series)
+    claim = _sync(api_requests.claim)
+    release = _sync(api_requests.release)
+    notices = _sync(api_requests.notices)
+
+
+class AsyncClient(_Connection):
+    """The same for asyncio: every operation is awaited. See ``Client``."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout: float = TIMEOUT,
+        verify: ssl.SSLContext | bool = True,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, token, timeout, verify)
+        self._http = httpx.AsyncClient(transport=transport, **self._terms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def send(self, request: ApiRequest[Answer]) -> Answer:
+        """See ``Client.send``."""
+        try:
+            answer = await self._http.request(
+                request.method, request.path, json=request.body, params=dict(request.query)
+            )
+        except httpx.HTTPError as error:
+            raise _unreachable(self.url, error) from None
+        return _read(request, answer)
+
+    async def follow_plan(self, name: str, after: str | None = None) -> AsyncGenerator[documents.PlanEvent, None]:
+        """See ``Client.follow_plan``."""
+        lines, pause = EventLines(after), RECONNECT[0]
+        while True:
+            try:
+                async with self._http.stream(
+                    "GET", _events_path(name), params=_after(lines), headers=_stream_headers(lines), timeout=_STREAM
+                ) as answer:
+                    _check_stream(answer)
+                    async for line in answer.aiter_lines():
+                        event = _event(lines, line)
+                        if event is not None:
+                            pause = RECONNECT[0]
+                            yield event
+                            if event.kind == "gone":
+                                return
+            except httpx.HTTPStatusError as error:
+                await error.response.aread()
+                raise _problem(error.response) from None
+            except httpx.HTTPError:
+                pass
+            lines.reset()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RECONNECT[1])
+
+    async def wait_plan(self, name: str) -> documents.Plan:
+        """See ``Client.wait_plan``."""
+        while True:
+            found = await self.plan(name, tasks=False)
+            if found.state in ENDED:
+                return await self.plan(name)
+            async with aclosing(self.follow_plan(name, found.position)) as events:
+                async for event in events:
+                    if _may_have_ended(event):
+                        break
+
+    health = _awaited(api_requests.health)
+    me = _awaited(api_requests.me)
+    metrics = _awaited(api_requests.metrics)
+    plans = _awaited(api_requests.plans)
+    plan = _awaited(api_requests.plan)
+    submit_plan = _awaited(api_requests.submit_plan)
+    edit_plan = _awaited(api_requests.edit_plan)
+    undo_edit = _awaited(api_requests.undo_edit)
+    pause_plan = _awaited(api_requests.pause_plan)
+    resume_plan = _awaited(api_requests.resume_plan)
+    cancel_plan = _awaited(api_requests.cancel_plan)
+    retry_plan = _awaited(api_requests.retry_plan)
+    story = _awaited(api_requests.story)
+    versions = _awaited(api_requests.versions)
+    plan_at = _awaited(api_requests.plan_at)
+    plan_events = _awaited(api_requests.plan_events)
+    task = _awaited(api_requests.task)
+    why = _awaited(api_requests.why)
+    task_logs = _awaited(api_requests.task_logs)
+    runs = _awaited(api_requests.runs)
+    create = _awaited(api_requests.create)
+    run = _awaited(api_requests.run)
+    output = _awaited(api_requests.output)
+    logs = _awaited(api_requests.logs)
+    explain_run = _awaited(api_requests.explain_run)
+    pause = _awaited(api_requests.pause)
+    resume = _awaited(api_requests.resume)
+    cancel = _awaited(api_requests.cancel)
+    retry = _awaited(api_requests.retry)
+    move = _awaited(api_requests.move)
+    act_on_runs = _awaited(api_requests.act_on_runs)
+    workflows = _awaited(api_requests.workflows)
+    devices = _awaited(api_requests.devices)
+    device = _awaited(api_requests.device)
+    drain = _awaited(api_requests.drain)
+    schedules = _awaited(api_requests.schedules)
+    schedule = _awaited(api_requests.schedule)
+    add_schedule = _awaited(api_requests.add_schedule)
+    remove_schedule = _awaited(api_requests.remove_schedule)
+    pause_schedule = _awaited(api_requests.pause_schedule)
+    resume_schedule = _awaited(api_requests.resume_schedule)
+    run_schedule = _awaited(api_requests.run_schedule)
+    all_series = _awaited(api_requests.all_series)
+    series = _awaited(api_requests.series)
+    claim = _awaited(api_requests.claim)
+    release = _awaited(api_requests.release)
+    notices = _awaited(api_requests.notices)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+_STREAM = httpx.Timeout(TIMEOUT, read=STREAM_TIMEOUT)
+
+
+def _checked_url(url: str) -> str:
+    """Raises AsterismError for an address to which a token must not be sent."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme not in ("http", "https") or not host:
+        raise AsterismError(f"{url!r} is not the address of a server (example: https://host:7400)")
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise AsterismError(f"{url!r}: a token is sent to another machine only over https")
+    return url.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _unreachable(url: str, error: Exception) -> ServerUnreachable:
+    return ServerUnreachable(f"{url} does not answer: {error or type(error).__name__}")
+
+
+def _read(request: ApiRequest[Answer], answer: httpx.Response) -> Answer:
+    if answer.status_code >= 300:
+        raise _problem(answer)
+    if request.model is str:
+        return answer.text  # type: ignore[return-value]
+    try:
+        return request.model.model_validate(answer.json())  # type: ignore[attr-defined,no-any-return]
+    except (ValueError, ValidationError) as error:
+        raise ApiError(answer.status_code, "", f"the answer cannot be read: {error}") from None
+
+
+def _problem(answer: httpx.Response) -> AsterismError:
+    try:
+        document = answer.json()
+    except ValueError:
+        document = None
+    return error_of(answer.status_code, document, answer.headers.get("retry-after"))
+
+
+def _events_path(name: str) -> str:
+    return f"{API}/plans/{quote(name, safe='')}/events"
+
+
+def _after(lines: EventLines) -> dict[str, str]:
+    return {} if lines.last_id is None else {"after": lines.last_id}
+
+
+def _stream_headers(lines: EventLines) -> dict[str, str]:
+    found = {"accept": "text/event-stream"}
+    return found if lines.last_id is None else {**found, "last-event-id": lines.last_id}
+
+
+def _check_stream(answer: httpx.Response) -> None:
+    """Raises HTTPStatusError, except for errors that pass: then the client connects again."""
+    if answer.status_code in (429, 502, 503, 504):
+        raise httpx.ReadError("try again later")
+    answer.raise_for_status()
+
+
+def _event(lines: EventLines, line: str) -> documents.PlanEvent | None:
+    found = lines.add(line)
+    return None if found is None else documents.PlanEvent.model_validate_json(found.data)
+
+
+def _may_have_ended(event: documents.PlanEvent) -> bool:
+    return event.kind in ("plan", "reset", "gone")

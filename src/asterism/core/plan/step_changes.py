@@ -1,0 +1,176 @@
+"""What each step of a journal changed, as data: for those who follow a plan, and for time travel.
+
+``replay_step`` replays one recorded step (``journal.py``) and returns its changes in order. The same step on the same
+plan always returns the same changes, so a reader that continues in the middle misses nothing and gets nothing twice.
+
+============  ========================================================================================================
+kind          data
+============  ========================================================================================================
+``task``      ``task``, ``what`` happened, ``why``, and the progress of the task after the step (``task_progress``)
+``edit``      ``version``, ``author``, ``reason``, ``edits``, ``triggers``, ``undoes``, ``diff`` (``structure_diff``)
+``cycle``     ``cycle`` (its id), ``what`` (opened, rejected, closed), ``tasks``, ``stuck``; ``outcome`` at the end
+``approval``  ``approval`` (its number), ``what`` (edit waits, approved, refused, expired), ``why``
+``plan``      ``what`` happened, ``why``, and the ``state`` of the plan after the step
+============  ========================================================================================================
+
+A step is one change for each task that it concerns. Tasks that an edit adds, changes or removes are in its ``diff``.
+The tasks below a task under review are held: from its end with ``review`` until the cycle that names it is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from asterism.core.errors import error_text
+from asterism.core.history import step_time
+from asterism.core.plan.apply import Applied
+from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
+from asterism.core.plan.edits import AddDependency, AddTask, Edit, RemoveDependency, RemoveTask, UpdateTask
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.journal import RecordedConstellation, Step, replay
+from asterism.core.plan.node import Node
+
+IN_DIFF = frozenset({"added", "edited", "removed"})
+"""Entries of the story about tasks that the diff of an edit contains."""
+
+PLACED = frozenset({"locate", "tried", "lose"})
+"""Steps that change a task without an entry of the story."""
+
+
+APPROVAL_NOTES = frozenset({"edit waits", "edit approved", "edit refused", "edit expired"})
+"""Entries of the story about edits that wait for a person (``orchestrator/waiting_edits.py``)."""
+
+
+class Change(NamedTuple):
+    kind: str
+    at: float
+    data: Mapping[str, Any]
+
+
+def task_progress(node: Node) -> dict[str, Any]:
+    """The progress of a task, for a view."""
+    return {
+        "status": str(node.status),
+        "provisional": node.provisional,
+        "reason": error_text(node.error) or node.reason,
+        "device": node.device,
+        "attempts": node.attempts,
+        "started_at": node.started_at,
+        "ended_at": node.ended_at,
+        "needless": node.needless,
+        "review": not node.reviewed,
+    }
+
+
+def replay_step(plan: RecordedConstellation, lock: AssignmentLock, step: Step) -> list[Change]:
+    """Replay one step, and return what it changed. Raises UnreadableJournal."""
+    kind, first = step[0], len(plan._story)
+    edited: list[Applied] = []
+    cycle = lock.cycles.get(step[1]) if kind in ("rejected", "reviewed") else None
+    opened = lock.opened
+    plan.on_applied = edited.append
+    try:
+        replay(plan, lock, [step])
+    finally:
+        plan.on_applied = None
+    changes = [_edit_change(plan, one) for one in edited if one.batch.edits]
+    if kind in ("open", "stuck") and lock.opened > opened:
+        changes.append(_cycle_change(lock.cycles[lock.opened], "opened", plan._last_at, step[1]))
+    elif cycle is not None and kind == "rejected":
+        changes.append(_cycle_change(cycle, "rejected", plan._last_at, plan._last_at))
+    elif cycle is not None:
+        changes.append(_cycle_change(cycle, "closed", plan._last_at, step[2]))
+    if kind in PLACED:
+        node = plan.node(step[1])
+        changes.append(_task_change(node, plan._last_at, "located" if kind == "locate" else "counted", ""))
+    return [*changes, *_story_changes(plan, first, bool(edited))]
+
+
+def _story_changes(plan: RecordedConstellation, first: int, edited: bool) -> list[Change]:
+    """The entries of the story since then as changes: the last of each task, and those of the plan."""
+    found: dict[str | int, Change] = {}
+    for index, (at, what, task, why) in enumerate(plan._story[first:]):
+        if edited and what in IN_DIFF:
+            continue
+        if task is None and what in APPROVAL_NOTES:
+            found[index] = Change("approval", at, {"what": what, "why": why, "approval": _approval_number(why)})
+        elif task is None:
+            found[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state)})
+        elif task in plan.nodes:
+            found.pop(task, None)
+            found[task] = _task_change(plan.nodes[task], at, str(what), why)
+        elif not edited:  # a note about a task that was removed
+            found[index] = Change("plan", at, {"what": what, "why": why, "state": str(plan.state), "task": task})
+    return list(found.values())
+
+
+def _approval_number(why: str) -> int | None:
+    """The number in ``approval 3, by ann``."""
+    number = why.removeprefix("approval ").partition(",")[0]
+    return int(number) if number.isascii() and number.isdigit() else None
+
+
+def _task_change(node: Node, at: float, what: str, why: str) -> Change:
+    return Change("task", at, {"task": node.id, "what": what, "why": why, **task_progress(node)})
+
+
+def _cycle_change(cycle: EditCycle, what: str, last_at: float, now: float) -> Change:
+    data = {"cycle": cycle.id, "what": what, "tasks": list(cycle.tasks), "stuck": cycle.stuck}
+    if what == "opened":
+        data["version"] = cycle.version
+    elif what == "rejected":
+        data["rejections"] = cycle.rejections
+    else:
+        data["outcome"] = cycle.outcome
+    return Change("cycle", step_time(last_at, now), data)
+
+
+def _edit_change(plan: Graph, applied: Applied) -> Change:
+    batch = applied.batch
+    return Change(
+        "edit",
+        plan._last_at,
+        {
+            "version": applied.version,
+            "author": batch.author,
+            "reason": batch.reason,
+            "triggers": list(batch.triggers),
+            "undoes": batch.undoes,
+            "edits": [edit.to_json() for edit in batch.edits],
+            "diff": structure_diff(plan, applied.reverse),
+        },
+    )
+
+
+def structure_diff(plan: Graph, reverse: Iterable[Edit]) -> dict[str, Any]:
+    """What an edit changed in the structure of a plan, all in all. ``reverse`` are the edits that revert its changes,
+    in the order of these. A task that was removed and added again is ``changed``."""
+    tasks: dict[str, bool] = {}  # whether it existed before
+    dependencies: dict[tuple[str, str], AddDependency | None] = {}  # as they were before
+    for edit in reverse:
+        if isinstance(edit, AddTask):
+            tasks.setdefault(edit.task.id, True)
+        elif isinstance(edit, RemoveTask):
+            tasks.setdefault(edit.task_id, False)
+        elif isinstance(edit, UpdateTask):
+            tasks.setdefault(edit.task_id, True)
+        elif isinstance(edit, AddDependency):
+            dependencies.setdefault((edit.source, edit.target), edit)
+        elif isinstance(edit, RemoveDependency):
+            dependencies.setdefault((edit.source, edit.target), None)
+    out: dict[str, Any] = {"added": [], "removed": [], "changed": [], "linked": [], "unlinked": [], "relinked": []}
+    for task, existed in tasks.items():
+        if task in plan.nodes:
+            out["changed" if existed else "added"].append(task)
+        elif existed:
+            out["removed"].append(task)
+    for (source, target), before in dependencies.items():
+        now = plan.nodes[target].parents.get(source) if target in plan.nodes else None
+        if now is not None and before is None:
+            out["linked"].append(now.to_json())
+        elif now is None and before is not None:
+            out["unlinked"].append([source, target])
+        elif now is not None and before is not None and now != before.dependency:
+            out["relinked"].append(now.to_json())
+    return out

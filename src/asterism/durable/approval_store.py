@@ -1,0 +1,108 @@
+"""Edits that wait for a person, in the store: the rules of a plan, and one register for each waiting edit.
+
+The rules are terms of the head, so every owner of the plan obeys them. A waiting edit is a register beside the journal
+(``approval/NAME/000003``). It is written, and decided, in one commit with the entry of the story and with the edit
+itself, by the owner of the plan or, if no process runs it, by the process that asks (``admin.py``). So an edit is
+approved once, and applied with its approval or not at all, whatever crashes. A plan without rules costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from asterism.core.plan.approval import WAITING, ApprovalRule, WaitingEdit
+from asterism.durable.journal_store import Head, StoredConstellation, read_head
+from asterism.orchestrator.options import APPROVAL_TIMEOUT, Options
+from asterism.orchestrator.waiting_edits import WaitingEdits
+from asterism.store.protocol import PutRegister, Register, Store, Write
+
+TERM = "approvals"
+
+MOST_DECIDED = 50
+"""How many decided edits of a plan are kept."""
+
+
+Stage = Callable[[PutRegister], object]
+"""Takes a write for the commit of the step that is being recorded. Returns True if it replaces an earlier one of that
+commit."""
+
+
+def approval_prefix(name: str) -> str:
+    return f"approval/{name}/"
+
+
+def approval_key(name: str, number: int) -> str:
+    return f"{approval_prefix(name)}{number:06d}"
+
+
+def approval_terms(options: Options) -> dict[str, Any]:
+    """The terms of a new plan: its rules, if it has any."""
+    if not options.approvals:
+        return {}
+    return {TERM: {"rules": [rule.to_json() for rule in options.approvals], "timeout": options.approval_timeout}}
+
+
+def rules_of(head: Head) -> tuple[tuple[ApprovalRule, ...], float]:
+    """The rules of a plan, and how long an edit waits."""
+    term = head.terms.get(TERM)
+    if term is None:
+        return (), APPROVAL_TIMEOUT
+    return tuple(map(ApprovalRule.from_json, term["rules"])), term["timeout"]
+
+
+async def list_approvals(store: Store, name: str) -> list[WaitingEdit]:
+    """The edits of a plan that wait for a person, and the newest ones that were decided, oldest first. Raises
+    UnknownConstellation."""
+    head, _ = await read_head(store, name)
+    return [edit for edit, _ in await _read(store, head)]
+
+
+async def _read(store: Store, head: Head) -> list[tuple[WaitingEdit, Register]]:
+    if TERM not in head.terms:
+        return []
+    registers = await store.registers(approval_prefix(head.name))
+    found = [(WaitingEdit.from_json(one.value), one) for one in registers]
+    # those of an earlier plan of that name are not its own
+    return [(edit, register) for edit, register in found if edit.at >= head.created_at]
+
+
+class ApprovalRecords:
+    """The registers of the waiting edits of a plan, as the process that may change the plan knows them."""
+
+    def __init__(self, name: str, stage: Stage, found: Sequence[tuple[WaitingEdit, Register]]) -> None:
+        self._name, self._stage = name, stage
+        self.edits = [edit for edit, _ in found]
+        self._revisions = {edit.id: register.revision for edit, register in found}
+        self._decided = [edit.id for edit, _ in found if edit.state != WAITING]
+
+    def save(self, edit: WaitingEdit) -> None:
+        revision = self._revisions.get(edit.id)
+        if not self._stage(PutRegister(approval_key(self._name, edit.id), edit.to_json(), revision)):
+            self._revisions[edit.id] = (revision or 0) + 1
+        if edit.state != WAITING:
+            self._decided.append(edit.id)
+            if len(self._decided) > MOST_DECIDED:
+                old = self._decided.pop(0)
+                self._stage(PutRegister(approval_key(self._name, old), None, self._revisions.pop(old)))
+
+
+async def read_records(store: Store, head: Head, stage: Stage) -> ApprovalRecords | None:
+    """The waiting edits of a plan; None if it has no rules."""
+    return ApprovalRecords(head.name, stage, await _read(store, head)) if TERM in head.terms else None
+
+
+async def waiting_edits_at_rest(
+    store: Store, stored: StoredConstellation
+) -> tuple[WaitingEdits, list[Write]] | tuple[None, list[Write]]:
+    """The waiting edits of a plan that no process runs, and the list of the writes that belong to their steps."""
+    writes: list[Write] = []
+    records = await read_records(store, stored.head, writes.append)
+    if records is None:
+        return None, writes
+    rules, timeout = rules_of(stored.head)
+    waiting = WaitingEdits(stored.plan, rules, timeout, store.clock, lambda kind, edit: None, lambda: None)
+    waiting.restore(records.edits)
+    waiting.close()  # an owner lets them expire
+    waiting.save = records.save
+    return waiting, writes

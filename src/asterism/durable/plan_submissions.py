@@ -1,0 +1,82 @@
+"""Submitted plans: a register names each plan that some plan runner has to run until it has ended.
+
+A plan is stored together with its submission, in one commit. A plan that was stopped, or reopened for a retry, is
+submitted again. A plan runner (plan_runner.py) in any process runs what is submitted and run nowhere. It removes a
+submission only together with the end of the plan that it read: if the plan was reopened meanwhile, it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asterism.core.json_values import NOTHING, plain_json
+from asterism.core.plan.constellation import Constellation
+from asterism.durable.journal_store import (
+    ConstellationExists,
+    UnknownConstellation,
+    head_key,
+    read_head,
+)
+from asterism.durable.schedule_port import plan_document, plan_writes
+from asterism.fleet.fleet import Fleet
+from asterism.store.optimistic_update import retry_on_conflict, try_commit
+from asterism.store.protocol import ExpectRegister, PutRegister, Register, Store, Write
+
+SUBMITTED = "submitted/"
+
+
+async def submit_plan(
+    fleet: Fleet, plan: Constellation, *, policy: str = "scoped", params: Mapping[str, Any] = NOTHING
+) -> None:
+    """Store a plan under its id, to be run by a plan runner. Raises ConstellationExists, PlanError for a name that
+    cannot be stored, and NotJson if another process could not execute a task."""
+    store = fleet.store
+    document = {**plan_document(plan, policy), "params": plain_json(dict(params), "params")}
+
+    async def attempt() -> None:
+        if await store.register(head_key(plan.id)) is not None:
+            raise ConstellationExists(f"there is a plan {plan.id!r} already; give this one another name")
+        writes = plan_writes(store, plan.id, document)  # checks the name
+        await store.commit([*writes, await _submission(fleet, plan.id)])
+
+    await retry_on_conflict(attempt)
+
+
+async def submit_again(fleet: Fleet, name: str) -> None:
+    """Let a plan runner run a stored plan that has not ended. Raises UnknownConstellation."""
+
+    async def attempt() -> None:
+        await read_head(fleet.store, name)
+        await fleet.store.commit([await _submission(fleet, name)])
+
+    await retry_on_conflict(attempt)
+
+
+async def _submission(fleet: Fleet, name: str) -> PutRegister:
+    found = await fleet.store.register(f"{SUBMITTED}{name}")
+    return PutRegister(
+        f"{SUBMITTED}{name}", {"by": fleet.by, "at": fleet.store.clock()}, None if found is None else found.revision
+    )
+
+
+async def open_submissions(store: Store) -> list[str]:
+    """The submitted plans that have not ended. The submissions of others are removed."""
+    found = []
+    for register in await store.registers(SUBMITTED):
+        name = register.key.removeprefix(SUBMITTED)
+        if await _is_open(store, register, name):
+            found.append(name)
+    return found
+
+
+async def _is_open(store: Store, register: Register, name: str) -> bool:
+    removal: list[Write] = [PutRegister(register.key, None, register.revision)]
+    try:
+        head, revision = await read_head(store, name)
+    except UnknownConstellation:  # it was pruned
+        await try_commit(store, removal)
+        return False
+    if head.ended:  # if it is reopened meanwhile, nothing is removed
+        await try_commit(store, [*removal, ExpectRegister(head_key(name), revision)])
+    return not head.ended

@@ -1,0 +1,124 @@
+"""Rejected edits of a stored plan: the newest ones, with their violations.
+
+A rejected edit changes nothing, so the journal does not have it. It is recorded beside the journal for people who want
+to know what an editor has tried, in one of a fixed number of registers (``rejected/NAME/07``): the oldest is replaced.
+The record is an aid and no promise: the process that rejects an edit writes it after that, and a crash in between loses
+it. A plan without rejected edits costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from asterism.core.errors import AsterismError, EditRejected
+from asterism.core.json_values import plain_json
+from asterism.core.plan.edits import EditBatch
+from asterism.durable.journal_store import read_head
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import PutRegister, Store
+from asterism.store.store_errors import StoreError
+
+log = logging.getLogger("asterism.durable")
+
+MOST_KEPT = 50
+"""How many rejected edits of a plan are kept."""
+
+MOST_VIOLATIONS = 50
+"""How many violations of one of them are kept."""
+
+LONGEST_EDITS = 20_000
+"""The edits of a longer batch are not kept, in characters; its author, reason and violations are."""
+
+CLOSE_TIMEOUT = 2.0
+"""Seconds that an owner that leaves waits for the record of the last rejections."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedEdit:
+    """``edits`` is the batch as JSON; None if it is too long, or is no JSON. ``version`` is that of the plan then,
+    ``violations`` are objects with ``edit``, ``rule`` and ``message``."""
+
+    number: int
+    at: float
+    version: int
+    author: str
+    reason: str
+    triggers: Sequence[str]
+    edits: Sequence[Mapping[str, Any]] | None
+    violations: Sequence[Mapping[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rejected_prefix(name: str) -> str:
+    return f"rejected/{name}/"
+
+
+async def rejected_edits(store: Store, name: str) -> list[RejectedEdit]:
+    """The newest rejected edits of a plan, oldest first. Raises UnknownConstellation."""
+    head, _ = await read_head(store, name)
+    found = [RejectedEdit(**register.value) for register in await store.registers(rejected_prefix(name))]
+    # those of an earlier plan of that name are not its own
+    return sorted((one for one in found if one.at >= head.created_at), key=lambda one: one.number)
+
+
+async def record_rejection(store: Store, name: str, version: int, batch: EditBatch, rejected: EditRejected) -> None:
+    """Record a rejected batch, in place of the oldest one. Does nothing if the store is unavailable."""
+    value = {
+        "at": store.clock(),
+        "version": version,
+        "author": batch.author,
+        "reason": batch.reason,
+        "triggers": list(batch.triggers),
+        "edits": _edits(batch),
+        "violations": [
+            {"edit": one.edit, "rule": one.rule, "message": one.message}
+            for one in rejected.violations[:MOST_VIOLATIONS]
+        ],
+    }
+
+    async def attempt() -> None:
+        registers = {one.key: one for one in await store.registers(rejected_prefix(name))}
+        number = 1 + max((one.value["number"] for one in registers.values()), default=0)
+        key = f"{rejected_prefix(name)}{number % MOST_KEPT:02d}"
+        revision = registers[key].revision if key in registers else None
+        await store.commit([PutRegister(key, {"number": number, **value}, revision)])
+
+    try:
+        await retry_on_conflict(attempt)
+    except StoreError as error:
+        log.info("a rejected edit of plan %s could not be recorded: %s", name, error)
+
+
+def _edits(batch: EditBatch) -> Any:
+    try:
+        edits = plain_json([edit.to_json() for edit in batch.edits], "the edit")
+    except (AsterismError, AttributeError, TypeError):  # it was rejected because it is malformed
+        return None
+    return edits if len(str(edits)) <= LONGEST_EDITS else None
+
+
+class RejectionRecorder:
+    """Records the rejected edits of a plan beside the work of its owner."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._name = store, name
+        self._jobs: set[asyncio.Task[None]] = set()
+
+    def record(self, version: int, batch: EditBatch, rejected: EditRejected) -> None:
+        job = asyncio.get_running_loop().create_task(
+            record_rejection(self._store, self._name, version, batch, rejected)
+        )
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def close(self) -> None:
+        if self._jobs:
+            _, late = await asyncio.wait(tuple(self._jobs), timeout=CLOSE_TIMEOUT)
+            for job in late:
+                job.cancel()

@@ -1,0 +1,175 @@
+"""Waiting edits of a plan that runs here: which batches wait for a person, and which tasks they hold.
+
+``submit`` is the way of every edit of an editor or a person into the plan: it is applied, or it waits
+(``core/plan/approval.py``). A held task that is ready is set aside when its turn comes, and queued again when no
+waiting edit holds it. The plan does not end while an edit waits. After its time the edit is refused, so it never stops
+the plan for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from asterism.core.errors import EditRejected
+from asterism.core.plan.apply import Applied, check
+from asterism.core.plan.approval import (
+    APPROVED,
+    EXPIRED,
+    REFUSED,
+    WAITING,
+    ApprovalGone,
+    ApprovalRule,
+    EditWaits,
+    WaitingEdit,
+    approval_reasons,
+    touched_tasks,
+)
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import PENDING
+
+Save = Callable[[WaitingEdit], None]
+"""Called with each edit that begins to wait, or was decided, in the step that records it."""
+
+
+class WaitingEdits:
+    """``rules`` are those of the plan, ``timeout`` is how long an edit waits. ``announce`` publishes an event, ``wake``
+    asks the scheduler for a step."""
+
+    def __init__(
+        self,
+        plan: Constellation,
+        rules: Sequence[ApprovalRule],
+        timeout: float,
+        now: Callable[[], float],
+        announce: Callable[[str, WaitingEdit], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._plan, self.rules, self.timeout = plan, tuple(rules), timeout
+        self._now, self._announce, self._wake = now, announce, wake
+        self.save: Save = lambda edit: None
+        self.waiting: dict[int, WaitingEdit] = {}
+        self.parked: dict[Node, None] = {}  # ready tasks that a waiting edit holds
+        self._held: Counter[str] = Counter()
+        self._newest = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def restore(self, edits: Iterable[WaitingEdit]) -> None:
+        """Continue with the edits of an earlier owner, decided ones among them. Their time goes on."""
+        for edit in edits:
+            self._newest = max(self._newest, edit.id)
+            if edit.state == WAITING:
+                self._add(edit)
+        self._set_timer()
+
+    def submit(self, batch: EditBatch, cycle: int | None = None) -> Applied:
+        """Apply a batch, or let it wait. Raises EditRejected, and EditWaits."""
+        reasons = approval_reasons(self.rules, batch, self._plan) if self.rules else ()
+        now = self._now()
+        if not reasons:
+            return self._plan.apply(batch, now)
+        try:
+            check(self._plan, batch, now)
+        except EditRejected:  # a person is not asked about an edit that cannot be applied
+            return self._plan.apply(batch, now)  # which raises it again
+        if batch.base_version is None:  # what is approved is the change of the plan that its author saw
+            batch = replace(batch, base_version=self._plan.version)
+        edit = WaitingEdit(
+            self._newest + 1, batch, now, now + self.timeout, reasons, touched_tasks(batch, self._plan), cycle
+        )
+        self._newest = edit.id
+        self._add(edit)
+        self._record("edit waits", edit, f"by {batch.author or 'somebody'}: {batch.description}")
+        self._announce("edit_waiting", edit)
+        self._set_timer()
+        raise EditWaits(edit)
+
+    def get(self, number: int) -> WaitingEdit:
+        """Raises ApprovalGone."""
+        edit = self.waiting.get(number)
+        if edit is None or edit.expires_at <= self._now():
+            raise ApprovalGone(
+                f"no edit waits for approval {number}: it was approved, refused, its time was up, or it never existed"
+            )
+        return edit
+
+    def approve(self, number: int, who: str, batch: EditBatch | None = None) -> Applied:
+        """Apply a waiting edit, or ``batch`` in its place, with all checks. Raises ApprovalGone; and EditRejected, with
+        the edit still waiting: it may be changed or refused."""
+        edit, now = self.get(number), self._now()
+        applied = self._plan.apply(edit.batch if batch is None else batch, now)
+        decided = edit.decided(APPROVED, who, now, version=applied.version)
+        if batch is not None:
+            decided = replace(decided, batch=batch, why="changed")
+        self._decide(decided, "edit approved", f"by {who}{', changed' if batch is not None else ''}")
+        return applied
+
+    def refuse(self, number: int, who: str, reason: str = "") -> WaitingEdit:
+        """Drop a waiting edit. Raises ApprovalGone."""
+        decided = self.get(number).decided(REFUSED, who, self._now(), reason)
+        self._decide(decided, "edit refused", f"by {who}" + (f": {reason}" if reason else ""))
+        self._announce("edit_refused", decided)
+        return decided
+
+    def holds(self, node: Node) -> bool:
+        """Whether a waiting edit holds a ready task, which is then set aside."""
+        if not self._held[node.id]:
+            return False
+        self.parked[node] = None
+        return True
+
+    def holder_of(self, task: str) -> WaitingEdit | None:
+        """The first waiting edit that holds a task."""
+        return next((edit for edit in self.waiting.values() if task in edit.tasks), None)
+
+    def cancel(self) -> None:
+        """The plan is being cancelled: no edit waits any more."""
+        for edit in tuple(self.waiting.values()):
+            why = "the plan was cancelled"
+            self._decide(edit.decided(EXPIRED, "", self._now(), why), "edit expired", why)
+
+    def close(self) -> None:
+        """The plan ends or is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _add(self, edit: WaitingEdit) -> None:
+        self.waiting[edit.id] = edit
+        self._held.update(edit.tasks)
+
+    def _decide(self, edit: WaitingEdit, what: str, why: str) -> None:
+        del self.waiting[edit.id]
+        self._held.subtract(edit.tasks)
+        self._record(what, edit, why)
+        free = [node for node in self.parked if not self._held[node.id]]
+        for node in free:
+            del self.parked[node]
+            if self._plan.nodes.get(node.id) is node and node.status is PENDING:
+                self._plan.requeue(node)
+        self._set_timer()
+        self._wake()
+
+    def _record(self, what: str, edit: WaitingEdit, why: str) -> None:
+        """In the story and, in the same commit, wherever the edits are kept."""
+        self._plan.note(self._now(), what, None, f"approval {edit.id}, {why}")
+        self.save(edit)
+
+    def _set_timer(self) -> None:
+        self.close()
+        if self.waiting:
+            due = min(edit.expires_at for edit in self.waiting.values())
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._now()), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._now()
+        for edit in [one for one in self.waiting.values() if one.expires_at <= now]:
+            decided = edit.decided(EXPIRED, "", now, "nobody approved it in time")
+            self._decide(decided, "edit expired", "nobody approved it in time")
+            self._announce("edit_refused", decided)
+        self._set_timer()

@@ -1,0 +1,176 @@
+"""Server-sent events: a stream to one client, and the buffer of newest events that all clients of one source share.
+
+An event has an id. A client that reconnects with ``Last-Event-ID`` continues after it: from the buffer, or from where
+the source of the events finds older ones. ``EventStream`` ends when the client leaves, the server stops, or the
+credential is revoked or expires. A client that does not read is disconnected (endpoint.py); the others do not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.responses import Response
+
+from asterism.store.store_errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from asterism.server.endpoint import Call
+
+log = logging.getLogger("asterism.server")
+
+HEARTBEAT = 15.0
+"""Seconds without an event after which a comment is sent; the credential is checked again then."""
+
+KEPT_EVENTS = 10_000
+"""How many of the newest events of one source are kept in memory while somebody follows it."""
+
+RETRY = 1000
+"""After how many milliseconds a client connects again."""
+
+Events = AsyncGenerator[bytes, None]
+"""Encoded events, some at a time."""
+
+
+def encode_event(identity: str, kind: str, data: Mapping[str, Any]) -> bytes:
+    """An event as it is sent. Its JSON has no line breaks, and neither has an id."""
+    return f"id: {identity}\nevent: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+class EventStream(Response):
+    """The answer to a client that follows events."""
+
+    def __init__(self, call: Call, events: Events) -> None:
+        self._call, self._events = call, events
+        self.status_code, self.background = 200, None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sending = asyncio.create_task(self._send_all(send))
+        leaving = asyncio.create_task(_left(receive))
+        stopping = asyncio.create_task(self._call.server.stopping.wait())
+        tasks = (sending, leaving, stopping)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone = leaving.done()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._events.aclose()
+        if not gone:
+            with contextlib.suppress(Exception):  # it may have left meanwhile
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_all(self, send: Send) -> None:
+        async def body(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        await body(f"retry: {RETRY}\n\n".encode())
+        following: asyncio.Task[bytes | None] | None = None
+        try:
+            while True:
+                following = following or asyncio.create_task(_next(self._events))
+                done, _ = await asyncio.wait([following], timeout=HEARTBEAT)
+                if done:
+                    data, following = following.result(), None
+                    if data is None:
+                        return
+                    await body(data)
+                elif await self._still_valid():
+                    await body(b": alive\n\n")
+                else:
+                    return
+        except Exception as error:
+            log.warning("an event stream of %s ended: %s", self._call.by, error)
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    async def _still_valid(self) -> bool:
+        """Whether the credential was neither revoked nor has expired. An outage of the store ends no stream."""
+        caller = self._call.caller
+        with contextlib.suppress(StoreUnavailable):
+            return caller is None or await self._call.server.gate.credentials.is_active(caller.credential.id)
+        return True
+
+
+async def _next(events: Events) -> bytes | None:
+    """The next events; None at the end."""
+    return await anext(events, None)
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Buffered(NamedTuple):
+    """An event in a buffer: its number there, its position at its source, and as it is sent."""
+
+    number: int
+    position: Any
+    data: bytes
+
+
+class EventBuffer:
+    """The newest events of one source. Positions are comparable and only grow."""
+
+    def __init__(self, begin: Any, most: int = KEPT_EVENTS) -> None:
+        self._events: deque[Buffered] = deque(maxlen=most)
+        self._count, self._known_after = 0, begin
+        self._changed, self._ended = asyncio.Condition(), False
+        self._error: Exception | None = None
+
+    @property
+    def position(self) -> Any:
+        """The position of the newest event; where the buffer began, if there is none."""
+        return self._events[-1].position if self._events else self._known_after
+
+    def has_since(self, position: Any) -> bool:
+        """Whether all events after a position are here."""
+        return bool(self._known_after <= position)
+
+    async def add(self, events: Sequence[tuple[Any, bytes]]) -> None:
+        async with self._changed:
+            for position, data in events:
+                if len(self._events) == self._events.maxlen:
+                    self._known_after = self._events[0].position
+                self._events.append(Buffered(self._count, position, data))
+                self._count += 1
+            self._changed.notify_all()
+
+    async def end(self, error: Exception | None = None) -> None:
+        """No more events will come."""
+        async with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    async def after(self, position: Any) -> Events:
+        """The events after a position. Ends at the end of the source, and for a reader that has fallen behind the
+        buffer: its client reconnects."""
+        seen = next((one.number for one in self._events if one.position > position), self._count)
+        while True:
+            async with self._changed:
+                while self._count <= seen and not self._ended:
+                    await self._changed.wait()
+                if self._events and self._events[0].number > seen:
+                    return
+                found = [one for one in self._events if one.number >= seen and one.position > position]
+                seen, ended = self._count, self._ended
+            if found:
+                yield b"".join([one.data for one in found])
+            if ended:
+                if self._error is not None:
+                    raise self._error
+                return

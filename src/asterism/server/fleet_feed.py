@@ -1,0 +1,115 @@
+"""The events of a fleet: runs, devices and notices that changed, read from the store for all clients together.
+
+A store keeps no journal of runs, so the feed compares what it reads every second with what it read before. The id of an
+event is ``FEED-NUMBER``: a client that reconnects continues after it as long as the feed remembers, and otherwise gets
+a ``reset`` and reads the lists again.
+
+==========  ===========================================================================================================
+``run``     ``id``, ``status``, ``workflow``, ``label``, ``device``, ``epoch``, ``revision``: the run has changed
+``device``  the device as in ``GET /devices``: its state, slots or profile have changed
+``notice``  ``number`` and the fields of the notice; its kind is ``notice``
+``reset``   the client has to read the lists again
+==========  ===========================================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import Any
+
+from asterism.core.run.run import Run
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import device_json, notice_json
+from asterism.fleet.run_queries import take_snapshot
+from asterism.server.event_stream import EventBuffer, Events, encode_event
+from asterism.store.store_errors import StoreUnavailable
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks."""
+
+MOST_RUNS = 500
+"""How many runs of each kind (owned, waiting, ended) are compared."""
+
+IGNORED = ("last_heartbeat_at", "profile", "load", "rank", "quality")
+"""Values of a device that change all the time, and are no event."""
+
+
+class FleetFeed:
+    """``number`` counts events."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._id = fleet, secrets.token_hex(4)
+        self._buffer, self._number = EventBuffer(0), 0
+        self._task: asyncio.Task[None] | None = None
+        self._listeners = 0
+        self._runs: dict[str, int] = {}
+        self._devices: dict[str, dict[str, Any]] = {}
+        self._notices = 0
+
+    async def events(self, after: str | None) -> Events:
+        """The events after an id. Without one, and for one that is forgotten, a ``reset`` comes first."""
+        if self._task is None:
+            await self._begin()
+        self._listeners += 1
+        try:
+            feed, _, number = (after or "").partition("-")
+            position = int(number) if feed == self._id and number.isdecimal() and len(number) < 16 else -1
+            if not 0 <= position <= self._number or not self._buffer.has_since(position):
+                position = self._number
+                yield encode_event(f"{self._id}-{position}", "reset", {"kind": "reset"})
+            async for data in self._buffer.after(position):
+                yield data
+        finally:
+            self._listeners -= 1
+            if not self._listeners and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def _begin(self) -> None:
+        """Remember how things are now; then look for changes. After a pause the feed has another id: it has not seen
+        what changed meanwhile."""
+        self._task = asyncio.create_task(asyncio.sleep(0))  # others must not begin meanwhile
+        self._id, self._buffer, self._number = secrets.token_hex(4), EventBuffer(0), 0
+        while page := await self._fleet.store.notices(after=self._notices, limit=1000):
+            self._notices = page[-1][0]
+        await self._changes()
+        self._task = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL)
+            found: list[tuple[str, dict[str, Any]]] = []
+            with contextlib.suppress(StoreUnavailable):  # it comes back
+                found = await self._changes()
+            if found:
+                await self._buffer.add([self._numbered(kind, data) for kind, data in found])
+
+    def _numbered(self, kind: str, data: dict[str, Any]) -> tuple[int, bytes]:
+        self._number += 1
+        return self._number, encode_event(f"{self._id}-{self._number}", kind, {**data, "kind": kind})
+
+    async def _changes(self) -> list[tuple[str, dict[str, Any]]]:
+        fleet = self._fleet
+        snapshot = await take_snapshot(fleet, MOST_RUNS, list(self._runs))
+        changed = [run for run in snapshot.runs if self._runs.get(run.id) != run.revision]
+        self._runs = {run.id: run.revision for run in snapshot.runs}
+        events = [("run", _run_event(run, snapshot.labels.get(run.id))) for run in changed]
+        ranks, now = (await fleet.placer()).ranks, fleet.store.clock()
+        for session in await fleet.devices():
+            shown = device_json(session, now, ranks.get(session.device, 0.0), snapshot.coordinator)
+            kept = {name: value for name, value in shown.items() if name not in IGNORED}
+            if self._devices.get(session.device) != kept:
+                self._devices[session.device] = kept
+                events.append(("device", shown))
+        notices = await fleet.store.notices(after=self._notices, limit=1000)
+        for number, notice in notices:
+            self._notices = number
+            events.append(("notice", {"number": number, **notice_json(notice), "notice": notice.kind}))
+        return events
+
+
+def _run_event(run: Run, label: str | None) -> dict[str, Any]:
+    names = ("id", "workflow", "device", "epoch", "revision", "series", "started_at", "ended_at")
+    return {**{name: getattr(run, name) for name in names}, "status": run.reported_status, "label": label}

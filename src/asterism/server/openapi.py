@@ -1,0 +1,136 @@
+"""The OpenAPI 3.1 document of the API, generated from the table of endpoints and the models of their documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from asterism import __version__
+from asterism.client import documents
+from asterism.server.endpoint import Call, Endpoint, NoModel
+from asterism.server.problems import MEDIA_TYPE
+
+REF = "#/components/schemas/{model}"
+PARAMETER = {"type": "string", "minLength": 1, "maxLength": 500}
+PROBLEM = {"$ref": REF.format(model="Problem")}
+
+PROBLEMS = {
+    "400": "The request cannot be read.",
+    "401": "There is no valid credential.",
+    "403": "The credential does not allow this, or the request comes from another origin.",
+    "404": "What the path names does not exist.",
+    "409": "The state does not allow this.",
+    "413": "The request is too large.",
+    "415": "The body is not JSON.",
+    "421": "The Host is not one of this server.",
+    "422": "The request is not valid; `violations` lists every reason.",
+    "429": "Too many requests; Retry-After says when to try again.",
+    "503": "The store is unavailable; try again later.",
+    "504": "The process that runs the plan did not answer in time.",
+}
+
+
+def openapi_document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """The document of these endpoints."""
+    models: list[tuple[type[BaseModel], JsonSchemaMode]] = [(documents.Problem, "serialization")]
+    for one in endpoints:
+        models += [(one.answer, "serialization")] if _is_model(one.answer) else []
+        models += [(one.body, "validation")] if one.body is not None else []
+    named, definitions = models_json_schema(models, ref_template=REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for one in endpoints:
+        paths.setdefault(one.full_path, {})[one.method.lower()] = _operation(one, named)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Asterism", "version": __version__, "description": __doc__.splitlines()[0]},
+        "paths": paths,
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "`asterism token create` makes one."},
+                "session": {"type": "apiKey", "in": "cookie", "name": "asterism_session"},
+            },
+        },
+    }
+
+
+def _operation(one: Endpoint, named: Any) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": re.sub(r"\W+", "_", f"{one.method.lower()} {one.path}").strip("_"),
+        "summary": one.summary,
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": PARAMETER} for name in one.parameters),
+            *_query_parameters(one.query),
+        ],
+        "responses": {str(one.status): _answer(one, named), **_problems(one)},
+        "security": [] if one.needs is None else [{"token": []}, {"session": []}],
+    }
+    if one.needs is not None:
+        operation["x-needs"] = one.needs
+    if one.body is not None:
+        schema = named[(one.body, "validation")]
+        required = bool(one.body.model_json_schema().get("required"))
+        operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _answer(one: Endpoint, named: Any) -> dict[str, Any]:
+    if one.media != "application/json":
+        return {"description": one.summary, "content": {one.media: {"schema": {"type": "string"}}}}
+    if _is_model(one.answer):
+        schema = named[(one.answer, "serialization")]
+        return {"description": one.summary, "content": {"application/json": {"schema": schema}}}
+    if one.answer is None:
+        return {"description": one.summary}
+    return {"description": one.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
+
+
+def _problems(one: Endpoint) -> dict[str, Any]:
+    """The problems that an endpoint may answer with."""
+    content = {"content": {MEDIA_TYPE: {"schema": PROBLEM}}}
+    found = {status: {"description": text, **content} for status, text in PROBLEMS.items()}
+    if one.path == "/health":
+        found["503"] = {
+            "description": "The store does not answer.",
+            "content": {"application/json": {"schema": {"$ref": REF.format(model="Health")}}},
+        }
+    if one.path.endswith("/move"):
+        found["202"] = {
+            "description": "The device has not handed the run back yet; the move goes on.",
+            "content": {"application/json": {"schema": {"$ref": REF.format(model="Run")}}},
+        }
+    return found
+
+
+def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
+    if query is NoModel:
+        return []
+    schema = query.model_json_schema(mode="validation")
+    required = schema.get("required", ())
+    found = []
+    for name, given in schema["properties"].items():
+        # a parameter that is absent is never null
+        shown = {key: value for key, value in given.items() if key not in ("anyOf", "default", "title")}
+        alternatives = [one for one in given.get("anyOf", ()) if one.get("type") != "null"]
+        merged = {**(alternatives[0] if alternatives else {}), **shown}
+        found.append({"name": name, "in": "query", "required": name in required, "schema": merged})
+    return found
+
+
+def _is_model(answer: Any) -> bool:
+    return isinstance(answer, type) and issubclass(answer, BaseModel)
+
+
+def openapi_endpoint(endpoints: Sequence[Endpoint]) -> Endpoint:
+    """The endpoint that serves the document of these endpoints, itself included."""
+
+    async def answer(call: Call) -> Any:
+        return document
+
+    own = Endpoint("GET", "/openapi.json", answer, "This document.", needs=None, answer={})
+    document = openapi_document([*endpoints, own])
+    return own

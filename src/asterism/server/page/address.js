@@ -1,0 +1,38 @@
+// The address after "#": the view and its filters, such as #/plans/release/graph?status=failed.
+import { signal } from "./ui.js";
+
+export function parseAddress(hash) {
+  const [path, query = ""] = hash.replace(/^#/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(decode);
+  return { parts, query: Object.fromEntries(new URLSearchParams(query)) };
+}
+
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export function addressOf(parts, query = {}) {
+  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value != null && value !== false));
+  const text = search.toString();
+  return `#/${parts.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+export const address = signal(parseAddress(location.hash));
+addEventListener("hashchange", () => { address.value = parseAddress(location.hash); });
+
+export function go(parts, query) {
+  location.hash = addressOf(parts, query);
+}
+
+// Change filters of the present view. They are remembered in the address, without an entry in the history for each key.
+export function setQuery(changes, { entry = false } = {}) {
+  const { parts, query } = address.value;
+  const next = addressOf(parts, { ...query, ...changes });
+  if (next === location.hash) return;
+  history[entry ? "pushState" : "replaceState"](null, "", next);
+  address.value = parseAddress(next);
+}

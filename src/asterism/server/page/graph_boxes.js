@@ -1,0 +1,104 @@
+// The parts of the SVG graph: a box for each task or fold, and a curve for each dependency.
+import { HEIGHT, WIDTH, curve } from "./graph_model.js";
+import { classes, html } from "./ui.js";
+import { mark, plural, words } from "./words.js";
+
+const LONGEST = 21;
+export const shorten = (text, length = LONGEST) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+
+export function shownStatus(task) {
+  return task.status === "pending" && task.waiting ? "waiting" : task.status;
+}
+
+// The second line of a box: the most urgent remark.
+export function remark(task) {
+  if (task.held_by?.length) return `held by ${task.held_by.join(", ")}`;
+  if (task.status === "failed" && task.reason) return task.reason;
+  if (task.provisional) return "provisional";
+  if (task.needless) return "needless";
+  const parts = [words(shownStatus(task))];
+  if (task.device) parts.push(task.device);
+  if (task.attempts > 1) parts.push(`attempt ${task.attempts}`);
+  return parts.join(" · ");
+}
+
+export function spoken(task) {
+  const held = task.held_by?.length ? `, held by ${task.held_by.join(", ")}` : "";
+  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
+}
+
+// `tiny` leaves out text that could not be read.
+export function TaskBox({ box, task, tiny, selected, focusable, dim, mark: change, select }) {
+  const data = task.value;
+  const held = data.held_by?.length > 0;
+  const name = data.name || data.id;
+  return html`<g class=${classes("box", `is-${shownStatus(data)}`, { selected, dim, held, provisional: data.provisional, [`mark-${change}`]: change })}
+      transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
+      role="button" tabindex=${focusable ? 0 : -1} aria-pressed=${selected ? "true" : "false"} onClick=${() => select(box.id)}>
+    <title>${spoken(data)}</title>
+    <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
+    ${held && html`<rect class="hatch" width=${WIDTH} height=${HEIGHT} rx="9" />`}
+    <rect class="edge" width="5" height=${HEIGHT} rx="2.5" />
+    <text class="mark" x="20" y="29" text-anchor="middle">${mark(shownStatus(data))}</text>
+    ${!tiny && html`<g clip-path="url(#inside-box)"><text class="name" x="35" y="20">${shorten(name)}</text><text class="remark" x="35" y="36">${shorten(remark(data), 25)}</text></g>`}
+    ${change && html`<${Badge} change=${change} />`}
+  </g>`;
+}
+
+const BADGES = { added: "new", removed: "removed", changed: "changed", cancelled: "cancel" };
+
+function Badge({ change }) {
+  const text = BADGES[change] ?? change;
+  const width = 12 + text.length * 6.4;
+  return html`<g class="badge" transform=${`translate(${WIDTH - width - 6} -8)`}>
+    <rect width=${width} height="16" rx="8" /><text x=${width / 2} y="11.5" text-anchor="middle">${text}</text>
+  </g>`;
+}
+
+function countsOf(state, box) {
+  const counts = {};
+  for (const id of box.members) {
+    const status = state.tasks.get(id)?.value.status ?? "pending";
+    counts[status] = (counts[status] ?? 0) + 1;
+  }
+  return counts;
+}
+
+export function FoldBox({ box, state, selected, focusable, open }) {
+  const counts = countsOf(state, box);
+  const text = Object.entries(counts).map(([status, number]) => `${mark(status)} ${number}`).join("  ");
+  return html`<g class=${classes("box fold", { selected })} transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
+      role="button" tabindex=${focusable ? 0 : -1} onClick=${() => open(box)}>
+    <title>${`${box.fold}: ${plural(box.members.length, "task")}, collapsed. Press Enter or click to expand.`}</title>
+    <rect class="body behind" x="6" y="6" width=${WIDTH} height=${HEIGHT} rx="9" />
+    <rect class="body behind" x="3" y="3" width=${WIDTH} height=${HEIGHT} rx="9" />
+    <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
+    <text class="name" x="16" y="20">${shorten(`${box.fold} (${box.members.length})`, 24)}</text>
+    <text class="remark" x="16" y="36">${shorten(text, 27)}</text>
+  </g>`;
+}
+
+export function Ghost({ task, place }) {
+  const name = task.name || task.id;
+  return html`<g class="box mark-removed ghost" transform=${`translate(${place[0] - WIDTH / 2} ${place[1] - HEIGHT / 2})`} aria-hidden="true">
+    <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
+    <text class="mark" x="20" y="29" text-anchor="middle">${mark("removed")}</text>
+    <text class="name" x="35" y="20">${shorten(name)}</text><text class="remark" x="35" y="36">removed</text>
+    <${Badge} change="removed" />
+  </g>`;
+}
+
+export function Edge({ edge, change, dim }) {
+  return html`<g class=${classes("line", `on-${edge.kind}`, { dim, [`mark-${change}`]: change })}>
+    ${edge.label && html`<title>${edge.label}</title>`}
+    <path d=${curve(edge.points)} marker-end="url(#arrow)" />
+  </g>`;
+}
+
+export function Definitions() {
+  return html`<defs>
+    <pattern id="hatch" width="9" height="9" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="hatch-line" width="3" height="9" /></pattern>
+    <clipPath id="inside-box"><rect width=${WIDTH - 6} height=${HEIGHT} /></clipPath>
+    <marker id="arrow" class="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0.6 7.4 4 0 7.4Z" /></marker>
+  </defs>`;
+}

@@ -1,0 +1,115 @@
+// The page: its frame, the view that the address names, and what is the same in all views.
+import { address, addressOf, go } from "./address.js";
+import { connection, me, post, signIn } from "./api.js";
+import { EditsView } from "./edits_view.js";
+import { FleetState } from "./fleet_state.js";
+import { FleetView } from "./fleet_view.js";
+import { Action, Command, Dialog, Empty, Failure, Status } from "./parts.js";
+import { PlanState } from "./plan_state.js";
+import { PlanView } from "./plan_view.js";
+import { PlansView } from "./plans_view.js";
+import { TimeTravel } from "./time_travel.js";
+import { TimelineView } from "./timeline_view.js";
+import { html, render, signal, useEffect, useMemo, useState } from "./ui.js";
+import { ENDED_STATES, words } from "./words.js";
+
+const VIEWS = { graph: "Plan", timeline: "Timeline", edits: "Edits" };
+const KEYS = [["/", "search tasks"], ["g, then arrow keys", "walk through the graph"], ["Enter", "open a task"], ["Escape", "close the drawer"], ["+  −  0", "zoom in, zoom out, fit"],
+  ["f", "collapse finished tasks"], ["l", "graph as a list"], ["e", "edit the plan"], ["1  2  3", "plan, timeline, edits"], ["p", "all plans"], ["d", "fleet"], ["[  ]", "earlier, later version"], ["?", "this list"]];
+
+// -- theme: as the system has it, unless the person chose one ---------------------------------------------------------
+const theme = signal(localStorage.getItem("asterism-theme") ?? "");
+function setTheme(name) {
+  theme.value = name;
+  if (name) localStorage.setItem("asterism-theme", name);
+  else localStorage.removeItem("asterism-theme");
+  document.documentElement.dataset.theme = name;
+}
+document.documentElement.dataset.theme = theme.value;
+const isDark = () => theme.value === "dark" || (!theme.value && matchMedia("(prefers-color-scheme: dark)").matches);
+
+function Page() {
+  const { parts } = address.value;
+  const [help, setHelp] = useState(false);
+  const plan = parts[0] === "plans" && parts[1] ? parts[1] : null;
+  useEffect(() => {
+    const keys = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog")) return;
+      const act = { "?": () => setHelp(true), p: () => go(["plans"]), d: () => go(["fleet", "devices"]) }[event.key]
+        ?? (plan && { 1: () => go(["plans", plan, "graph"]), 2: () => go(["plans", plan, "timeline"]), 3: () => go(["plans", plan, "edits"]),
+          "[": () => document.querySelector(".travel button[aria-label='Earlier version']")?.click(), "]": () => document.querySelector(".travel button[aria-label='Later version']")?.click() }[event.key]);
+      if (act) { event.preventDefault(); act(); }
+    };
+    addEventListener("keydown", keys);
+    return () => removeEventListener("keydown", keys);
+  });
+  const view = plan ? VIEWS[parts[2]] ?? "Plan" : parts[0] === "fleet" ? "Fleet" : "Plans";
+  useEffect(() => { document.title = `${plan ? `${plan}: ${view}` : view} – Asterism`; }, [plan, view]);
+  return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the content</a>
+    <${Header} plan=${plan} view=${view} help=${() => setHelp(true)} />
+    ${connection.value === "lost" && html`<p class="banner" role="alert">The connection to the server is lost. The page shows the last known state and tries again.</p>`}
+    ${connection.value === "signed out" ? html`<main id="main" tabindex="-1"><${SignedOut} /></main>`
+    : plan ? html`<${PlanPage} key=${plan} name=${plan} />` : html`<${FleetPage} view=${view} />`}
+    ${help && html`<${Dialog} title="Keyboard" close=${() => setHelp(false)}><dl class="keys">${KEYS.map(([key, text]) => html`<div><dt><kbd>${key}</kbd></dt><dd>${text}</dd></div>`)}</dl><//>`}`;
+}
+
+function Header({ plan, view, help }) {
+  const link = (text, parts) => html`<a href=${addressOf(parts)} aria-current=${view === text ? "page" : undefined}>${text}</a>`;
+  return html`<header class="top"><a class="brand" href="#/plans"><img src="/page/star.svg" alt="" width="22" height="22" />Asterism</a>
+    <nav aria-label="Main">${link("Plans", ["plans"])}${link("Fleet", ["fleet", "devices"])}</nav>
+    ${plan && html`<nav class="plan-nav" aria-label=${`Plan ${plan}`}><span class="plan-name" title=${plan}>${plan}</span>${Object.entries(VIEWS).map(([name, text]) => link(text, ["plans", plan, name]))}</nav>`}
+    <span class="spring"></span>
+    <button class="plain" onClick=${() => setTheme(isDark() ? "light" : "dark")} aria-label=${isDark() ? "Light theme" : "Dark theme"} title=${isDark() ? "Light theme" : "Dark theme"}>${isDark() ? "☀" : "☾"}</button>
+    <button class="plain" onClick=${help} aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)">?</button></header>`;
+}
+
+const SignedOut = () => html`<div class="column"><${Empty} title="You are not signed in."><p>The server prints a link with a one-time login when it starts. To get a new one, start it again, or:</p><${Command} text="asterism token create --scope operate --for me" /><p><button onClick=${() => location.reload()}>Try again</button></p><//></div>`;
+
+function FleetPage({ view }) {
+  const fleet = useMemo(() => new FleetState(), []);
+  useEffect(() => () => fleet.close(), []);
+  return html`<main id="main" tabindex="-1">${view === "Fleet" ? html`<${FleetView} fleet=${fleet} />` : html`<${PlansView} fleet=${fleet} />`}</main>`;
+}
+
+function PlanPage({ name }) {
+  const { parts, query } = address.value;
+  const version = query.version ? Number(query.version) : null;
+  const state = useMemo(() => new PlanState(name, version), []);
+  const draft = useMemo(() => signal(null), []);
+  useEffect(() => () => state.close(), []);
+  useEffect(() => { state.travel(version); }, [version]);
+  const view = state.view.value;
+  if (!view || !state.layout.value) {
+    return html`<main id="main" tabindex="-1">${state.problem.value ? html`<div class="column"><${Failure} problem=${state.problem.value} retry=${() => state.reload()} /></div>` : html`<p class="loading">Loading…</p>`}</main>`;
+  }
+  const select = (task) => go(["plans", name, "graph"], { task, version: query.version });
+  const tab = VIEWS[parts[2]] ? parts[2] : "graph";
+  return html`<main id="main" tabindex="-1" class="plan-page">
+    <${PlanBar} state=${state} view=${view} edit=${tab === "graph" ? () => { draft.value ??= { edits: [], reason: "" }; } : null} />
+    ${state.problem.value && html`<${Failure} problem=${state.problem.value} retry=${() => state.reload()} />`}
+    ${tab === "graph" ? html`<${PlanView} state=${state} draft=${draft} />` : tab === "timeline" ? html`<${TimelineView} state=${state} select=${select} />` : html`<${EditsView} state=${state} draft=${draft} />`}
+    ${tab !== "edits" && html`<${TimeTravel} state=${state} />`}
+  </main>`;
+}
+
+function PlanBar({ state, view, edit }) {
+  const act = (what) => async () => { await post(["plans", state.name, what]); await state.reload(); };
+  const ended = ENDED_STATES.has(view.state);
+  const failed = (view.counts?.failed ?? 0) + (view.counts?.cancelled ?? 0);
+  const open = (view.approvals ?? []).length + (view.cycles ?? []).filter((one) => !one.closed_at).length;
+  return html`<div class="plan-bar"><${Status} status=${view.paused ? "paused" : view.state} text=${view.paused ? "paused" : view.state_text ?? words(view.state)} />
+    <span class="note">version ${view.version}${state.version !== null ? ", as it was" : view.owner ? `, run by ${view.owner.device ?? view.owner}` : ended ? "" : ", nobody runs it"}</span>
+    ${open > 0 && state.version === null && html`<a class="attention" href=${addressOf(["plans", state.name, "edits"])}>${open} waiting<span> for a person</span></a>`}
+    <span class="spring"></span>
+    ${state.version === null && html`${edit && html`<button class="primary" title="e" onClick=${edit}>Edit</button>`}${!ended && (view.paused ? html`<${Action} act=${act("resume")}>Resume<//>` : html`<${Action} act=${act("pause")}>Pause<//>`)}
+      ${!ended && html`<${Action} kind="danger" confirm="Cancel the plan?" act=${act("cancel")}>Cancel<//>`}
+      ${ended && failed > 0 && html`<${Action} act=${act("retry")}>Retry failed tasks<//>`}`}</div>`;
+}
+
+if (!location.hash) history.replaceState(null, "", "#/plans");
+address.value = { ...address.value, ...(address.value.parts.length ? {} : { parts: ["plans"] }) };
+await signIn().catch((problem) => { if (problem.status !== 401) connection.value = "lost"; });
+const root = document.getElementById("page");
+root.replaceChildren();
+render(html`<${Page} />`, root);
+export { me };

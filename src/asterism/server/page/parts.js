@@ -1,0 +1,90 @@
+// Small parts that several views share.
+import { classes, html, useEffect, useRef, useState } from "./ui.js";
+import { mark, words } from "./words.js";
+
+export function Status({ status, text }) {
+  return html`<span class=${classes("status", `is-${status}`)}><span class="glyph" aria-hidden="true">${mark(status)}</span>${text ?? words(status)}</span>`;
+}
+
+export function Empty({ title, children }) {
+  return html`<div class="empty"><p class="empty-title">${title}</p>${children}</div>`;
+}
+
+export function Command({ text }) {
+  return html`<pre class="command"><code>${text}</code></pre>`;
+}
+
+export function Failure({ problem, retry }) {
+  return html`<div class="failure" role="alert">
+    <p><strong>${problem.title ?? "This did not work"}.</strong> ${problem.message}</p>
+    <${Violations} items=${problem.violations} />
+    ${retry && html`<button onClick=${retry}>Try again</button>`}
+  </div>`;
+}
+
+export function Violations({ items }) {
+  if (!items?.length) return null;
+  return html`<ul class="violations">${items.map((one) => html`<li><b>${one.rule ?? one.code ?? "rule"}</b>${one.edit != null ? ` (edit ${one.edit + 1})` : ""}: ${one.message}</li>`)}</ul>`;
+}
+
+// A button whose action may fail or take a while; the failure is shown beside it.
+export function Action({ children, act, kind, confirm, disabled, title }) {
+  const [busy, setBusy] = useState(false);
+  const [problem, setProblem] = useState(null);
+  const [asking, setAsking] = useState(false);
+  const run = async () => {
+    setAsking(false);
+    setBusy(true);
+    setProblem(null);
+    try {
+      await act();
+    } catch (error) {
+      setProblem(error);
+    } finally {
+      setBusy(false);
+    }
+  };
+  return html`<span class="action">
+    ${asking
+      ? html`<span class="confirm" role="group" aria-label=${confirm}>${confirm} <button class="danger" autofocus onClick=${run}>Yes</button> <button onClick=${() => setAsking(false)}>No</button></span>`
+      : html`<button class=${kind} title=${title} disabled=${busy || disabled} onClick=${() => (confirm ? setAsking(true) : run())}>${children}</button>`}
+    ${problem && html`<span class="problem" role="alert">${problem.message}<${Violations} items=${problem.violations} /></span>`}
+  </span>`;
+}
+
+// A dialog over the page; Escape closes it, and the focus returns to where it was.
+export function Dialog({ title, close, children }) {
+  const element = useRef(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    element.current.showModal();
+    return () => before?.focus?.();
+  }, []);
+  return html`<dialog ref=${element} aria-label=${title} onClose=${close} onClick=${(event) => event.target === element.current && element.current.close()}>
+    <header><h2>${title}</h2><button aria-label="Close" onClick=${() => element.current.close()}>✕</button></header>
+    ${children}
+  </dialog>`;
+}
+
+export function Field({ label, children, hint }) {
+  return html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
+}
+
+// A list that is read again by `load` when `when` changes. Rows keep their order; new ones wait behind a button.
+export function useList(load, when) {
+  const [state, setState] = useState({ items: null, problem: null });
+  const latest = useRef(0);
+  const read = async () => {
+    const turn = (latest.current += 1);
+    try {
+      const items = await load();
+      if (turn === latest.current) setState({ items, problem: null });
+    } catch (problem) {
+      if (turn === latest.current) setState((old) => ({ ...old, problem }));
+    }
+  };
+  useEffect(() => { read(); }, when);
+  return { ...state, read };
+}
+
+export const table = (label, head, rows) => html`<div class="sheet" tabindex="0" role="region" aria-label=${label}><table><thead><tr>${head.map((text) => html`<th scope="col">${text}</th>`)}</tr></thead><tbody>${rows}</tbody></table></div>`;

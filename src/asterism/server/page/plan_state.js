@@ -1,0 +1,198 @@
+// The plan that is shown: its view, layout and events. One signal per task, so that an event redraws one task.
+import { follow, get } from "./api.js";
+import { batch, signal } from "./ui.js";
+
+const CALM = 400; // ms between two readings of the view while events arrive
+const CALM_LARGE = 2_500; // the same for a plan of more than LARGE tasks
+const LARGE = 800;
+const CLAIMS_AGE = 5_000;
+export const FADE = 8_000; // ms that a change stays marked
+
+export class PlanState {
+  constructor(name, version = null) {
+    this.name = name;
+    this.version = version; // null: live
+    this.view = signal(null);
+    this.layout = signal(null);
+    this.problem = signal(null);
+    this.marks = signal(emptyMarks());
+    this.tasks = new Map(); // id -> signal of the task
+    this.changed = signal(0); // counts events, for views that show more than the plan
+    this.edited = signal(0); // counts events about edits, cycles and approvals
+    this.listeners = new Set(); // functions of (kind, data)
+    this.#load();
+  }
+
+  #stop = null;
+  #closed = false;
+  #timer = null;
+  #reading = false;
+  #pending = new Map();
+  #claimed = { key: "", at: 0, byId: new Map() };
+
+  close() {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    this.#stop?.();
+  }
+
+  // Show another version: null is the present.
+  async travel(version) {
+    if (version === this.version) return;
+    this.version = version;
+    this.#stop?.();
+    this.#stop = null;
+    await this.#load();
+  }
+
+  reload() {
+    return this.#load();
+  }
+
+  async #load() {
+    const wanted = this.version;
+    this.#reading = true;
+    try {
+      const parts = wanted === null ? ["plans", this.name] : ["plans", this.name, "versions", wanted];
+      const view = await get(parts);
+      const before = this.view.peek();
+      const known = this.layout.peek();
+      const stale = !known || known.version !== view.version || this.name !== known.plan;
+      const layout = stale
+        ? { ...(await get(["plans", this.name, "layout"], wanted === null ? {} : { version: wanted })), plan: this.name }
+        : known;
+      if (wanted === null && view.cycles?.length) view.cycles = await this.#claims(view.cycles);
+      if (this.#closed || wanted !== this.version) return;
+      this.#show(view, layout, before, known);
+      if (wanted === null && !this.#stop) this.#follow();
+    } catch (problem) {
+      if (!this.#closed && wanted === this.version) this.problem.value = problem;
+    } finally {
+      this.#reading = false;
+    }
+  }
+
+  // The journal knows which cycles are open; who has claimed one is known to the process that runs the plan. It is asked
+  // when other cycles are open than before, and every few seconds.
+  async #claims(cycles) {
+    const key = cycles.map((one) => one.id).join();
+    if (key !== this.#claimed.key || Date.now() > this.#claimed.at + CLAIMS_AGE) {
+      const found = await get(["plans", this.name, "cycles"]).catch(() => ({ items: [] }));
+      this.#claimed = { key, at: Date.now(), byId: new Map(found.items.map((one) => [one.id, one])) };
+    }
+    return cycles.map((one) => ({ ...one, ...this.#claimed.byId.get(one.id) }));
+  }
+
+  #show(view, layout, before, known) {
+    // Within a version the structure stays the same object: the graph is then not drawn anew.
+    if (before?.version === view.version && before.name === view.name) view.dependencies = before.dependencies;
+    const marks = before && before.version !== view.version ? compare(before, view, known) : null;
+    batch(() => {
+      this.problem.value = null;
+      const ids = new Set();
+      for (const task of view.tasks) {
+        ids.add(task.id);
+        task.held_by = holders(task, view.cycles ?? []);
+        const kept = this.tasks.get(task.id);
+        if (!kept) this.tasks.set(task.id, signal(task));
+        else if (!same(kept.peek(), task)) kept.value = task;
+      }
+      for (const id of [...this.tasks.keys()]) if (!ids.has(id)) this.tasks.delete(id);
+      this.layout.value = layout;
+      this.view.value = view;
+      if (marks) this.#mark(marks);
+      this.changed.value += 1;
+    });
+  }
+
+  #mark(marks) {
+    this.marks.value = marks;
+    setTimeout(() => { if (this.marks.peek() === marks) this.marks.value = emptyMarks(); }, FADE);
+  }
+
+  #follow() {
+    this.#stop?.();
+    this.#stop = follow(["plans", this.name, "events"], {
+      since: this.view.peek()?.position,
+      receive: (kind, data) => this.#receive(kind, data),
+      reconnected: () => this.#load(),
+    });
+  }
+
+  // Statuses appear with the next frame; what else follows from an event comes with the next reading of the view.
+  #receive(kind, data) {
+    for (const listener of this.listeners) listener(kind, data);
+    if (kind !== "task") this.edited.value += 1;
+    if (kind === "gone") {
+      this.#stop?.();
+      this.#stop = null;
+      this.problem.value = { message: "The store has no such plan any more.", violations: [] };
+      return;
+    }
+    if (kind === "task" && data.task && data.status) {
+      if (!this.#pending.size) requestAnimationFrame(() => this.#flush());
+      this.#pending.set(data.task, data);
+    }
+    if (this.#timer === null) {
+      const calm = this.tasks.size > LARGE && kind === "task" ? CALM_LARGE : CALM;
+      this.#timer = setTimeout(() => this.#read(), calm);
+    }
+  }
+
+  #read() {
+    this.#timer = null;
+    if (this.#closed) return;
+    if (this.#reading) this.#timer = setTimeout(() => this.#read(), CALM);
+    else this.#load();
+  }
+
+  #flush() {
+    batch(() => {
+      for (const [id, data] of this.#pending) {
+        const task = this.tasks.get(id);
+        if (!task) continue;
+        const next = { ...task.peek() };
+        for (const field of PROGRESS) if (data[field] !== undefined) next[field] = data[field];
+        if (next.status === "pending" && task.peek().status === "waiting") next.status = "waiting";
+        task.value = next;
+      }
+      this.#pending.clear();
+      this.changed.value += 1;
+    });
+  }
+}
+
+const PROGRESS = ["status", "device", "reason", "provisional", "attempts", "started_at", "ended_at", "needless"];
+
+// Who holds a task: the person or program that reviews the end of one of its dependencies.
+function holders(task, cycles) {
+  const names = (task.held_by ?? []).map((source) => {
+    const cycle = cycles.find((one) => one.tasks?.includes(source));
+    return cycle?.claimed_by ?? `the review of ${source}`;
+  });
+  return [...new Set(names)];
+}
+
+const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+export const edgeKey = (edge) => `${edge.source}\u0000${edge.target}`;
+export const emptyMarks = () => ({ added: new Set(), changed: new Set(), removed: [], edges: new Set(), gone: [] });
+
+// What differs between two versions. Removed tasks keep their place from the layout before.
+export function compare(before, after, layout) {
+  const old = new Map(before.tasks.map((task) => [task.id, task]));
+  const now = new Set(after.tasks.map((task) => task.id));
+  const oldEdges = new Map(before.dependencies.map((edge) => [edgeKey(edge), edge]));
+  const newEdges = new Set(after.dependencies.map(edgeKey));
+  const marks = emptyMarks();
+  for (const task of after.tasks) if (!old.has(task.id)) marks.added.add(task.id);
+  for (const task of before.tasks) {
+    const place = layout?.nodes?.[task.id];
+    if (!now.has(task.id) && place) marks.removed.push({ task, place });
+  }
+  for (const edge of after.dependencies) {
+    const was = oldEdges.get(edgeKey(edge));
+    if (!was || was.on !== edge.on || was.when !== edge.when) marks.edges.add(edgeKey(edge));
+  }
+  for (const [key, edge] of oldEdges) if (!newEdges.has(key)) marks.gone.push(edge);
+  return marks;
+}

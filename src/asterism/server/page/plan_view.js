@@ -1,0 +1,98 @@
+// The view of a plan: its graph with search, filters and folds, the drawer of a task, and the composer of edits.
+import { address, setQuery } from "./address.js";
+import { EditComposer } from "./edit_composer.js";
+import { preview } from "./edit_preview.js";
+import { Graph } from "./graph.js";
+import { Empty } from "./parts.js";
+import { TaskDrawer } from "./task_drawer.js";
+import { TaskList } from "./task_list.js";
+import { html, useEffect, useMemo, useRef, useState } from "./ui.js";
+import { mark, plural, words } from "./words.js";
+
+const LIST = "list";
+
+export function PlanView({ state, draft }) {
+  const { query } = address.value;
+  const view = state.view.value;
+  const layout = state.layout.value;
+  const controls = useRef(null);
+  const search = useRef(null);
+  const [planned, setPlanned] = useState(null); // edits of a dry run that the graph shows
+  const collapsed = useMemo(() => new Set((query.folded ?? "").split("|").filter(Boolean)), [query.folded]);
+  const finished = query.finished === "1";
+  const shown = useMemo(() => (planned ? preview(view, layout, planned) : { view, layout, marks: null }), [view, layout, planned]);
+  const select = (task) => { draft.value = draft.value?.edits.length ? draft.value : null; setQuery({ task }, { entry: !query.task }); };
+  // After a dry run the graph shows the outcome, and moves only if that would be out of sight.
+  const show = (edits) => {
+    setPlanned(edits);
+    const first = edits?.map((edit) => edit.task?.id ?? edit.task_id ?? edit.target).find(Boolean);
+    if (first) requestAnimationFrame(() => controls.current?.reveal(first));
+  };
+  useEffect(() => { if (query.task) requestAnimationFrame(() => controls.current?.reveal(query.task)); }, [query.task]);
+  const closeDrawer = () => {
+    const id = query.task;
+    setQuery({ task: "" });
+    if (id && query.as !== LIST) controls.current?.focusBox(id);
+  };
+  const compose = (edits) => { draft.value = { ...(draft.value ?? { reason: "" }), edits: [...(draft.value?.edits ?? []), ...edits] }; setQuery({ task: "" }); };
+
+  useEffect(() => {
+    const keys = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) {
+        if (event.key === "Escape" && event.target === search.current) { setQuery({ search: "" }); search.current.blur(); }
+        return;
+      }
+      const act = {
+        "/": () => search.current.focus(), "+": () => controls.current?.zoomBy(1.25), "=": () => controls.current?.zoomBy(1.25),
+        "-": () => controls.current?.zoomBy(0.8), "0": () => controls.current?.fitAll(), f: () => setQuery({ finished: finished ? "" : "1" }),
+        l: () => setQuery({ as: query.as === LIST ? "" : LIST }), g: () => controls.current?.focusBox(controls.current.first()),
+        e: () => state.version === null && compose([]), Escape: () => (query.task ? closeDrawer() : null),
+      }[event.key];
+      if (!act) return;
+      event.preventDefault();
+      act();
+    };
+    addEventListener("keydown", keys);
+    return () => removeEventListener("keydown", keys);
+  });
+
+  const groups = [...new Set(view.tasks.map((task) => task.group).filter(Boolean))];
+  const openFold = (fold) => (fold === "finished tasks" ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
+  const composing = draft.value !== null && state.version === null;
+  return html`<div class="plan-view">
+    <${Toolbar} ...${{ view, query, search, controls, groups, collapsed, finished }} />
+    <div class="plan-body">
+      ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${view.name} --file edits.json</code></pre><//>`
+      : query.as === LIST ? html`<${TaskList} ...${{ state, view, search: query.search, status: query.status, selected: query.task, select }} />`
+      : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, search: query.search, status: query.status, collapsed, finished, openFold, controls }} />`}
+      ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
+      : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${state.version === null ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }} />`}
+    </div>
+  </div>`;
+}
+
+function Toolbar({ view, query, search, controls, groups, collapsed, finished }) {
+  const found = query.search ? view.tasks.filter((task) => [task.id, task.name].some((text) => String(text ?? "").toLowerCase().includes(query.search.toLowerCase()))).length : null;
+  const folded = groups.length > 0 && groups.every((group) => collapsed.has(group));
+  return html`<div class="toolbar" role="toolbar" aria-label="Graph">
+    <label class="search"><span class="visually-hidden">Search tasks</span><input ref=${search} type="search" placeholder="Search tasks  ( / )" value=${query.search ?? ""}
+      onInput=${(event) => setQuery({ search: event.target.value })}
+      onKeyDown=${(event) => event.key === "Enter" && controls.current?.focusBox(controls.current.first())} /></label>
+    ${found !== null && html`<span class="found" role="status">${plural(found, "match").replace("matchs", "matches")}</span>`}
+    <${Counts} view=${view} query=${query} />
+    <span class="spring"></span>
+    ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => setQuery({ folded: folded ? "" : groups.join("|") })}>Collapse groups</button>`}
+    <button aria-pressed=${String(finished)} title="f" onClick=${() => setQuery({ finished: finished ? "" : "1" })}>Collapse finished</button>
+    <button aria-pressed=${String(query.as === LIST)} title="l" onClick=${() => setQuery({ as: query.as === LIST ? "" : LIST })}>List</button>
+    ${query.as !== LIST && html`<span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" title="−" onClick=${() => controls.current?.zoomBy(0.8)}>−</button>
+      <button aria-label="Fit the whole graph" title="0" onClick=${() => controls.current?.fitAll()}>Fit</button>
+      <button aria-label="Zoom in" title="+" onClick=${() => controls.current?.zoomBy(1.25)}>+</button></span>`}
+  </div>`;
+}
+
+// How many tasks have each status; a press filters by it.
+function Counts({ view, query }) {
+  const counts = view.counts ?? {};
+  return html`<span class="counts" role="group" aria-label="Filter by status">${Object.entries(counts).filter(([, number]) => number).map(([status, number]) => html`<button key=${status}
+    class=${`count is-${status}`} aria-pressed=${String(query.status === status)} onClick=${() => setQuery({ status: query.status === status ? "" : status })}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")} ${words(status)}</button>`)}</span>`;
+}

@@ -1,0 +1,120 @@
+// The drawer of a task: status, why, attempts, live output, inputs and result, story, device.
+import { get } from "./api.js";
+import { shownStatus } from "./graph_boxes.js";
+import { Status } from "./parts.js";
+import { html, useEffect, useRef, useState } from "./ui.js";
+import { ENDED, clock, duration, value, words } from "./words.js";
+
+const OUTPUT_EVERY = 1_000;
+
+export function TaskDrawer({ state, id, close, compose, jump }) {
+  const task = state.tasks.get(id);
+  const data = task?.value;
+  const heading = useRef(null);
+  const [detail, setDetail] = useState({});
+  const changed = `${id} ${data?.status} ${data?.attempts} ${state.view.value?.version} ${data?.held_by?.length}`;
+  useEffect(() => { heading.current?.focus({ preventScroll: true }); }, [id]);
+  useEffect(() => {
+    let current = true;
+    const parts = ["plans", state.name, "tasks", id];
+    if (state.version === null) {
+      get(parts).then((found) => current && setDetail((old) => ({ ...(old.id === id ? old : {}), ...found, id })), () => {});
+      get([...parts, "why"]).then((why) => current && setDetail((old) => ({ ...(old.id === id ? old : { id }), why })), () => {});
+    }
+    return () => { current = false; };
+  }, [changed]);
+  if (!data) {
+    return html`<aside class="drawer" aria-label="Task"><${Head} title=${id} close=${close} heading=${heading} /><p class="note">This version of the plan has no task ${id}.</p></aside>`;
+  }
+  const mine = detail.id === id ? detail : {};
+  const { dependencies } = state.view.value;
+  const above = dependencies.filter((edge) => edge.target === id);
+  const below = dependencies.filter((edge) => edge.source === id);
+  return html`<aside class="drawer" aria-label=${`Task ${data.name || id}`}>
+    <${Head} title=${data.name || id} close=${close} heading=${heading} />
+    <p class="drawer-status"><${Status} status=${shownStatus(data)} />${data.provisional && html` <span class="tag">provisional</span>`}${data.needless && html` <span class="tag">needless</span>`}</p>
+    ${data.name && data.name !== id && html`<p class="note">id: ${id}</p>`}
+    ${data.held_by?.length > 0 && html`<p class="held-note">Held by ${data.held_by.join(", ")}</p>`}
+    ${data.reason && html`<section><h3>Reason</h3><p class="text">${data.reason}</p></section>`}
+    <${Why} why=${mine.why} begun=${data.status === "running" || ENDED.has(data.status)} />
+    <dl class="facts">
+      ${fact("Device", data.device)}${fact("Started", clock(data.started_at))}
+      ${fact("Took", data.started_at && duration((data.ended_at ?? Date.now() / 1000) - data.started_at))}
+      ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group)}
+    </dl>
+    ${!ENDED.has(data.status) && compose && html`<p class="buttons">
+      <button onClick=${() => compose([{ op: "add_task", task: { id: "" }, after: id }])}>Add a task after it</button>
+      ${data.status === "pending" && html`<button onClick=${() => compose([{ op: "update_task", task_id: id, changes: {} }])}>Change</button><button onClick=${() => compose([{ op: "remove_task", task_id: id }])}>Remove</button>`}
+      <button onClick=${() => compose([{ op: "cancel_task", task_id: id, reason: "" }])}>Cancel task</button></p>`}
+    ${state.version === null && html`<${Output} state=${state} id=${id} running=${data.status === "running"} attempts=${data.attempts} />`}
+    <${Attempts} items=${mine.executions} />
+    ${hasContent(mine.definition?.inputs) && html`<section><h3>Inputs</h3><pre class="data">${value(mine.definition.inputs)}</pre></section>`}
+    ${mine.result !== undefined && mine.result !== null && html`<section><h3>Result</h3><pre class="data">${value(mine.result)}</pre></section>`}
+    ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} /></section>`}
+    ${below.length > 0 && html`<section><h3>Before</h3><${Neighbours} edges=${below} end="target" jump=${jump} /></section>`}
+    ${hasContent(mine.definition) && html`<details><summary>Definition</summary><pre class="data">${value(mine.definition)}</pre></details>`}
+    <${Story} lines=${mine.story} />
+  </aside>`;
+}
+
+const hasContent = (data) => data != null && (typeof data !== "object" || Object.keys(data).length > 0);
+const fact = (name, text) => text && html`<div><dt>${name}</dt><dd>${text}</dd></div>`;
+
+export function Head({ title, close, heading }) {
+  return html`<header><h2 tabindex="-1" ref=${heading}>${title}</h2><button class="plain" onClick=${close} aria-label="Close (Escape)" title="Close (Escape)">✕</button></header>`;
+}
+
+// Why it has not started.
+function Why({ why, begun }) {
+  if (!why || begun) return null;
+  if (!why.reasons?.length) return null;
+  return html`<section><h3>Why it waits</h3><ul class="plain-list">${why.reasons.map((one) => html`<li>${one.text}</li>`)}</ul></section>`;
+}
+
+function Neighbours({ edges, end, jump }) {
+  return html`<ul class="links">${edges.map((edge) => html`<li><button class="link" onClick=${() => jump(edge[end])}>${edge[end]}</button>
+    ${edge.on && edge.on !== "success" && html` <small>on ${edge.on}</small>`}${edge.when && html` <small>if ${edge.when}</small>`}</li>`)}</ul>`;
+}
+
+function Attempts({ items }) {
+  if (!Array.isArray(items) || !items.length) return null;
+  return html`<section><h3>Attempts</h3><ol class="attempts">${items.map((one, index) => html`<li>
+    <b>${index + 1}</b> ${words(one.status)} ${one.device && html`on ${one.device}`} <small>${clock(one.started_at)}${one.ended_at && one.started_at && `, ${duration(one.ended_at - one.started_at)}`}</small>
+    ${one.error && html`<span class="text">${one.error}</span>`}</li>`)}</ol></section>`;
+}
+
+function Story({ lines }) {
+  if (!Array.isArray(lines) || !lines.length) return null;
+  return html`<section><h3>Story</h3><ol class="story">${lines.map((line) => html`<li><time>${clock(line.at)}</time><span>${words(line.what)}${line.why && html`<small>${line.why}</small>`}</span></li>`)}</ol></section>`;
+}
+
+// The output of a task, read on while it runs. It scrolls with the output only while it is at its end.
+function Output({ state, id, running, attempts }) {
+  const [lines, setLines] = useState([]);
+  const box = useRef(null);
+  useEffect(() => {
+    let stopped = false;
+    let after = null;
+    let timer = null;
+    setLines([]);
+    const read = async () => {
+      try {
+        const page = await get(["plans", state.name, "tasks", id, "logs"], { after });
+        if (stopped) return;
+        const found = page.items;
+        if (found.length) {
+          const atEnd = !box.current || box.current.scrollTop + box.current.clientHeight >= box.current.scrollHeight - 4;
+          setLines((old) => [...old, ...found].slice(-2000));
+          if (atEnd) requestAnimationFrame(() => { if (box.current) box.current.scrollTop = box.current.scrollHeight; });
+        }
+        after = page.next ?? after;
+      } catch { /* tried again while it runs */ }
+      if (running && !stopped) timer = setTimeout(read, OUTPUT_EVERY);
+    };
+    read();
+    return () => { stopped = true; clearTimeout(timer); };
+  }, [state, id, running, attempts]);
+  if (!lines.length && !running) return null;
+  return html`<section><h3>Output${running && html` <small>live</small>`}</h3>
+    <pre class="output" ref=${box} tabindex="0" role="log" aria-label="Output">${lines.length ? lines.map((line) => html`<span class=${line.stream}>${line.text}${"\n"}</span>`) : "No output yet."}</pre></section>`;
+}

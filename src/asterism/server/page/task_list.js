@@ -1,0 +1,23 @@
+// The tasks as a list: the same as the graph, for screen readers, small screens and very large plans.
+import { remark, shownStatus } from "./graph_boxes.js";
+import { matches } from "./graph_model.js";
+import { Empty, Status } from "./parts.js";
+import { html } from "./ui.js";
+import { clock, duration, plural } from "./words.js";
+
+const MOST = 500;
+
+export function TaskList({ state, view, search, status, selected, select }) {
+  state.changed.value;
+  const found = view.tasks.map((task) => state.tasks.get(task.id)?.value ?? task)
+    .filter((task) => matches(task, search) && (!status || shownStatus(task) === status));
+  if (!found.length) return html`<${Empty} title="No task matches."><p>Clear the search or the status above.</p><//>`;
+  return html`<div class="task-list">
+    ${found.length > MOST && html`<p class="note">The first ${MOST} of ${plural(found.length, "task")}: search to see others.</p>`}
+    <ul>${found.slice(0, MOST).map((task) => html`<li key=${task.id} class=${`is-${shownStatus(task)}`}>
+      <button aria-pressed=${task.id === selected ? "true" : "false"} onClick=${() => select(task.id)}>
+        <span class="task-name">${task.name || task.id}</span><${Status} status=${shownStatus(task)} />
+        <span class="task-remark">${remark(task)}</span>
+        <span class="task-time">${task.started_at ? `${clock(task.started_at)}, ${duration((task.ended_at ?? Date.now() / 1000) - task.started_at)}` : ""}</span>
+      </button></li>`)}</ul></div>`;
+}

@@ -1,0 +1,104 @@
+// Executions, lanes, edit cycles and holds of the timeline, as plain data, from the events of a plan.
+
+export class PlanHistory {
+  executions = new Map(); // by task and start
+  cycles = new Map();
+  holds = new Map(); // by the task whose end is reviewed
+  position = null;
+
+  add(kind, data) {
+    if (data.position != null) this.position = data.position;
+    if (kind === "task") this.#task(data);
+    else if (kind === "cycle") this.#cycle(data);
+  }
+
+  #task(data) {
+    if (data.started_at != null) {
+      const key = `${data.task} ${data.started_at}`;
+      const old = this.executions.get(key);
+      const { task, status, provisional, started_at, ended_at } = data;
+      this.executions.set(key, { key, task, status, provisional, started_at, ended_at, device: data.device || old?.device || "no device" });
+      this.#end(data.task, data.started_at);
+    } else {
+      this.#end(data.task, data.at); // released, or to be run again
+      for (const one of this.executions.values()) if (one.task === data.task && one.ended_at == null) one.ended_at = data.at;
+    }
+    if (data.review && !this.holds.has(data.task)) this.holds.set(data.task, { task: data.task, started_at: data.ended_at ?? data.at, ended_at: null });
+  }
+
+  // An earlier execution of a task ends at the latest when the next one starts.
+  #end(task, at) {
+    for (const one of this.executions.values()) {
+      if (one.task === task && one.started_at < at && one.ended_at == null) Object.assign(one, { ended_at: at, status: "cancelled" });
+    }
+  }
+
+  #cycle(data) {
+    const cycle = this.cycles.get(data.cycle) ?? { id: data.cycle, tasks: data.tasks ?? [], opened_at: data.at, closed_at: null };
+    if (data.what === "closed") {
+      cycle.closed_at = data.at;
+      for (const task of cycle.tasks) {
+        const hold = this.holds.get(task);
+        if (hold && hold.ended_at == null) hold.ended_at = data.at;
+      }
+    }
+    this.cycles.set(data.cycle, cycle);
+  }
+
+  // What had happened until a time.
+  until(at) {
+    if (at == null) return this;
+    const past = new PlanHistory();
+    const cut = (map) => new Map([...map].filter(([, one]) => (one.started_at ?? one.opened_at) <= at).map(([key, one]) => {
+      const copy = { ...one };
+      if (copy.ended_at > at) { copy.ended_at = null; copy.status = "running"; }
+      if (copy.closed_at > at) copy.closed_at = null;
+      return [key, copy];
+    }));
+    past.executions = cut(this.executions);
+    past.cycles = cut(this.cycles);
+    past.holds = cut(this.holds);
+    return past;
+  }
+
+  bounds() {
+    const spans = [...this.executions.values(), ...[...this.cycles.values()].map((one) => ({ started_at: one.opened_at, ended_at: one.closed_at }))];
+    return { start: Math.min(...spans.map((one) => one.started_at)), end: Math.max(...spans.map((one) => one.ended_at ?? one.started_at)) };
+  }
+}
+
+// Lanes by device, in alphabetical order, so that none changes its place. Bars that overlap get rows of their own.
+export function lanes(executions, now) {
+  const byDevice = new Map();
+  for (const one of executions) {
+    if (!byDevice.has(one.device)) byDevice.set(one.device, []);
+    byDevice.get(one.device).push({ ...one, start: one.started_at, end: Math.max(one.started_at, one.ended_at ?? now) });
+  }
+  return [...byDevice].sort(([one], [other]) => one.localeCompare(other, undefined, { numeric: true })).map(([device, list]) => {
+    const ends = [];
+    const bars = list.sort((one, other) => one.start - other.start).map((bar) => {
+      let row = ends.findIndex((end) => end <= bar.start);
+      if (row < 0) row = ends.length;
+      ends[row] = bar.end;
+      return { ...bar, row };
+    });
+    return { device, bars, rows: ends.length };
+  });
+}
+
+// Edit cycles, and the holds below tasks under review, as spans of time with a sentence each.
+export function spans(history, end) {
+  const cycles = [...history.cycles.values()].map((one) => ({ kind: "cycle", start: one.opened_at, end: one.closed_at ?? end, text: `cycle ${one.id} reviews ${one.tasks.join(", ") || "the plan"}${one.closed_at ? "" : " (open)"}` }));
+  const holds = [...history.holds.values()].map((one) => ({ kind: "hold", start: one.started_at, end: one.ended_at ?? end, text: `tasks after ${one.task} are held${one.ended_at ? "" : " now"}` }));
+  return [...holds, ...cycles];
+}
+
+const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400];
+
+export function ticks(begin, end, width) {
+  const most = Math.max(2, width / 110);
+  const step = STEPS.find((one) => (end - begin) / one <= most) ?? STEPS.at(-1) * Math.ceil((end - begin) / STEPS.at(-1) / most);
+  const found = [];
+  for (let at = begin; at <= end; at += step) found.push(at);
+  return found;
+}

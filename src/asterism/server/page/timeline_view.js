@@ -1,0 +1,115 @@
+// The timeline: a lane per device, with edit cycles and holds drawn over it. It can be zoomed, and follows the present.
+import { address, setQuery } from "./address.js";
+import { get } from "./api.js";
+import { Empty, Failure } from "./parts.js";
+import { PlanHistory, lanes, spans, ticks } from "./timeline_model.js";
+import { classes, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
+import { ENDED_STATES, clock, duration, mark, words } from "./words.js";
+
+const LANE = 26;
+const GAP = 12;
+const HEAD = 28;
+
+// The events of the plan from its beginning, then as they come.
+function useHistory(state) {
+  const [history] = useState(() => new PlanHistory());
+  const [turn, setTurn] = useState(0);
+  const [problem, setProblem] = useState(null);
+  useEffect(() => {
+    let closed = false;
+    let waiting = [];
+    const listen = (kind, data) => {
+      if (waiting) waiting.push([kind, data]);
+      else {
+        history.add(kind, data);
+        setTurn((old) => old + 1);
+      }
+    };
+    state.listeners.add(listen);
+    const read = async () => {
+      for (let since = null; ;) {
+        const page = await get(["plans", state.name, "changes"], { since });
+        if (closed) return;
+        for (const event of page.items) history.add(event.kind, event);
+        if (!page.next) break;
+        since = page.next;
+      }
+      for (const [kind, data] of waiting) history.add(kind, data);
+      waiting = null;
+      setTurn((old) => old + 1);
+    };
+    read().catch(setProblem);
+    return () => { closed = true; state.listeners.delete(listen); };
+  }, [state]);
+  return { history, turn, problem };
+}
+
+function useWidth(frame) {
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(([entry]) => setWidth(entry.contentRect.width));
+    watch.observe(frame.current);
+    return () => watch.disconnect();
+  }, []);
+  return width;
+}
+
+export function TimelineView({ state, select }) {
+  const view = state.view.value;
+  const { query } = address.value;
+  const { history, turn, problem } = useHistory(state);
+  const frame = useRef(null);
+  const width = useWidth(frame);
+  const running = !ENDED_STATES.has(view.state) && state.version === null;
+  const [now, setNow] = useState(Date.now() / 1000);
+  useEffect(() => {
+    if (!running) return undefined;
+    const timer = setInterval(() => setNow(Date.now() / 1000), 1000);
+    return () => clearInterval(timer);
+  }, [running]);
+  const past = view.edit?.at; // the time of the version that is shown
+  const shown = useMemo(() => history.until(state.version === null ? null : past), [history, turn, past, state.version]);
+  const known = shown.bounds();
+  const begin = known.start;
+  const end = running ? Math.max(now, known.end) : state.version !== null ? Math.max(past, begin) : known.end;
+  const zoom = Math.max(1, Number(query.zoom) || 1);
+  const zoomBy = (factor) => setQuery({ zoom: String(Math.min(200, Math.max(1, Math.round(zoom * factor * 10) / 10))) });
+  const empty = !shown.executions.size;
+  return html`<div class="column wide"><div class="row-head"><h2>Timeline</h2><span class="note">${empty ? "" : duration(end - begin)}</span><span class="spring"></span>
+      <span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" onClick=${() => zoomBy(1 / 1.6)}>−</button><button onClick=${() => setQuery({ zoom: "" })}>Fit</button><button aria-label="Zoom in" onClick=${() => zoomBy(1.6)}>+</button></span></div>
+    ${problem && html`<${Failure} problem=${problem} />`}
+    <div class="timeline-frame" ref=${frame}>${empty ? html`<${Empty} title="Nothing has started yet."><p>Bars appear here as devices start tasks.</p><//>`
+      : html`<${Chart} ...${{ shown, begin, end, width, zoom, running, select, names: state.tasks, selected: query.task }} />`}</div>
+    <p class="legend"><span class="key cycle-key"></span> edit cycle <span class="key hold-key"></span> tasks are held ${["running", "completed", "failed", "cancelled"].map((status) => html`<span class=${`is-${status}`}><span class="glyph">${mark(status)}</span> ${status}</span>`)}</p>
+    ${!empty && shown.cycles.size + shown.holds.size > 0 && html`<details><summary>Edit cycles and holds as a list</summary><ul class="plain-list">${spans(shown, end).map((one) => html`<li>${clock(one.start)}, ${duration(one.end - one.start)}: ${one.text}</li>`)}</ul></details>`}
+  </div>`;
+}
+
+function Chart({ shown, begin, end, width, zoom, running, select, names, selected }) {
+  const found = lanes(shown.executions.values(), end);
+  const label = width < 560 ? 84 : 132;
+  const drawn = Math.max(120, width - label) * zoom;
+  const x = (at) => ((Math.max(begin, at) - begin) / Math.max(0.001, end - begin)) * drawn;
+  let height = HEAD;
+  const places = found.map((lane) => { const place = height; height += lane.rows * LANE + GAP; return place; });
+  return html`<div class="timeline">
+    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${lane.device}</span>`)}</div>
+    <div class="timeline-scroll" style=${{ marginLeft: `${label}px` }} tabindex="0" role="region" aria-label="Timeline of devices">
+    <svg width=${drawn} height=${height + 6}>
+      ${ticks(begin, end, drawn).map((tick) => html`<g class="tick" aria-hidden="true"><line x1=${x(tick)} x2=${x(tick)} y1="20" y2=${height} /><text x=${x(tick) + 4} y="14">${duration(tick - begin)}</text></g>`)}
+      ${spans(shown, end).map((one) => html`<g class=${one.kind}><title>${one.text}</title><rect x=${x(one.start)} y=${one.kind === "cycle" ? 20 : 24} width=${Math.max(2, x(one.end) - x(one.start))} height=${height - (one.kind === "cycle" ? 20 : 24)} /></g>`)}
+      ${found.map((lane, index) => html`<g transform=${`translate(0 ${places[index]})`}>${lane.bars.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} name=${names.get(bar.task)?.peek().name || bar.task} x=${x} select=${select} selected=${selected === bar.task} />`)}</g>`)}
+      ${running && html`<line class="present" x1=${drawn - 1} x2=${drawn - 1} y1="20" y2=${height} />`}
+    </svg></div></div>`;
+}
+
+function Bar({ bar, name, x, select, selected }) {
+  const left = x(bar.start);
+  const width = Math.max(3, x(bar.end) - left);
+  const text = `${name}, ${words(bar.status)} on ${bar.device}, ${duration(bar.end - bar.start)}, from ${clock(bar.start)}`;
+  const open = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(bar.task); } };
+  return html`<g class=${classes("bar", `is-${bar.status}`, { selected, provisional: bar.provisional })} role="button" tabindex="0" transform=${`translate(${left} ${bar.row * LANE})`}
+      onClick=${() => select(bar.task)} onKeyDown=${open}>
+    <title>${text}</title><rect width=${width} height=${LANE - 5} rx="4" />
+    ${width > 34 && html`<text x="7" y="15">${`${mark(bar.status)} ${name}`.slice(0, Math.max(1, Math.floor((width - 10) / 7.2)))}</text>`}</g>`;
+}

@@ -1,0 +1,172 @@
+"""Plans as documents of the API: the view of a plan, of one task, and what became of requests. Secrets are masked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from asterism.core.errors import UnknownTask, error_text
+from asterism.core.json_values import plain_json
+from asterism.core.plan.assignment_lock import EditCycle
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import COMPLETED, PENDING
+from asterism.durable.plan_requests import EditAnswer
+from asterism.durable.stored_plans import StoredPlan, UnreadablePlan
+from asterism.durable.task_logs import TaskRun
+from asterism.orchestrator.plan_mask import PlanMask
+
+
+def summary(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
+    """A plan in a list."""
+    if isinstance(one, UnreadablePlan):
+        return {"name": one.name, "state": "unreadable", "state_text": "unreadable", "error": one.why}
+    plan = one.record.plan
+    return {
+        "name": one.record.head.name,
+        "state": str(plan.state),
+        "state_text": one.state,
+        "version": plan.version,
+        "created_at": one.record.head.created_at,
+        "started_at": plan.started_at,
+        "ended_at": plan.ended_at,
+        "tasks": len(plan),
+        "done": one.done,
+        "counts": counts(plan),
+        "owner": one.owner.device if one.owner is not None else None,
+        "paused": one.paused,
+    }
+
+
+def view(stored: StoredPlan, *, tasks: bool = True) -> dict[str, Any]:
+    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty."""
+    plan, head = stored.record.plan, stored.record.head
+    return {
+        "name": head.name,
+        "state": str(plan.state),
+        "state_text": stored.state,
+        "version": plan.version,
+        "position": str(stored.record.number),
+        "owner": stored.owner.device if stored.owner is not None else None,
+        "paused": stored.paused,
+        "created_at": head.created_at,
+        "started_at": plan.started_at,
+        "ended_at": plan.ended_at,
+        "params": PlanMask(plan).shown(dict(head.params)),
+        "counts": counts(plan),
+        **(structure(plan) if tasks else {"tasks": [], "dependencies": []}),
+        "cycles": [cycle_json(one) for one in stored.record.lock.cycles.values()],
+        "approvals": [],
+    }
+
+
+def structure(plan: Constellation) -> dict[str, Any]:
+    """The tasks and the dependencies of a plan."""
+    mask, groups = PlanMask(plan), groups_of(plan)
+    nodes = plan.nodes.values()
+    return {
+        "tasks": [task_json(node, plan, mask, groups) for node in nodes],
+        "dependencies": [
+            {"source": source, "target": node.id, "on": edge.on, "when": edge.when}
+            for node in nodes
+            for source, edge in node.parents.items()
+        ],
+    }
+
+
+def counts(plan: Constellation) -> dict[str, int]:
+    return {str(status): count for status, count in plan.counts.items() if count}
+
+
+def groups_of(plan: Constellation) -> dict[str, str]:
+    """The group of each task that is an element of one."""
+    return {
+        element: node.id
+        for node in plan.nodes.values()
+        if node.task.foreach is not None
+        for element in node.task.foreach.get("of", ())
+    }
+
+
+def task_json(node: Node, plan: Constellation, mask: PlanMask, groups: dict[str, str]) -> dict[str, Any]:
+    reason = error_text(node.error) or node.reason
+    held = node.status is PENDING and node.held
+    return {
+        "id": node.id,
+        "name": node.task.description or node.id,
+        "status": "waiting" if node.status is PENDING and node.open else str(node.status),
+        "reason": mask.shown(reason) if reason else None,
+        "device": node.device,
+        "attempts": node.attempts,
+        "started_at": node.started_at,
+        "ended_at": node.ended_at,
+        "provisional": node.provisional,
+        "held_by": [one for one in node.parents if plan.nodes[one].unsettled] if held else [],
+        "needless": node.needless,
+        "group": groups.get(node.id),
+        "estimate": node.task.estimate,
+    }
+
+
+def task_details(stored: StoredPlan, task: str, runs: list[TaskRun]) -> dict[str, Any]:
+    """A task with its definition, result, executions and story. Raises UnknownTask."""
+    plan = stored.record.plan
+    node = plan.nodes.get(task)
+    if node is None:
+        raise UnknownTask(task)
+    mask = PlanMask(plan)
+    result = mask.results().get(task) if node.status is COMPLETED else None
+    return {
+        **task_json(node, plan, mask, groups_of(plan)),
+        "definition": mask.shown(node.task.to_json()),
+        "result": plain_json(result, f"the result of task {task!r}"),
+        "executions": [execution_json(one, mask) for one in runs],
+        "story": story_json(plan, mask, task),
+    }
+
+
+def execution_json(one: TaskRun, mask: PlanMask) -> dict[str, Any]:
+    run = one.run
+    return {
+        "run": run.id,
+        "status": run.reported_status,
+        "device": run.device,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "error": None if run.error is None else mask.shown(run.error),
+    }
+
+
+def story_json(plan: Constellation, mask: PlanMask, task: str | None = None) -> list[dict[str, Any]]:
+    return [
+        {"at": entry.at, "what": entry.what, "why": mask.shown(entry.why), "task": entry.task}
+        for entry in plan.story(task)
+    ]
+
+
+def cycle_json(cycle: EditCycle) -> dict[str, Any]:
+    return {
+        "id": cycle.id,
+        "version": cycle.version,
+        "opened_at": cycle.opened_at,
+        "expires_at": cycle.expires_at if math.isfinite(cycle.expires_at) else None,
+        "claimed_by": cycle.claimed_by,
+        "stuck": cycle.stuck,
+        "rejections": cycle.rejections,
+        "tasks": list(cycle.tasks),
+    }
+
+
+def edit_outcome(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]:
+    applied = answer.applied
+    return {
+        "name": name,
+        "accepted": True,
+        "dry_run": dry_run,
+        "version_before": applied.version - bool(applied.batch.edits),
+        "version": applied.version,
+        "edits": [edit.to_json() for edit in applied.batch.edits],
+        "inverse": None if applied.inverse is None else applied.inverse.to_json(),
+        "applied_by": answer.by,
+    }

@@ -1,0 +1,113 @@
+"""The events of plans: one reader of the journal of each plan that somebody follows, for all its clients.
+
+The id of an event is its position in the journal. A client that was away for longer than the buffer lasts gets the
+missed events from the journal itself. If the journal cannot tell them, the first event is ``reset``: the client reads
+the plan again, and continues after the position of the reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from asterism.base.http_limits import RequestRefused
+from asterism.core.errors import AsterismError
+from asterism.durable.plan_history import PlanEvent, PlanFollower, Position
+from asterism.server.event_stream import EventBuffer, Events, encode_event
+from asterism.store.protocol import Store
+from asterism.store.store_errors import StoreUnavailable
+
+LOOK_INTERVAL = 0.2
+"""Seconds between two looks for new events of a plan."""
+
+
+class PlanFeed:
+    """The newest events of one plan, read while somebody listens."""
+
+    def __init__(self, follower: PlanFollower) -> None:
+        self._follower, self.buffer = follower, EventBuffer(follower.position)
+        self.listeners = 0
+        self.task = asyncio.create_task(self._read())
+
+    @property
+    def read_until(self) -> Position:
+        """The last record of the journal that was read."""
+        return self._follower.position
+
+    async def _read(self) -> None:
+        """Read the journal until this is cancelled, or the plan is gone."""
+        try:
+            while True:
+                found: list[PlanEvent] = []
+                with contextlib.suppress(StoreUnavailable):  # it comes back
+                    found = await self._follower.read()
+                if found:
+                    await self.buffer.add([(one.position, _encoded(one)) for one in found])
+                    if found[-1].kind == "gone":
+                        return await self.buffer.end()
+                await asyncio.sleep(0.0 if found else LOOK_INTERVAL)
+        except AsterismError as error:
+            await self.buffer.end(error)
+
+
+class PlanFeeds:
+    """The feeds of the plans that are followed, by name."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._feeds: dict[str, PlanFeed] = {}
+        self._opening = asyncio.Lock()
+
+    async def events(self, name: str, after: str | None) -> Events:
+        """The events of a plan after a position; for None, from now on. Raises UnknownConstellation, and RequestRefused
+        for what is not a position."""
+        position = None if after is None else parse_position(after)
+        feed = await self._open(name)
+        return self._events(name, feed, position)
+
+    async def _open(self, name: str) -> PlanFeed:
+        async with self._opening:
+            feed = self._feeds.get(name)
+            if feed is None or feed.task.done():
+                feed = self._feeds[name] = PlanFeed(await PlanFollower.open(self._store, name))
+            feed.listeners += 1
+            return feed
+
+    async def _events(self, name: str, feed: PlanFeed, position: Position | None) -> Events:
+        try:
+            if position is None:
+                position = feed.buffer.position
+            elif not feed.buffer.has_since(position) or position > feed.read_until:
+                # older than the buffer, or newer than what the feed has read, or of another plan of this name
+                async for missed in self._missed(name, position):
+                    yield b"".join(map(_encoded, missed))
+                    position = missed[-1].position
+            async for data in feed.buffer.after(position):
+                yield data
+        finally:
+            feed.listeners -= 1
+            if not feed.listeners:
+                feed.task.cancel()
+                if self._feeds.get(name) is feed:
+                    del self._feeds[name]
+
+    async def _missed(self, name: str, position: Position) -> AsyncGenerator[list[PlanEvent], None]:
+        """What the journal has after a position, until it has no more."""
+        follower = await PlanFollower.open(self._store, name, position)
+        while found := await follower.read():
+            yield found
+            if found[-1].kind == "gone":
+                return
+
+
+def _encoded(event: PlanEvent) -> bytes:
+    return encode_event(str(event.position), event.kind, event.to_json())
+
+
+def parse_position(text: str) -> Position:
+    """Raises RequestRefused."""
+    try:
+        return Position.parse(text)
+    except ValueError as error:
+        raise RequestRefused(400, str(error)) from None

@@ -1,0 +1,336 @@
+"""Plans over HTTP: list, submit, view, follow, versions, edit, undo, pause, resume, cancel, retry, story, why, logs.
+
+Every change goes through the functions that the commands use: ``durable/plan_requests.py`` asks the process that runs
+the plan, ``durable/admin.py`` and ``plan_retry.py`` change a plan that no process runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from asterism.base.http_limits import RequestRefused
+from asterism.client import documents
+from asterism.core.attempt_log import LogReader, TaskLog
+from asterism.core.errors import InvalidTask, UnknownTask
+from asterism.core.plan.edits import EditBatch
+from asterism.durable import admin
+from asterism.durable.journal_store import check_name, read_head
+from asterism.durable.plan_history import plan_at, plan_events, versions
+from asterism.durable.plan_requests import EditAnswer, edit_plan, pause_plan, undo_edit
+from asterism.durable.plan_retry import reopen_plan
+from asterism.durable.plan_submissions import submit_again, submit_plan
+from asterism.durable.rejected_edits import rejected_edits
+from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, read_plan
+from asterism.durable.task_logs import task_logs, task_runs
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.server import plan_documents
+from asterism.server.endpoint import Call, Endpoint, NoModel
+from asterism.server.event_stream import EventStream
+from asterism.server.plan_feed import parse_position
+
+MAX_TASKS = 20_000
+"""How many tasks a submitted plan, or an edited one, may have."""
+
+MAX_EDITS = 5_000
+"""How many edits one batch may have."""
+
+MAX_LINES = 5_000
+"""How many lines of a log one answer has."""
+
+MAX_EVENTS = 5_000
+"""How many events one answer has."""
+
+POSITION = r"^\d{1,19}(\.\d{1,19})?$"
+
+READ = "observe plan {plan}"
+EDIT = "edit {plan}"
+
+
+# -- bodies and queries ------------------------------------------------------------------------------------------------
+
+
+class Submission(BaseModel, extra="forbid"):
+    """``file`` is the text of a plan file; it cannot include others."""
+
+    name: str | None = Field(None, min_length=1, max_length=100, description="Default: the id in the plan file.")
+    file: str = Field(max_length=2_000_000)
+    params: dict[str, Any] = {}
+
+
+class Edits(BaseModel, extra="forbid"):
+    """A batch of edits, all or none; docs/reference/edits.md has their forms."""
+
+    edits: list[dict[str, Any]] = Field(max_length=MAX_EDITS)
+    reason: str = Field("", max_length=10_000)
+    base_version: int | None = Field(None, description="The version that the author has seen.")
+    dry_run: bool = False
+
+
+class Undo(BaseModel, extra="forbid"):
+    reason: str = Field("", max_length=10_000)
+    dry_run: bool = False
+
+
+class WithReason(BaseModel, extra="forbid"):
+    reason: str = Field("", max_length=10_000)
+
+
+class Retry(BaseModel, extra="forbid"):
+    """``from_tasks`` run again with everything below them; without them, what failed."""
+
+    from_tasks: list[str] = Field([], max_length=MAX_EDITS)
+    edits: list[dict[str, Any]] = Field([], max_length=MAX_EDITS)
+    reason: str = Field("", max_length=10_000)
+
+
+class ViewQuery(BaseModel, extra="forbid"):
+    tasks: bool = True
+
+
+class StoryQuery(BaseModel, extra="forbid"):
+    task: str | None = Field(None, max_length=500)
+
+
+class ChangesQuery(BaseModel, extra="forbid"):
+    since: str | None = Field(None, pattern=POSITION, description="A `position`; default: from the beginning.")
+
+
+class FollowQuery(BaseModel, extra="forbid"):
+    after: str | None = Field(None, pattern=POSITION, description="A `position`; default: from now on.")
+
+
+class LogQuery(BaseModel, extra="forbid"):
+    after: str | None = Field(None, pattern=r"^\d{1,9}\.\d{1,12}$", description="The `next` of an earlier answer.")
+    attempt: int | None = Field(None, ge=1, le=1_000_000)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+async def list_all(call: Call) -> Any:
+    return {"items": [plan_documents.summary(one) for one in await list_plans(call.fleet)], "next": None}
+
+
+async def show(call: Call) -> Any:
+    return plan_documents.view(await read_plan(call.fleet, call.path["plan"]), tasks=call.query.tasks)
+
+
+async def story(call: Call) -> Any:
+    plan = (await read_plan(call.fleet, call.path["plan"])).record.plan
+    entries = plan_documents.story_json(plan, PlanMask(plan), call.query.task)
+    if call.query.task is not None and not entries and call.query.task not in plan:
+        raise UnknownTask(call.query.task)
+    return {"items": entries, "next": None}
+
+
+async def show_task(call: Call) -> Any:
+    stored = await read_plan(call.fleet, call.path["plan"])
+    runs = await task_runs(call.fleet.store, call.path["plan"], call.path["task"])
+    return plan_documents.task_details(stored, call.path["task"], runs)
+
+
+async def why(call: Call) -> Any:
+    return explanation_json(await explain_task(call.fleet, call.path["plan"], call.path["task"]))
+
+
+async def logs(call: Call) -> Any:
+    name, task = call.path["plan"], call.path["task"]
+    plan = (await read_plan(call.fleet, name)).record.plan
+    if task not in plan and not await task_runs(call.fleet.store, name, task):
+        raise UnknownTask(task)
+    return log_page(await task_logs(call.fleet, name, task), call.query)
+
+
+def log_page(found: list[TaskLog], query: LogQuery) -> dict[str, Any]:
+    """The lines of some attempts after a place ``ATTEMPT.LINE``, and the place where the next part begins."""
+    first, seen = map(int, query.after.split(".")) if query.after is not None else (0, 0)
+    items: list[dict[str, Any]] = []
+    for log in found:
+        if log.attempt < first or query.attempt not in (None, log.attempt) or len(items) >= MAX_LINES:
+            continue
+        reader = LogReader(seen if log.attempt == first else 0)
+        for line in reader.read(log.chunks):
+            items.append({"attempt": log.attempt, **line._asdict()})
+            first, seen = log.attempt, reader.seen
+    return {"items": items, "next": f"{first}.{seen}"}
+
+
+async def list_versions(call: Call) -> Any:
+    """Every version, and the newest edits that were rejected."""
+    name = call.path["plan"]
+    await find_plan(call.fleet, name)
+    found, rejected = await versions(call.fleet.store, name), await rejected_edits(call.fleet.store, name)
+    return {
+        "items": [one.to_json() for one in found],
+        "rejected": [one.to_json() for one in rejected],
+        "next": None,
+    }
+
+
+async def show_version(call: Call) -> Any:
+    """The plan right after the edit that made a version."""
+    if not call.path["version"].isdecimal() or len(call.path["version"]) > 9:
+        raise RequestRefused(404, "a version is a whole number")
+    await find_plan(call.fleet, call.path["plan"])
+    past = await plan_at(call.fleet.store, call.path["plan"], int(call.path["version"]))
+    return {
+        "name": call.path["plan"],
+        "version": past.version.version,
+        "edit": past.version.to_json(),
+        "state": str(past.plan.state),
+        "counts": plan_documents.counts(past.plan),
+        **plan_documents.structure(past.plan),
+    }
+
+
+async def changes(call: Call) -> Any:
+    """The events after a position, without a stream."""
+    name, since = call.path["plan"], call.query.since
+    await find_plan(call.fleet, name)
+    found = await plan_events(call.fleet.store, name, None if since is None else parse_position(since))
+    items = found.events[:MAX_EVENTS]
+    more = len(found.events) > MAX_EVENTS
+    position = items[-1].position if more else found.position
+    return {
+        "items": [one.to_json() for one in items],
+        "position": str(position),
+        "reset": found.reset,
+        "next": str(position) if more else None,
+    }
+
+
+async def follow(call: Call) -> Any:
+    """Follow a plan. `Last-Event-ID`, or `after` for the first connection, is the position to continue after."""
+    after = call.request.headers.get("last-event-id") or call.query.after
+    await find_plan(call.fleet, call.path["plan"])
+    return EventStream(call, await call.server.plan_feeds.events(call.path["plan"], after))
+
+
+# -- changing ----------------------------------------------------------------------------------------------------------
+
+
+async def submit(call: Call) -> Any:
+    from asterism.planfile.loader import BadPlan, examine
+
+    given = call.body
+    if given.name is not None:
+        check_name(given.name)
+    found, mistakes = examine(given.file, given.name or "plan", params=given.params, files=False)
+    if found is None:
+        raise BadPlan("the plan file", mistakes)
+    plan = found.constellation
+    if len(plan) > MAX_TASKS:
+        raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
+    plan.id = given.name or plan.id
+    await submit_plan(call.fleet, plan, policy=found.policy or "scoped", params=found.params)
+    call.server.submitted()
+    return plan_documents.view(await read_plan(call.fleet, plan.id), tasks=False)
+
+
+async def edit(call: Call) -> Any:
+    name, given = call.path["plan"], call.body
+    batch = replace(_batch(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
+    await _check_size(call, name, batch)
+    return await _edited(name, given.dry_run, edit_plan(call.fleet, name, batch, dry_run=given.dry_run))
+
+
+async def undo(call: Call) -> Any:
+    name, given = call.path["plan"], call.body
+    return await _edited(name, given.dry_run, undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run))
+
+
+def _batch(edits: list[dict[str, Any]]) -> EditBatch:
+    try:
+        return EditBatch.from_json({"edits": edits})
+    except (InvalidTask, TypeError, ValueError) as error:
+        raise RequestRefused(422, str(error)[:2000]) from None
+
+
+async def _check_size(call: Call, name: str, batch: EditBatch) -> None:
+    added = sum(edit.op == "add_task" for edit in batch.edits)
+    if added and len((await read_plan(call.fleet, name)).record.plan) + added > MAX_TASKS:
+        raise RequestRefused(413, f"the plan would have more than {MAX_TASKS:,} tasks")
+
+
+async def _edited(name: str, dry_run: bool, change: Any) -> dict[str, Any]:
+    answer: EditAnswer = await change
+    return plan_documents.edit_outcome(name, answer, dry_run)
+
+
+async def pause(call: Call) -> Any:
+    await find_plan(call.fleet, call.path["plan"])
+    answer = await pause_plan(call.fleet, call.path["plan"], call.body.reason)
+    return await _state(call, paused=answer.reason, owner=answer.owner, applied_by=answer.by)
+
+
+async def resume(call: Call) -> Any:
+    """Withdraw a pause, and let the server run the plan if no process does."""
+    name = call.path["plan"]
+    head = await find_plan(call.fleet, name)
+    if head.ended:
+        raise RequestRefused(409, f"plan {name!r} is {head.state}: it cannot be resumed")
+    await admin.unpause(call.fleet, name)
+    await _run_here(call, name)
+    return await _state(call)
+
+
+async def cancel(call: Call) -> Any:
+    """Ask the owner to cancel the plan; if no process runs it, the server does."""
+    name = call.path["plan"]
+    await find_plan(call.fleet, name)
+    await admin.cancel(call.fleet, name, call.body.reason)
+    await _run_here(call, name)
+    return await _state(call)
+
+
+async def retry(call: Call) -> Any:
+    name, given = call.path["plan"], call.body
+    await find_plan(call.fleet, name)
+    batch = replace(_batch(given.edits), author=call.by, reason=given.reason) if given.edits else None
+    reopened = await reopen_plan(call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason)
+    await _run_here(call, name)
+    return await _state(call, tasks=list(reopened.tasks), version=reopened.version)
+
+
+async def _run_here(call: Call, name: str) -> None:
+    """Let a plan runner run a plan that no process runs."""
+    head, _ = await read_head(call.fleet.store, name)
+    if not head.ended and await admin.live_owner(call.fleet.store, head) is None:
+        await submit_again(call.fleet, name)
+        call.server.submitted()
+
+
+async def _state(call: Call, **more: Any) -> dict[str, Any]:
+    stored = await read_plan(call.fleet, call.path["plan"])
+    owner = stored.owner.device if stored.owner is not None else None
+    return {"name": call.path["plan"], "state": stored.state, "paused": stored.paused, "owner": owner, **more}
+
+
+Plans = documents.Page[documents.PlanSummary]
+Lines = documents.Page[documents.LogEntry]
+Story = documents.Page[documents.StoryEntry]
+EVENTS = "text/event-stream"
+State, Outcome = documents.PlanState, documents.EditOutcome
+
+ENDPOINTS = (
+    Endpoint("GET", "/plans", list_all, "List the plans.", answer=Plans),
+    Endpoint("POST", "/plans", submit, "Submit a plan.", "operate", NoModel, Submission, documents.Plan, 201),
+    Endpoint("GET", "/plans/{plan}", show, "A plan as it is now.", READ, ViewQuery, answer=documents.Plan),
+    Endpoint("GET", "/plans/{plan}/changes", changes, "Events.", READ, ChangesQuery, answer=documents.Changes),
+    Endpoint("GET", "/plans/{plan}/events", follow, "Events as they come.", READ, FollowQuery, media=EVENTS),
+    Endpoint("GET", "/plans/{plan}/versions", list_versions, "All versions.", READ, answer=documents.Versions),
+    Endpoint("GET", "/plans/{plan}/versions/{version}", show_version, "A version.", READ, answer=documents.PastPlan),
+    Endpoint("GET", "/plans/{plan}/story", story, "What happened.", READ, StoryQuery, answer=Story),
+    Endpoint("POST", "/plans/{plan}/edits", edit, "Edit a plan.", EDIT, NoModel, Edits, Outcome, edits=True),
+    Endpoint("POST", "/plans/{plan}/undo", undo, "Undo the newest edit.", EDIT, NoModel, Undo, Outcome, edits=True),
+    Endpoint("POST", "/plans/{plan}/pause", pause, "Start no more tasks.", "operate", NoModel, WithReason, State),
+    Endpoint("POST", "/plans/{plan}/resume", resume, "Resume a plan.", "operate", NoModel, NoModel, State),
+    Endpoint("POST", "/plans/{plan}/cancel", cancel, "Cancel a plan.", "operate", NoModel, WithReason, State),
+    Endpoint("POST", "/plans/{plan}/retry", retry, "Run again what failed.", "operate", NoModel, Retry, State),
+    Endpoint("GET", "/plans/{plan}/tasks/{task}", show_task, "A task.", READ, answer=documents.Task),
+    Endpoint("GET", "/plans/{plan}/tasks/{task}/why", why, "Why a task waits.", READ, answer=documents.TaskWhy),
+    Endpoint("GET", "/plans/{plan}/tasks/{task}/logs", logs, "What a task printed.", READ, LogQuery, answer=Lines),
+)

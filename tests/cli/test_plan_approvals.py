@@ -1,0 +1,130 @@
+"""``asterism plan approvals``, ``approve`` and ``refuse``: a person decides about edits that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from asterism.core.errors import AsterismError
+from asterism.durable import admin
+from asterism.durable.approval_requests import approve_edit
+from asterism.durable.approval_store import list_approvals
+from asterism.durable.journal_store import load, read_head
+from asterism.fleet.fleet import Fleet
+from asterism.store.protocol import PutRegister
+from tests.cli.cli_scenes import write
+from tests.cli.command_scenes import Scene
+from tests.cli.stored_plan_scenes import keeping
+from tests.cli.test_live_edit_kills import running, until_asked
+from tests.process_scenes import PATIENCE
+
+RULES = {"approvals": {"rules": [{"edits": ["remove_task"]}, {"tasks": ["deploy-*"]}], "timeout": 86_400.0}}
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.chdir(tmp_path)
+    scene = keeping(Scene(tmp_path))
+
+    async def rule(fleet: Fleet) -> None:
+        head = await fleet.store.register("plan/nightly")
+        assert head is not None
+        terms = {**head.value["terms"], **RULES}
+        await fleet.store.commit([PutRegister(head.key, {**head.value, "terms": terms}, head.revision)])
+
+    scene.ask(rule)
+    return scene
+
+
+def submit(scene: Scene, *words: str) -> str:
+    result = scene.run("plan", "edit", "nightly", *words, "--store", scene.url)
+    assert result.exit_code == 3, result.output
+    return result.stdout
+
+
+def test_an_edit_waits_is_listed_and_approved(scene: Scene) -> None:
+    assert "No edit of plan 'nightly' waits" in scene.run("plan", "approvals", "nightly").stderr
+    assert submit(scene, "--remove", "test", "--reason", "slow").splitlines() == [
+        "remove task 'test'",
+        "The edit waits for a person: approval 1.",
+        "Approve it with: asterism plan approve nightly 1",
+    ]
+    lines = scene.ok("plan", "approvals", "nightly").splitlines()
+    assert lines[0].startswith("approval 1: edit by ann: slow, waits for ")
+    assert lines[1] == "    remove task 'test'"
+    assert lines[2].startswith("    refused in ")
+    assert lines[2].endswith("; holds test")
+    done = scene.ok("plan", "approve", "nightly", "1", "--as", "bob")
+    assert done == "remove task 'test'\nPlan 'nightly' changed: version 0 -> 1.\n"
+    assert scene.ok("plan", "approvals", "nightly", "--all").splitlines()[0] == (
+        "approval 1: edit by ann: slow, approved by bob"
+    )
+    again = scene.run("plan", "approve", "nightly", "1")
+    assert (again.exit_code, "no edit waits for approval 1" in again.stderr) == (64, True)
+    assert "edit approved" in scene.ok("plan", "story", "nightly")
+
+
+def test_an_edit_is_refused_with_a_reason(scene: Scene) -> None:
+    submit(scene, "--remove", "test")
+    said = scene.ok("plan", "refuse", "nightly", "1", "--reason", "we need it")
+    assert said == "The edit of approval 1 is refused; plan 'nightly' stays as it is.\n"
+    (edit,) = scene.json("plan", "approvals", "nightly", "--all")
+    assert (edit["state"], edit["why"]) == ("refused", "we need it")
+    assert scene.json("plan", "approvals", "nightly") == []
+
+
+def test_an_edit_is_approved_with_other_edits(scene: Scene) -> None:
+    submit(scene, "--remove", "test")
+    bad = scene.run("plan", "approve", "nightly", "1", "--remove", "nobody")
+    assert (bad.exit_code, "there is no task 'nobody'" in bad.stderr) == (1, True)
+    mail = json.dumps({"id": "deploy-mail", "shell": "true", "after": "test"})
+    assert scene.json("plan", "approve", "nightly", "1", "--add", mail)["version"] == 1
+    assert "deploy-mail" in scene.json("plan", "show", "nightly")["tasks"]
+
+
+def test_rules_on_the_command_line(scene: Scene) -> None:
+    path = write(scene.folder, "tasks: {a: {shell: 'true'}}\n", "plan.yaml")
+    alone = scene.run("run", path, "--approve", "all")
+    assert (alone.exit_code, "--approve needs --store" in alone.stderr) == (64, True)
+    wrong = scene.run("run", path, "--store", scene.url, "--approve", "edits=fly")
+    assert (wrong.exit_code, "edits of an approval rule are among" in wrong.stderr) == (64, True)
+    scene.run(
+        "run", path, "--store", scene.url, "--id", "weekly", "--approve", "destructive", "--approval-timeout", "1h"
+    )
+    head = scene.ask(lambda fleet: read_head(fleet.store, "weekly"))[0]
+    assert head.terms["approvals"]["timeout"] == 3600.0
+    assert head.terms["approvals"]["rules"] == [{"edits": ["remove_task", "cancel_task", "remove_dependency"]}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
+def test_no_approval_is_lost_or_applied_twice(scene: Scene, kills: int) -> None:
+    """The owner is killed while a person approves. Each edit is applied once, or still waits."""
+    scene.ask(lambda fleet: admin.pause(fleet, "nightly"))  # no task starts, and so the plan does not end
+    epoch = 0
+    for number in range(1, kills + 1):
+        submit(scene, "--add", json.dumps({"id": f"deploy-{number}", "shell": "true"}))
+        with scene.process("plan", "standby", "nightly", "--plain") as owner:
+            running(scene, owner, epoch)
+
+            async def both(fleet: Fleet, owner: Popen[str] = owner, number: int = number) -> Any:
+                asking = asyncio.create_task(approve_edit(fleet, "nightly", number))
+                await until_asked(fleet, random.Random(number), asking)
+                owner.kill()
+                await asyncio.to_thread(owner.wait, PATIENCE)
+                return (await asyncio.gather(asking, return_exceptions=True))[0]
+
+            done = scene.ask(both)
+            assert not isinstance(done, BaseException) or isinstance(done, AsterismError), done
+        epoch = scene.ask(lambda fleet: read_head(fleet.store, "nightly"))[0].epoch
+        edits = {one.id: one.state for one in scene.ask(lambda fleet: list_approvals(fleet.store, "nightly"))}
+        applied = f"deploy-{number}" in scene.ask(lambda fleet: load(fleet.store, "nightly")).plan
+        assert (edits[number] == "approved") == applied == (not isinstance(done, BaseException))
+    plan = scene.ask(lambda fleet: load(fleet.store, "nightly")).plan
+    assert plan.version == sum(view.id.startswith("deploy-") for view in plan)

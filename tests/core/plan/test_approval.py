@@ -1,0 +1,183 @@
+"""Approval rules: which edits wait for a person, and which tasks they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asterism.core.errors import EditRejected, PlanError
+from asterism.core.plan.apply import check
+from asterism.core.plan.approval import (
+    ApprovalRule,
+    WaitingEdit,
+    approval_reasons,
+    touched_tasks,
+)
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edits import (
+    EDITS,
+    AddDependency,
+    AddTask,
+    CancelTask,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
+from asterism.core.plan.task import ACTIONS, Task
+
+
+def plan() -> Constellation:
+    made = Constellation("p")
+    made.add(Task("a", shell="make"))
+    made.add(Task("b", argv=("true",), device="lab-1"), "a")
+    made.add(Task("c", call="time:time"), "b")
+    made.add(Task("d"), "a")
+    made.begin(1.0)
+    return made
+
+
+def waits(rule: str, *edits: Any, author: str = "robot") -> bool:
+    return bool(approval_reasons([ApprovalRule.parse(rule)], EditBatch(edits, author), plan()))
+
+
+@pytest.mark.parametrize(
+    ("rule", "edit", "expected"),
+    [
+        ("all", AddTask(Task("x")), True),
+        ("destructive", AddTask(Task("x")), False),
+        ("destructive", RemoveTask("d"), True),
+        ("destructive", CancelTask("a"), True),
+        ("destructive", RemoveDependency("a", "d"), True),
+        ("edits=add_task", AddTask(Task("x")), True),
+        ("edits=add_task", UpdateTask("d", priority=3), False),
+        ("tasks=deploy-*", AddTask(Task("deploy-eu")), True),
+        ("tasks=deploy-*", AddTask(Task("x")), False),
+        ("tasks=d", AddDependency("b", "d"), True),
+        ("tasks=b", AddDependency("b", "d"), False),
+        ("tasks=d", UpdateDependency("a", "d", "failure"), True),
+        ("executors=shell", AddTask(Task("x", shell="rm")), True),
+        ("executors=shell", AddTask(Task("x", argv=("rm",))), False),
+        ("executors=shell", UpdateTask("d", shell="rm"), True),  # as it will be
+        ("executors=shell,http", UpdateTask("a", shell=None), True),  # as it is
+        ("executors=shell", CancelTask("a"), True),
+        ("devices=lab-*", RemoveTask("b", dependents="bridge"), True),
+        ("devices=lab-*", UpdateTask("d", device="lab-2"), True),
+        ("devices=lab-*", UpdateTask("d", priority=3), False),
+        ("tasks=c", RemoveTask("a", dependents="remove"), True),  # what it removes without naming it
+        ("tasks=c", RemoveTask("b", dependents="bridge"), True),  # whose dependencies it changes
+        ("authors=robot", AddTask(Task("x")), True),
+        ("authors=ann*", AddTask(Task("x")), False),
+        ("edits=add_task executors=shell tasks=x", AddTask(Task("x", shell="rm")), True),
+        ("edits=add_task executors=shell tasks=y", AddTask(Task("x", shell="rm")), False),
+    ],
+)
+def test_which_edits_match_a_rule(rule: str, edit: Any, expected: bool) -> None:
+    assert waits(rule, edit) is expected
+    assert waits(rule, AddDependency("c", "d"), edit) is (expected or rule in ("tasks=d", "all"))
+
+
+def test_a_dependency_of_a_task_of_the_same_batch_counts_for_that_task() -> None:
+    new = AddTask(Task("x", shell="rm"))
+    assert waits("edits=add_dependency executors=shell", new, AddDependency("a", "x"))
+
+
+def test_an_edit_cannot_hide_behind_a_malformed_one() -> None:
+    assert waits("destructive", "nonsense", UpdateTask("d", nonsense=1), RemoveTask("d"))
+    assert not waits("destructive", "nonsense")
+
+
+def test_a_reason_names_edit_and_rule() -> None:
+    rules = [ApprovalRule.parse("edits=remove_task"), ApprovalRule()]
+    assert approval_reasons(rules, EditBatch((RemoveTask("d"), AddTask(Task("x")))), plan()) == (
+        "remove task 'd' (edits=remove_task)",
+        "add task 'x' (all)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("edits", "expected"),
+    [
+        ((AddTask(Task("x")),), ()),
+        ((AddTask(Task("x")), AddDependency("x", "d")), ("d",)),
+        ((RemoveTask("a", dependents="remove"),), ("a", "b", "d", "c")),
+        ((RemoveTask("b", dependents="bridge"),), ("b", "c")),
+        ((UpdateTask("c", priority=3), CancelTask("d"), RemoveTask("nobody")), ("c", "d")),
+    ],
+)
+def test_which_tasks_an_edit_holds(edits: Any, expected: tuple[str, ...]) -> None:
+    assert touched_tasks(EditBatch(edits), plan()) == expected
+
+
+def test_a_running_task_is_not_held() -> None:
+    made = plan()
+    made.start(made.node("a"), "kitchen", 2.0)
+    assert touched_tasks(EditBatch((CancelTask("a"),)), made) == ()
+
+
+words = st.lists(st.text("abc*-", min_size=1, max_size=4), max_size=2).map(tuple)
+rules = st.builds(
+    ApprovalRule,
+    st.lists(st.sampled_from(list(EDITS)), max_size=2).map(tuple),
+    words,
+    st.lists(st.sampled_from(ACTIONS), max_size=2).map(tuple),
+    words,
+    words,
+)
+
+
+@given(rules)
+def test_a_rule_is_the_same_after_it_was_stored_and_written_down(rule: ApprovalRule) -> None:
+    assert ApprovalRule.from_json(rule.to_json()) == rule
+    assert ApprovalRule.parse(str(rule)) == rule
+
+
+@given(st.lists(rules, max_size=3), st.lists(st.sampled_from([RemoveTask("d"), CancelTask("b"), AddTask(Task("x"))])))
+@settings(max_examples=60)
+def test_more_rules_or_more_edits_never_need_less_approval(some: list[ApprovalRule], edits: list[Any]) -> None:
+    made = plan()
+    for shorter in (some[:-1], some):
+        fewer = bool(approval_reasons(shorter, EditBatch(tuple(edits[:-1])), made))
+        assert fewer <= bool(approval_reasons(some, EditBatch(tuple(edits)), made))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "edits=", "edits=fly", "executors=rocket", "tasks", "colour=red", "edits=add_task x"]
+)
+def test_what_is_not_a_rule(text: str) -> None:
+    with pytest.raises(PlanError):
+        ApprovalRule.parse(text)
+
+
+@pytest.mark.parametrize("field", [{"tasks": "abc"}, {"tasks": [1]}, {"edits": [""]}])
+def test_what_is_not_a_field_of_a_rule(field: Any) -> None:
+    with pytest.raises(PlanError):
+        ApprovalRule.from_json(field)
+
+
+def test_a_waiting_edit_as_json() -> None:
+    edit = WaitingEdit(3, EditBatch((RemoveTask("d"),), "robot", "tidy", 0), 1.0, 2.0, ("why",), ("d",), 7)
+    assert WaitingEdit.from_json(edit.to_json()) == edit
+    decided = edit.decided("refused", "ann", 5.0, "no")
+    assert WaitingEdit.from_json(decided.to_json()) == decided
+
+
+@pytest.mark.parametrize("edits", [(RemoveTask("a"),), (RemoveTask("d"), AddDependency("c", "a")), (RemoveTask("d"),)])
+def test_a_check_says_what_apply_would_and_changes_nothing(edits: Any) -> None:
+    made, same = plan(), plan()
+    batch = EditBatch(edits)
+
+    def violations(tried: Any) -> Any:
+        try:
+            tried()
+        except EditRejected as rejected:
+            return rejected.violations
+        return None
+
+    before = made.to_json()
+    assert violations(lambda: check(made, batch, 2.0)) == violations(lambda: same.apply(batch, 2.0))
+    assert made.to_json() == before

@@ -1,0 +1,35 @@
+"""The reference of the HTTP API names every path, problem and limit."""
+
+from __future__ import annotations
+
+import re
+
+from asterism.server import endpoint, plan_routes, problems, request_guard
+from asterism.server.app import endpoints
+from tests.docs.docs_pages import ROOT
+
+PAGE = (ROOT / "docs/reference/http-api.md").read_text("utf-8")
+
+
+def test_every_path_is_told_and_none_that_is_gone() -> None:
+    told = re.findall(r"^\| `([A-Z]+ /\S*)` \|", PAGE, re.MULTILINE)
+    assert sorted(told) == sorted(f"{one.method} {one.path}" for one in endpoints())
+
+
+def test_every_problem_is_told() -> None:
+    for _, status, name in problems.STATUSES:
+        assert f"`{name}`" in PAGE or name == "unknown-token", name
+        assert str(status) in PAGE
+
+
+def test_every_limit_is_told() -> None:
+    for value in (
+        f"{endpoint.MAX_BODY // 2**20} MiB, nested {endpoint.MAX_DEPTH} deep",
+        f"{request_guard.LONGEST_HEADERS // 1024} KiB",
+        f"{plan_routes.MAX_TASKS:,}; {plan_routes.MAX_EDITS:,}",
+        f"| {request_guard.EDITS_PER_MINUTE} |",
+        f"| {request_guard.REQUESTS_AT_ONCE} |",
+        f"{request_guard.MAX_FAILURES} a minute",
+        f"{endpoint.SLOWEST_READ:.0f} s",
+    ):
+        assert value in PAGE

@@ -1,0 +1,433 @@
+"""A server for the page that speaks the API over a plan in memory: edits are real, progress is set by the test.
+
+It shows states that a real fleet reaches only by chance, such as a device that is silent and a script in every text.
+The tests in ``test_served_page.py`` use the real server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from asterism import Constellation, EditBatch, Task
+from asterism.core.errors import EditRejected
+from asterism.server.page_routes import page_routes
+from asterism.server.plan_layouts import PlanLayouts
+from asterism.server.request_guard import RequestGuard
+
+NOW = time.time
+PROGRESS = {
+    "status": "pending",
+    "device": None,
+    "reason": "",
+    "started_at": None,
+    "ended_at": None,
+    "provisional": False,
+}
+
+
+BULK = {"changed": ["run-2"], "refused": {"run-9": "it has ended"}, "next": None}
+
+
+class PlanScene:
+    """One plan with what the API tells about it. ``tell`` sends an event to every stream."""
+
+    def __init__(self, plan: Constellation) -> None:
+        self.plan = plan
+        self.began = NOW() - 120
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.state = "executing"
+        self.versions = [
+            {"version": 0, "at": self.began, "author": "", "reason": "", "edits": [], "triggers": [], "undoes": None}
+        ]
+        self.past = {0: (plan.copy(), {})}
+        self.rejected: list[dict[str, Any]] = []
+        self.cycles: list[dict[str, Any]] = []
+        self.approvals: list[dict[str, Any]] = []
+        self.devices: list[dict[str, Any]] = []
+        self.runs: list[dict[str, Any]] = []
+        self.schedules: list[dict[str, Any]] = []
+        self.series: list[dict[str, Any]] = []
+        self.notices: list[dict[str, Any]] = []
+        self.posted: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.away = False
+
+    def set(self, task: str, status: str, **facts: Any) -> None:
+        """Set what the view tells about a task."""
+        self.facts[task] = {**self.facts.get(task, {}), "status": status, **facts}
+        self.tell(
+            "task",
+            task=task,
+            **{**PROGRESS, **{name: self.facts[task][name] for name in PROGRESS & self.facts[task].keys()}},
+        )
+
+    def tell(self, kind: str, **data: Any) -> None:
+        self.events.append((kind, {"position": str(len(self.events) + 1), "at": NOW(), "kind": kind, **data}))
+
+    def changes(self) -> list[dict[str, Any]]:
+        """All events so far."""
+        return [data for _, data in self.events]
+
+    def edit(self, batch: EditBatch, *, dry_run: bool = False) -> None:
+        """Apply a batch to the plan. Raises EditRejected."""
+        (self.plan.copy() if dry_run else self.plan).apply(batch, NOW())
+        if not dry_run:
+            data = batch.to_json()
+            self.versions.append({"version": self.plan.version, "at": NOW(), "undoes": None, "triggers": [], **data})
+            self.past[self.plan.version] = (self.plan.copy(), dict(self.facts))
+            self.tell("edit", version=self.plan.version)
+
+    def view(self, version: int | None = None) -> dict[str, Any]:
+        plan, facts = (self.plan, self.facts) if version is None else self.past[version]
+        tasks = [self._task(one.id, facts) for one in plan]
+        counts: dict[str, int] = {}
+        for one in tasks:
+            counts[one["status"]] = counts.get(one["status"], 0) + 1
+        return {
+            **{"name": plan.id, "state": self.state, "state_text": self.state, "version": plan.version},
+            **{"position": str(len(self.events)), "owner": "laptop", "paused": None, "params": {}},
+            **{"started_at": self.began, "ended_at": None, "counts": counts, "tasks": tasks},
+            "dependencies": [
+                {"source": one.source, "target": one.target, "on": one.on, "when": one.when}
+                for one in plan.dependencies
+            ],
+            **{"cycles": self.cycles, "approvals": self.approvals},
+        }
+
+    def _task(self, task: str, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        return {
+            **{"id": task, "name": task, "status": "pending", "reason": "", "device": None, "attempts": 0},
+            **{"started_at": None, "ended_at": None, "provisional": False, "held_by": [], "needless": False},
+            **{"group": None, "estimate": None, **facts.get(task, {})},
+        }
+
+
+class PlanServer:
+    """The application over a scene."""
+
+    def __init__(self, scene: PlanScene) -> None:
+        self.scene, self._layouts = scene, PlanLayouts()
+        plan = "/api/v1/plans/{plan}"
+        gets = {
+            "/api/v1/me": lambda request: {"name": "ann", "scopes": ["admin"], "csrf": "token"},
+            "/api/v1/plans": lambda request: items([{**scene.view(), "tasks": None}]),
+            plan: lambda request: scene.view(),
+            f"{plan}/versions": lambda request: {**items(scene.versions), "rejected": scene.rejected},
+            f"{plan}/versions/{{version}}": lambda request: scene.view(int(request.path_params["version"])),
+            f"{plan}/changes": lambda request: {**items(scene.changes()), "position": "0", "reset": False},
+            f"{plan}/cycles": lambda request: items(scene.cycles),
+            f"{plan}/tasks/{{task}}": self._task,
+            f"{plan}/tasks/{{task}}/why": lambda request: {"reasons": [{"text": "it needs 'compile' to succeed"}]},
+            f"{plan}/tasks/{{task}}/logs": self._logs,
+            "/api/v1/devices": lambda request: items(scene.devices),
+            "/api/v1/devices/{name}": lambda request: {
+                **scene.devices[0],
+                "holds": scene.runs[:1],
+                "latest": scene.runs,
+            },
+            "/api/v1/runs": self._runs,
+            "/api/v1/runs/{run}": lambda request: scene.runs[0],
+            "/api/v1/runs/{run}/why": lambda request: {"reasons": [{"text": "no device with 'gpu' is free"}]},
+            "/api/v1/runs/{run}/logs": lambda request: items([]),
+            "/api/v1/schedules": lambda request: items(scene.schedules),
+            "/api/v1/series": lambda request: items(scene.series),
+            "/api/v1/notices": lambda request: items(scene.notices),
+        }
+        routes = [Route(path, self._json(answer)) for path, answer in gets.items()]
+        routes += [
+            Route(f"{plan}/layout", self._layout),
+            Route(f"{plan}/events", self._events),
+            Route("/api/v1/events", self._events),
+            Route("/api/v1/{path:path}", self._post, methods=["POST"]),
+        ]
+        self.app = RequestGuard(Starlette(routes=[*routes, *page_routes()]), ["127.0.0.1"], https=False)
+
+    def _json(self, answer: Any) -> Any:
+        async def respond(request: Request) -> Response:
+            return Response(status_code=503) if self.scene.away else JSONResponse(answer(request))
+
+        return respond
+
+    def _task(self, request: Request) -> Any:
+        facts = self.scene.facts.get(request.path_params["task"], {})
+        story = [{"at": self.scene.began, "what": "dispatched", "why": "it was ready"}]
+        return {"definition": {}, "result": None, "executions": [], "story": story, **facts}
+
+    def _logs(self, request: Request) -> Any:
+        lines = self.scene.facts.get(request.path_params["task"], {}).get("output", [])
+        first = int(request.query_params.get("after") or 0)
+        return {"items": [{"text": line, "stream": "stdout"} for line in lines[first:]], "next": str(len(lines))}
+
+    def _runs(self, request: Request) -> Any:
+        wanted = {name: request.query_params.get(name) for name in ("status", "workflow", "device", "series")}
+        found = [
+            run for run in self.scene.runs if all(not value or run[name] == value for name, value in wanted.items())
+        ]
+        return items(found)
+
+    async def _layout(self, request: Request) -> Response:
+        version = request.query_params.get("version")
+        plan = self.scene.plan if version is None else self.scene.past[int(version)][0]
+        return JSONResponse(await self._layouts.layout(plan.id, plan))
+
+    async def _events(self, request: Request) -> Response:
+        if self.scene.away:
+            return Response(status_code=503)
+        seen = int(request.headers.get("last-event-id") or len(self.scene.events))
+
+        async def lines() -> AsyncIterator[str]:
+            nonlocal seen
+            yield ": here\n\n"
+            while not self.scene.away:
+                for kind, data in self.scene.events[seen:]:
+                    seen += 1
+                    yield f"id: {seen}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
+                await asyncio.sleep(0.02)
+
+        return StreamingResponse(lines(), media_type="text/event-stream")
+
+    async def _post(self, request: Request) -> Response:
+        body = await request.json()
+        path = request.path_params["path"]
+        if request.headers.get("x-csrf-token") != "token":
+            return JSONResponse({"title": "Forbidden", "detail": "no token"}, 403)
+        self.scene.posted.append((path, body))
+        if path.endswith("/edits") or path.endswith("/answer"):
+            try:
+                batch = EditBatch.from_json({"author": "ann", **{name: body[name] for name in ("edits", "reason")}})
+                self.scene.edit(batch, dry_run=body.get("dry_run", False))
+            except EditRejected as error:
+                broken = [{"edit": one.edit, "rule": one.rule, "message": one.message} for one in error.violations]
+                return JSONResponse(
+                    {"title": "Edit rejected", "detail": "The plan refuses it.", "violations": broken}, 422
+                )
+        if path.endswith("/answer"):
+            self.scene.cycles.clear()
+        if "/approvals/" in path:
+            [found] = self.scene.approvals
+            self.scene.approvals.clear()
+            if path.endswith("/approve"):
+                self.scene.edit(EditBatch.from_json({name: found[name] for name in ("edits", "author", "reason")}))
+        self.scene.tell("plan")
+        return JSONResponse({"version": self.scene.plan.version, **BULK})
+
+
+def items(found: list[Any]) -> dict[str, Any]:
+    return {"items": found, "next": None}
+
+
+@contextmanager
+def served(scene: PlanScene) -> Iterator[str]:
+    """Serve a scene from a thread; the value is the address."""
+    config = uvicorn.Config(
+        PlanServer(scene).app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    ready = threading.Event()
+    started = server.startup
+
+    async def startup(*arguments: Any, **terms: Any) -> None:
+        await started(*arguments, **terms)
+        ready.set()
+
+    server.startup = startup  # type: ignore[method-assign]
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    ready.wait(60)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        scene.away = True
+        server.should_exit = True
+        thread.join(10)
+
+
+def release_scene() -> PlanScene:
+    """A release that is under way: every status, a hold, an open cycle, an approval, and a fleet."""
+    plan = Constellation("release")
+    plan.add(Task("fetch", shell="git fetch"))
+    for name in ("compile", "lint", "docs"):
+        plan.add(Task(name, shell=f"make {name}"), after="fetch")
+    for number in range(1, 7):
+        plan.add(Task(f"test-{number}", shell=f"make test-{number}"), after="compile")
+    plan.add(Task("package", shell="make package"), after=["lint", *(f"test-{number}" for number in range(1, 7))])
+    plan.add(Task("site", shell="make site"), after="docs")
+    plan.add(Task("publish", shell="make publish"), after=["package", "site"])
+    plan.add(Task("roll-back", shell="make roll-back"))
+    plan.connect("publish", "roll-back", on="failure")
+    plan.add(Task("announce", shell="make announce"))
+    plan.connect("publish", "announce", when="result.ok")
+    scene = PlanScene(plan)
+    began = scene.began
+    done = {"attempts": 1, "group": None}
+    scene.set("fetch", "completed", device="laptop", started_at=began, ended_at=began + 12, **done)
+    scene.set("compile", "completed", device="lab-1", started_at=began + 12, ended_at=began + 60, **done)
+    scene.set(
+        "lint",
+        "failed",
+        device="laptop",
+        reason="exit code 1: 3 errors",
+        started_at=began + 12,
+        ended_at=began + 30,
+        **done,
+    )
+    scene.set("docs", "completed", device="lab-2", started_at=began + 13, ended_at=began + 40, **done)
+    for number in range(1, 7):
+        status = {1: "completed", 2: "running", 3: "running"}.get(number, "pending")
+        facts = (
+            {"device": f"lab-{1 + number % 2}", "started_at": began + 60 + number, "attempts": 1} if number < 4 else {}
+        )
+        scene.set(f"test-{number}", status, group="test", **facts, **({"ended_at": began + 90} if number == 1 else {}))
+    scene.facts["test-2"]["output"] = ["collected 312 items", "tests/core ........", "tests/store ....."]
+    scene.set("site", "pending", held_by=["docs"])
+    for name in ("package", "publish", "roll-back", "announce"):
+        scene.set(name, "waiting")
+    scene.cycles = [
+        {"id": 1, "opened_at": began + 40, "expires_at": None, "claimed_by": "ann", "stuck": False, "tasks": ["docs"]}
+    ]
+    scene.tell("cycle", cycle=1, what="opened", tasks=["docs"])
+    scene.events[-1][1]["at"] = began + 40
+    scene.approvals = [
+        {
+            **{"id": "a1", "author": "model-editor", "reason": "lint failed: mend it first", "asked_at": began + 50},
+            "edits": [{"op": "add_task", "task": {"id": "mend-lint", "shell": "ruff check --fix"}}],
+        }
+    ]
+    scene.edit(
+        EditBatch.from_json(
+            {
+                "author": "ann",
+                "reason": "sign what we ship",
+                "edits": [
+                    {"op": "add_task", "task": {"id": "sign", "shell": "make sign"}},
+                    {"op": "add_dependency", "source": "package", "target": "sign"},
+                    {"op": "add_dependency", "source": "sign", "target": "publish"},
+                ],
+            }
+        )
+    )
+    scene.set("sign", "waiting")
+    scene.rejected = [
+        {
+            **{
+                "number": 1,
+                "version": 1,
+                "triggers": [],
+                "author": "model-editor",
+                "reason": "skip the tests",
+                "at": began + 70,
+            },
+            "edits": [{"op": "remove_task", "task_id": "test-1"}],
+            "violations": [{"edit": 0, "rule": "immutable", "message": "task 'test-1' has completed"}],
+        }
+    ]
+    fleet(scene)
+    return scene
+
+
+def fleet(scene: PlanScene) -> None:
+    now = NOW()
+    devices = (
+        ("lab-1", "busy", 4, 4, None),
+        ("lab-2", "ready", 4, 1, None),
+        ("laptop", "resting", 2, 0, 0.41),
+        ("old-box", "silent", 1, 1, None),
+    )
+    for name, state, slots, used, battery in devices:
+        scene.devices.append(
+            {
+                **{"name": name, "state": state, "slots": slots, "used": used, "battery": battery, "session": name},
+                **{
+                    "coordinator": name == "lab-1",
+                    "host": f"{name}.example",
+                    "can": ["shell", "gpu"],
+                    "load": used / slots,
+                },
+                **{"last_heartbeat_at": now - (400 if state == "silent" else 3), "joined_at": now - 9000},
+                **{"resting": "on battery" if state == "resting" else None, "quality": 0.97, "backlog": 0},
+            }
+        )
+    for number, status in enumerate(("processing", "completed", "failed", "created", "paused", "cancelled")):
+        scene.runs.append(
+            {
+                **{"id": f"run-{number}", "workflow": "backup", "label": f"backup of host {number}", "status": status},
+                **{"device": "lab-1" if status != "created" else None, "series": "main" if number % 2 else None},
+                **{
+                    "created_at": now - 600,
+                    "created_by": "ann",
+                    "started_at": now - 500 if number < 3 else None,
+                    "ended_at": now - 300 if number in (1, 2, 5) else None,
+                },
+                **{
+                    "scores": {"lab-1": 0.91, "lab-2": 0.55},
+                    "story": [{"at": now - 600, "what": "created", "why": None}],
+                },
+                **{
+                    "paused": "by ann" if status == "paused" else None,
+                    "held": False,
+                    "not_before": 0,
+                    "shown_label": None,
+                },
+                **{"input": {"host": f"host{number}"}, "output": None, "error": None, "failures": 0},
+            }
+        )
+    scene.schedules = [
+        {
+            "name": "nightly",
+            "workflow": "backup",
+            "cron": "0 3 * * *",
+            "timezone": "Europe/Berlin",
+            "due_in": 31000,
+            "paused": None,
+        },
+        {"name": "hourly", "workflow": "sync", "every": 3600, "due_in": None, "paused": "by ann"},
+    ]
+    scene.series = [
+        {
+            "name": "main",
+            "status": "active",
+            "active": 120,
+            "since": now - 7200,
+            "by": "ann",
+            "queue": [121, 124],
+            "why_not_promoted": None,
+        },
+        {
+            "name": "docs",
+            "status": "free",
+            "active": None,
+            "since": None,
+            "queue": [130],
+            "why_not_promoted": "#130 is blocked by #128",
+        },
+    ]
+    scene.notices = [
+        {
+            "number": 1,
+            "at": now - 400,
+            "kind": "device_lost",
+            "message": "old-box sent no heartbeat for 30 s",
+            "run": None,
+            "device": "old-box",
+        },
+        {
+            "number": 2,
+            "at": now - 200,
+            "kind": "late_result",
+            "message": "a result came after the run was assigned again",
+            "run": "run-2",
+            "device": "lab-1",
+        },
+    ]

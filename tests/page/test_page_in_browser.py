@@ -1,0 +1,293 @@
+"""The page in a browser: every view in both themes and at phone width, and all that a person does there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from asterism import EditBatch
+from tests.page.browser_scenes import DESKTOP, PHONE, chromium, needs_chromium, opened, serious_findings
+from tests.page.plan_server import PlanScene, release_scene, served
+
+pytestmark = needs_chromium
+
+VIEWS = {
+    "plans": "#/plans",
+    "graph": "#/plans/release/graph",
+    "drawer": "#/plans/release/graph?task=test-2",
+    "list": "#/plans/release/graph?as=list",
+    "past": "#/plans/release/graph?version=0",
+    "timeline": "#/plans/release/timeline",
+    "edits": "#/plans/release/edits",
+    "devices": "#/fleet/devices?device=lab-1",
+    "runs": "#/fleet/runs?status=failed",
+    "run": "#/fleet/runs?run=run-0",
+    "schedules": "#/fleet/schedules",
+    "series": "#/fleet/series",
+    "notices": "#/fleet/notices",
+}
+LANDMARKS = {"graph": ".box", "drawer": ".drawer .output", "timeline": ".bar", "edits": ".batch", "past": ".box"}
+NASTY = "<script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\">"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as browser:
+        yield browser
+
+
+def test_a_person_finds_a_task_and_edits_the_plan_with_the_keyboard_alone(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans/release/graph", failures=True) as page:
+        page.locator(".box").first.wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("compile")
+        page.keyboard.press("Enter")
+        page.locator("[data-box=compile]:focus").wait_for()
+        page.keyboard.press("ArrowRight")
+        page.locator("[data-box^=test-]:focus").wait_for()
+        page.keyboard.press("ArrowLeft")
+        page.locator("[data-box=compile]:focus").wait_for()
+        page.keyboard.press("Enter")
+        page.get_by_role("complementary", name="Task compile").get_by_text("lab-1").wait_for()
+        page.keyboard.press("Escape")
+        page.locator(".drawer").wait_for(state="detached")
+        assert "search=compile" in page.url
+
+        page.keyboard.press("e")
+        page.get_by_label("Add an operation").select_option("add_task")
+        page.get_by_label("Id").fill("smoke")
+        page.get_by_label("After").fill("package, nowhere")
+        page.get_by_role("button", name="Dry run").press("Enter")
+        page.locator(".violations").get_by_text("nowhere").wait_for()
+        page.get_by_label("After").fill("package")
+        page.get_by_role("button", name="Dry run").press("Enter")
+        page.locator(".verdict .good").wait_for()
+        page.locator("[data-box=smoke].mark-added").wait_for()
+        assert "smoke" not in scene.plan
+        places = dict(boxes(page))
+        page.get_by_role("button", name="Apply").press("Enter")
+        page.locator(".composer").wait_for(state="detached")
+        page.locator("[data-box=smoke].mark-added").wait_for()
+        assert "smoke" in scene.plan
+        assert all(place == places.get(name, place) for name, place in boxes(page) if name != "smoke")
+
+
+def boxes(page: Any) -> list[tuple[str, str]]:
+    """The boxes of the graph with their places."""
+    script = (
+        "[...document.querySelectorAll('[data-box]')].map((box) => [box.dataset.box, box.getAttribute('transform')])"
+    )
+    return [(name, place) for name, place in page.evaluate(script)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_view_is_accessible_and_fits(browser: Any, theme: str, size: tuple[int, int]) -> None:
+    with served(release_scene()) as url:
+        for name, address in VIEWS.items():
+            with opened(browser, url, address, theme, size) as page:
+                page.locator(LANDMARKS.get(name, "main h2, main li, main tr")).first.wait_for()
+                assert serious_findings(page) == [], name
+                assert page.evaluate("document.documentElement.scrollWidth") <= size[0], name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("address", ["#/plans", "#/fleet/devices", "#/fleet/runs", "#/fleet/series", "#/fleet/notices"])
+def test_an_empty_view_says_what_to_type(browser: Any, address: str) -> None:
+    scene = release_scene()
+    for found in (scene.devices, scene.runs, scene.series, scene.notices):
+        found.clear()
+    with served(scene) as url, opened(browser, url, address) as page:
+        if address == "#/plans":
+            page.get_by_label("Search plans").fill("nothing of this name")
+            page.get_by_text("No plan matches").wait_for()
+        else:
+            page.locator(".empty .command").first.wait_for()
+            assert page.locator(".command").first.inner_text().startswith("asterism ")
+
+
+@pytest.mark.long
+def test_an_edit_of_another_person_is_marked_and_moves_nothing_else(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans/release/graph") as page:
+        page.locator(".box").first.wait_for()
+        before = dict(boxes(page))
+        scene.edit(
+            batch(
+                {"op": "add_task", "task": {"id": "check", "shell": "true"}},
+                {"op": "add_dependency", "source": "package", "target": "check"},
+                {"op": "remove_task", "task_id": "announce"},
+            )
+        )
+        page.locator("[data-box=check].mark-added").wait_for()
+        page.locator(".ghost").get_by_text("announce").wait_for()
+        after = dict(boxes(page))
+        assert {name: after[name] for name in before.keys() & after.keys()} == {
+            name: place for name, place in before.items() if name in after
+        }
+        assert page.locator(".line.mark-added").count() == 1
+
+
+def batch(*edits: dict[str, Any]) -> EditBatch:
+    return EditBatch.from_json({"edits": list(edits), "author": "ben", "reason": "it was missing"})
+
+
+@pytest.mark.long
+def test_an_approval_is_given_and_a_cycle_answered(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans/release/edits") as page:
+        page.get_by_text("lint failed: mend it first").wait_for()
+        page.get_by_label("Reason for the decision").fill("fine")
+        page.get_by_role("button", name="Approve").click()
+        page.get_by_role("button", name="Approve").wait_for(state="detached")
+        assert ("plans/release/approvals/a1/approve", {"reason": "fine"}) in scene.posted
+        assert "mend-lint" in scene.plan
+        page.locator(".batch").get_by_text("add task mend-lint").wait_for()
+
+        page.get_by_role("button", name="Answer with edits").click()
+        page.get_by_role("heading", name="Answer cycle 1").wait_for()
+        page.get_by_label("Add an operation").select_option("cancel_task")
+        page.get_by_label("Task", exact=True).fill("site")
+        page.get_by_role("button", name="Answer", exact=True).click()
+        page.locator(".composer").wait_for(state="detached")
+        [answer] = [body for path, body in scene.posted if path == "plans/release/cycles/1/answer"]
+        assert ("plans/release/cycles/1/claim", {}) in scene.posted
+        assert answer == {"edits": [{"op": "cancel_task", "task_id": "site"}], "reason": ""}
+
+
+@pytest.mark.long
+def test_an_edit_that_is_refused_names_every_violation(browser: Any) -> None:
+    with served(release_scene()) as url, opened(browser, url, "#/plans/release/graph?task=site", failures=True) as page:
+        page.get_by_role("button", name="Remove", exact=True).click()
+        page.get_by_role("button", name="Apply").click()
+        page.locator(".violations").get_by_text("dependents").wait_for()
+        page.get_by_label("Its dependents").select_option("bridge")
+        page.get_by_role("button", name="Dry run").click()
+        page.locator("[data-box=site].mark-removed").wait_for()
+
+
+@pytest.mark.long
+def test_time_travel_shows_an_earlier_version_and_returns(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans/release/graph") as page:
+        page.locator("[data-box=sign]").wait_for()
+        before = dict(boxes(page))
+        page.get_by_role("button", name="Earlier version").click()
+        page.get_by_role("button", name="Earlier version").click()
+        page.locator("[data-box=sign]").wait_for(state="detached")
+        assert "version=0" in page.url
+        assert dict(boxes(page)).items() <= before.items()
+        assert page.get_by_role("button", name="Edit", exact=True).count() == 0
+        page.reload()
+        page.locator(".travel").get_by_text("Version 0").wait_for()
+        page.get_by_role("button", name="Back to live").click()
+        page.locator("[data-box=sign]").wait_for()
+        assert "version" not in page.url
+
+
+@pytest.mark.long
+def test_a_lost_connection_is_told_and_nothing_is_missed(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans/release/graph", failures=True) as page:
+        page.locator("[data-box=test-4].is-pending").wait_for()
+        scene.away = True
+        page.get_by_role("alert").get_by_text("connection to the server is lost").wait_for()
+        scene.set("test-4", "running", device="lab-2")
+        scene.away = False
+        page.locator("[data-box=test-4].is-running").wait_for()
+        page.get_by_role("alert").wait_for(state="detached")
+
+
+@pytest.mark.long
+def test_live_output_goes_on(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/plans/release/graph?task=test-2") as page:
+        page.get_by_role("log").get_by_text("collected 312 items").wait_for()
+        scene.facts["test-2"]["output"].append("all passed")
+        page.get_by_role("log").get_by_text("all passed").wait_for()
+        assert page.get_by_role("log").inner_text().count("collected 312 items") == 1
+
+
+@pytest.mark.long
+def test_script_in_any_text_is_inert(browser: Any) -> None:
+    scene = release_scene()
+    for name in ("lint", "test-2"):
+        scene.facts[name].update(name=NASTY, reason=NASTY, device=NASTY, output=[NASTY], result={"text": NASTY})
+        scene.facts[name].update(error=NASTY, group=NASTY, definition={"inputs": {NASTY: NASTY}})
+    scene.cycles[0]["claimed_by"] = NASTY
+    scene.rejected[0].update(author=NASTY, reason=NASTY)
+    scene.approvals[0].update(author=NASTY, reason=NASTY, edits=[{"op": NASTY}])
+    poisoned = json.loads(json.dumps([scene.devices, scene.runs, scene.schedules, scene.series, scene.notices]))
+    for found in poisoned:
+        for one in found:
+            one.update({name: NASTY for name, value in one.items() if isinstance(value, str) and name != "id"})
+    scene.devices, scene.runs, scene.schedules, scene.series, scene.notices = poisoned
+    scene.edit(batch({"op": "add_task", "task": {"id": NASTY, "shell": NASTY}}))
+    with served(scene) as url:
+        for address in [*VIEWS.values(), "#/plans/release/graph?task=lint"]:
+            with opened(browser, url, address) as page:
+                page.locator(".loading").wait_for(state="detached")
+                assert page.title() != "broken"
+                assert page.locator("main script, main img").count() == 0
+
+
+@pytest.mark.long
+def test_filters_and_folds_are_in_the_address(browser: Any) -> None:
+    with served(release_scene()) as url, opened(browser, url, "#/plans/release/graph") as page:
+        page.get_by_role("button", name="Collapse groups").click()
+        page.get_by_role("button", name="test: 6 tasks, collapsed").wait_for()
+        assert page.locator("[data-box=test-1]").count() == 0
+        page.get_by_role("button", name="4 completed").click()
+        page.reload()
+        page.get_by_role("button", name="test: 6 tasks, collapsed").wait_for()
+        assert page.get_by_role("button", name="4 completed").get_attribute("aria-pressed") == "true"
+        page.get_by_role("button", name="test: 6 tasks, collapsed").press("Enter")
+        page.locator("[data-box=test-1]").wait_for()
+        page.goto(f"{url}/#/fleet/runs")
+        page.get_by_label("Status").select_option("failed")
+        page.get_by_role("button", name="backup of host 2").wait_for()
+        assert page.url.endswith("#/fleet/runs?status=failed")
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_role("button", name="Yes").click()
+        page.get_by_text("cancel: 1 run, 1 refused (it has ended)").wait_for()
+
+
+@pytest.mark.long
+def test_rows_stay_where_they_are_while_one_reads(browser: Any) -> None:
+    scene = release_scene()
+    with served(scene) as url, opened(browser, url, "#/fleet/runs") as page:
+        page.get_by_role("button", name="backup of host 5").wait_for()
+        before = page.locator("tbody th").all_inner_texts()
+        scene.runs.insert(0, {**scene.runs[0], "id": "run-new", "label": "new one"})
+        scene.tell("run")
+        page.get_by_role("button", name="Show 1 new run").wait_for()
+        assert page.locator("tbody th").all_inner_texts() == before
+        page.get_by_role("button", name="Show 1 new run").click()
+        page.get_by_role("button", name="new one").wait_for()
+
+
+@pytest.mark.long
+def test_a_plan_of_two_thousand_tasks_is_drawn_on_a_canvas(browser: Any) -> None:
+    with served(large_scene()) as url, opened(browser, url, "#/plans/large/graph") as page:
+        page.locator("canvas.graph-canvas").first.wait_for()
+        assert page.locator(".box").count() == 0
+        for _ in range(12):
+            page.get_by_role("button", name="Zoom in").click()
+        page.locator(".box").first.wait_for()
+        assert page.locator(".box").count() < 200
+
+
+def large_scene(count: int = 2000, width: int = 40) -> PlanScene:
+    from asterism import Constellation, Task
+
+    plan = Constellation("large")
+    for number in range(count):
+        layer, place = divmod(number, width)
+        above = {(layer - 1) * width + place, (layer - 1) * width + (place + 1) % width} if layer else set()
+        plan.add(Task(f"t{number}", shell="true"), after=[f"t{one}" for one in sorted(above)])
+    return PlanScene(plan)

@@ -1,0 +1,127 @@
+"""The page of the real server: a person logs in with the link, watches a plan and edits it; the server restarts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.page.browser_scenes import chromium, needs_chromium, opened, serious_findings
+
+pytestmark = [needs_chromium, pytest.mark.long]
+
+PLAN = """
+asterism: 1
+id: release
+tasks:
+  fetch:
+    shell: echo fetched
+  compile:
+    shell: echo '<script>document.title = "broken"</script>'; while [ ! -e go-on ]; do sleep 0.05; done; echo compiled
+    after: fetch
+  lint:
+    shell: exit 3
+    after: fetch
+  package:
+    shell: echo packed
+    after: compile
+"""
+
+
+@contextmanager
+def server(folder: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``asterism serve`` in a folder; the value is the process and the link of the login."""
+    command = [sys.executable, "-m", "asterism", "serve", "--local", "3", "--store", f"sqlite:///{folder}/fleet.db"]
+    process = subprocess.Popen(
+        [*command, "--listen", f"127.0.0.1:{port}", "--json"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    text = ""
+    while not text.rstrip().endswith("}"):
+        line = process.stdout.readline()
+        assert line, text
+        text += line
+    try:
+        yield process, json.loads(text)["login"]
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def submit(page: Any, plan: str) -> None:
+    script = """async (file) => {
+        const { csrf } = await (await fetch("/api/v1/me")).json();
+        const headers = { "Content-Type": "application/json", "X-CSRF-Token": csrf };
+        return (await fetch("/api/v1/plans", { method: "POST", headers, body: JSON.stringify({ file }) })).status;
+    }"""
+    assert page.evaluate(script, plan) == 201
+
+
+def test_a_plan_is_watched_edited_and_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with chromium() as browser, server(tmp_path, port) as (process, login):
+        link = login.removeprefix(f"{url}/")
+        with opened(browser, url, link, failures=True) as page:
+            submit(page, PLAN)
+            page.goto(f"{url}/#/plans/release/graph")
+            page.locator("[data-box=compile].is-running").wait_for()
+            page.locator("[data-box=lint].is-failed").wait_for()
+            page.locator("[data-box=compile]").click()
+            page.get_by_role("log").get_by_text("broken").wait_for()
+            assert page.title() == "release: Plan – Asterism"
+            page.keyboard.press("Escape")
+            edit(page)
+            timeline_and_time_travel(page, url)
+            process.kill()
+            page.get_by_role("alert").get_by_text("connection to the server is lost").wait_for()
+            with server(tmp_path, port):
+                (tmp_path / "go-on").touch()
+                page.goto(f"{url}/#/plans/release/graph")
+                page.locator("[data-box=smoke].is-completed").wait_for()
+                page.locator(".plan-bar").get_by_text("failed").first.wait_for()
+                assert serious_findings(page) == []
+
+
+def edit(page: Any) -> None:
+    page.keyboard.press("e")
+    page.get_by_label("Add an operation").select_option("add_task")
+    page.get_by_label("Id").fill("smoke")
+    page.get_by_label("Command").fill("echo smoke")
+    page.get_by_label("After").fill("package")
+    page.get_by_role("button", name="Dry run").click()
+    page.locator(".verdict .good").wait_for()
+    page.get_by_label("Reason").fill("no release without smoke")
+    page.get_by_role("button", name="Apply").click()
+    page.locator(".composer").wait_for(state="detached")
+    page.locator("[data-box=smoke]").wait_for()
+
+
+def timeline_and_time_travel(page: Any, url: str) -> None:
+    page.keyboard.press("3")
+    page.locator(".batch").get_by_text("no release without smoke").wait_for()
+    page.goto(f"{url}/#/plans/release/timeline")
+    page.locator(".bar.is-running").get_by_text("compile").first.wait_for(state="attached")
+    page.goto(f"{url}/#/plans/release/graph?version=0")
+    page.locator("[data-box=smoke]").wait_for(state="detached")
+    page.locator("[data-box=compile]").wait_for()
+    page.get_by_role("button", name="Back to live").click()
+    page.locator("[data-box=smoke]").wait_for()

@@ -1,0 +1,209 @@
+"""Oversized and deeply nested JSON, odd names, slow readers and writers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from asterism.base.http_limits import Limits
+from asterism.base.listen_address import ListenAddress
+from asterism.durable.journal_store import insert_plan
+from asterism.fleet.fleet import Fleet
+from asterism.server import endpoint
+from asterism.server.credentials import Credentials
+from asterism.server.http_service import http_service
+from asterism.server.request_guard import SERVER_LIMITS
+from asterism.store.memory import MemoryStore
+from tests.durable.durable_scenes import chain
+from tests.security.test_requests import problem
+from tests.server.server_scenes import server_scene
+
+EDITS = "/api/v1/plans/nightly/edits"
+JSON = {"content-type": "application/json"}
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        answer = await client.post(EDITS, content=b"[" * (endpoint.MAX_BODY + 1), headers=JSON)
+        assert "the limit is" in problem(answer, 413)
+
+        async def unending() -> AsyncIterator[bytes]:
+            yield b"{}"
+
+        problem(await client.post(EDITS, content=unending(), headers=JSON), 411)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"edits":' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"edits": [], "edits": []}',
+        b'{"base_version": NaN, "edits": []}',
+        b'{"base_version": 1e999, "edits": []}',
+        b'{"base_version": ' + b"9" * 5000 + b', "edits": []}',
+        b'{"reason": "\\ud800", "edits": []}',
+        b"\xff\xfe",
+        b'{"edits": []',
+    ],
+)
+async def test_what_is_not_strict_json_is_refused(body: bytes) -> None:
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        assert "not valid JSON" in problem(await client.post(EDITS, content=body, headers=JSON), 400)
+
+
+async def test_without_the_limit_deep_json_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation: the same body then reaches the edit."""
+    monkeypatch.setattr(endpoint, "MAX_DEPTH", 200)
+    body = b'{"edits":' + b"[" * 100 + b"]" * 100 + b"}"
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        problem(await client.post(EDITS, content=body, headers=JSON), 422)
+
+
+async def test_a_body_of_another_type_is_refused() -> None:
+    """A form of another page cannot send JSON without a preflight, which is refused."""
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+            answer = await client.post(EDITS, content=b'{"edits": []}', headers={"content-type": kind})
+            problem(answer, 415)
+
+
+async def test_a_batch_and_a_plan_have_a_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a", "b"))
+        add = [{"op": "add_task", "task": {"id": name, "shell": "true"}} for name in "xy"]
+        assert "more than 3 tasks" in problem(await client.post(EDITS, json={"edits": add}), 413)
+        many = [{"op": "cancel_task", "task_id": "a"}] * 5001
+        problem(await client.post(EDITS, json={"edits": many}), 422)
+        text = "asterism: 1\ntasks: {" + ", ".join(f"t{n}: {{shell: x}}" for n in range(4)) + "}"
+        assert "limit is 3" in problem(await client.post("/api/v1/plans", json={"file": text, "name": "p"}), 413)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../etc/passwd", "%2e%2e%2fsecrets", "a\nb", "a\0b", "/etc/passwd", "C:\\secret", "x" * 600]
+)
+async def test_a_name_is_never_a_path(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may have any name; logs and results are found by ids that the server made."""
+    opened: list[object] = []
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda self, *a, **t: (opened.append(self), real(self, *a, **t))[1])
+    from urllib.parse import quote
+
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        quoted = quote(name, safe="")
+        for path in (f"plans/{quoted}", f"plans/nightly/tasks/{quoted}", f"plans/nightly/tasks/{quoted}/logs"):
+            assert (await client.get(f"/api/v1/{path}")).status_code in (404, 405)
+        for path in (f"runs/{quoted}", f"devices/{quoted}", f"schedules/{quoted}", f"plans/nightly/versions/{quoted}"):
+            assert (await client.get(f"/api/v1/{path}")).status_code in (404, 405)
+        assert (await client.get(f"/api/v1/series/{quoted}")).status_code in (404, 405, 422)
+    assert opened == []
+
+
+# -- over a socket -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def listening(**terms: float) -> AsyncIterator[tuple[Fleet, int, str]]:
+    """A server on a socket, its port and a token."""
+    limits = Limits(**{**vars(SERVER_LIMITS), **terms})
+    fleet = Fleet(MemoryStore(), by="server")
+    async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0), limits=limits) as service:
+        token = (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
+        yield fleet, int(service.url.rpartition(":")[2]), token
+
+
+def request(path: str, token: str) -> bytes:
+    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}"
+    return f"{head}\r\nConnection: close\r\n\r\n".encode()
+
+
+async def closed(reader: asyncio.StreamReader) -> bytes:
+    """What the server sends until it closes the connection."""
+    with contextlib.suppress(ConnectionError):
+        return await reader.read()
+    return b""
+
+
+async def test_a_client_that_sends_its_head_slowly_is_disconnected() -> None:
+    """Slowloris: many connections, each with a request that never ends."""
+    async with listening(head=0.3) as (_, port, token):
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        for _, writer in slow:
+            writer.write(b"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = (
+            f"GET /api/v1/me HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head.encode())
+        assert b'"name":"ann"' in await closed(reader)
+        assert [await closed(reader) for reader, _ in slow] == [b""] * 30
+        for _, one in [*slow, (reader, writer)]:
+            one.close()
+
+
+async def test_a_client_that_sends_its_body_slowly_is_refused() -> None:
+    async with listening(head=0.3, gap=0.3) as (fleet, port, token):
+        await insert_plan(fleet.store, chain("a"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            f"POST {EDITS} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+            'Content-Length: 1000\r\n\r\n{"edits"'.encode()
+        )
+        assert b" 408 " in (await closed(reader)).partition(b"\r\n")[0]
+        writer.close()
+
+
+async def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SLOWEST_READ", 0.3)
+    fleet = Fleet(MemoryStore(), by="server")
+    async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
+        await insert_plan(fleet.store, chain(*[f"t{number}" for number in range(300)]))
+        token = (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
+        head = f"GET /api/v1/plans/nightly HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+        connections = service.server.listeners[0].connections
+        with socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2]))) as client:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(client, head.encode() * 200)  # more than buffers hold
+            for wanted in (True, False):
+                while bool(connections.admitted) is not wanted:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+
+async def test_a_header_that_is_too_long_is_refused() -> None:
+    async with listening() as (_, port, token):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n")
+        answer = await closed(reader)
+        assert answer.partition(b"\r\n")[0].split()[1] in (b"400", b"431")
+        writer.close()
+        assert token not in answer.decode("latin-1")
+
+
+async def test_tokens_and_codes_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with listening() as (fleet, port, token):
+        code = await Credentials(fleet.store).create_login("ann", ["admin"], by="ann")
+        for path in (f"/login?code={code}", f"/login?code={code}", "/api/v1/plans/x", "/nothing"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = (
+                f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(head.encode())
+            await closed(reader)
+            writer.close()
+    logged = caplog.text + json.dumps([str(one.args) for one in caplog.records])
+    assert token not in logged
+    assert code not in logged

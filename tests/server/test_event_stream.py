@@ -1,0 +1,173 @@
+"""Event streams of plans: nothing is lost and nothing comes twice, whenever a client connects again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from asterism.durable.plan_history import plan_events
+from asterism.server import event_stream
+from asterism.server.event_stream import EventBuffer
+from tests.durable.durable_scenes import Stage, chain
+from tests.durable.durable_work import gate
+from tests.server.server_scenes import EventClient, ServerScene, ended, plan_server, plan_text
+
+pytestmark = pytest.mark.virtual_time
+
+EVENTS = "/api/v1/plans/nightly/events"
+
+
+async def all_events(stage: Stage) -> list[str]:
+    return [str(one.position) for one in (await plan_events(stage.store, "nightly")).events]
+
+
+async def started(scene: ServerScene, *tasks: str, call: str = "work") -> None:
+    async with scene.client() as client:
+        answer = await client.post("/api/v1/plans", json={"file": plan_text(*tasks, call=call)})
+        assert answer.status_code == 201
+
+
+async def test_a_client_sees_every_event_of_a_plan() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await started(scene, "a", "b", call="wait")
+        found = (await client.get("/api/v1/plans/nightly")).json()
+        follower = EventClient(scene, f"{EVENTS}?after={found['position']}", await scene.token("observe"))
+        await stage.until(gate("a begun").is_set)
+        gate("a").set()
+        await stage.until(gate("b begun").is_set)
+        gate("b").set()
+        await ended(client)
+        expected = await all_events(stage)
+        events = await follower.until(len(expected))
+        assert [one["id"] for one in events] == expected
+        assert {one["event"] for one in events} == {"task", "plan"}
+        assert [one["status"] for one in events if one.get("task") == "b"][-1] == "completed"
+        await follower.leave()
+        assert not scene.state.plan_feeds._feeds
+
+
+async def test_a_client_that_reconnects_anywhere_loses_nothing_and_gets_nothing_twice() -> None:
+    chance = random.Random(7)
+    async with plan_server() as (scene, stage):
+        names = [f"t{number}" for number in range(12)]
+        await started(scene, *names, call="slow")
+        token = await scene.token("observe")
+        seen: list[str] = []
+        after = f"{EVENTS}?after={(await stage.load()).head.first}"
+        headers: dict[str, str] = {}
+        while True:
+            follower = EventClient(scene, after, token, **headers)
+            await stage.fleet().clock.sleep(chance.uniform(0.1, 9.0))
+            await follower.leave()
+            seen += [one["id"] for one in follower.events]
+            if seen:
+                headers = {"last_event_id": seen[-1]}
+            if chance.random() < 0.3:
+                await stage.fleet().clock.sleep(chance.uniform(0.0, 20.0))
+            if (await stage.load()).head.ended and not follower.events:
+                break
+        assert seen == await all_events(stage)
+
+
+async def test_a_client_gets_missed_events_from_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await started(scene, "a", "b")
+        await ended(client)
+        token, expected = await scene.token("observe"), await all_events(stage)
+        others = EventClient(scene, EVENTS, token)
+        for index in (0, len(expected) // 2, len(expected) - 1):
+            follower = EventClient(scene, EVENTS, token, last_event_id=expected[index])
+            await follower.until(len(expected) - index - 1)
+            assert [one["id"] for one in follower.events] == expected[index + 1 :]
+            await follower.leave()
+        await others.leave()
+
+
+async def test_a_position_of_another_plan_is_a_reset() -> None:
+    async with plan_server() as (scene, _), scene.client() as client:
+        await started(scene, "a")
+        await ended(client)
+        for position in ("1", "999999999999999999"):
+            follower = EventClient(scene, EVENTS, await scene.token("observe"), last_event_id=position)
+            [event] = await follower.until(1)
+            assert event["event"] == "reset"
+            found = (await client.get("/api/v1/plans/nightly")).json()
+            assert event["position"] == found["position"]
+            await follower.leave()
+
+
+async def test_a_stream_ends_when_its_credential_is_revoked() -> None:
+    async with plan_server() as (scene, stage):
+        await started(scene, "a", call="wait")
+        token = await scene.token("observe")
+        follower = EventClient(scene, EVENTS, token)
+        await stage.fleet().clock.sleep(3 * event_stream.HEARTBEAT + 1)
+        assert follower.comments == 3
+        await scene.credentials.revoke(token.split("_")[1])
+        await stage.until(follower.task.done)
+        assert follower.over
+
+
+async def test_a_stream_ends_when_the_server_stops() -> None:
+    async with plan_server() as (scene, stage):
+        await started(scene, "a", call="wait")
+        follower = EventClient(scene, EVENTS, await scene.token("observe"))
+        await stage.until(lambda: follower.status == 200)
+        scene.state.stopping.set()
+        await stage.until(follower.task.done)
+        assert follower.over
+
+
+async def test_streams_count_for_the_requests_of_their_credential() -> None:
+    async with plan_server(requests_at_once=2) as (scene, stage):
+        await started(scene, "a", call="wait")
+        token = await scene.token("observe")
+        two = [EventClient(scene, EVENTS, token) for _ in range(2)]
+        await stage.until(lambda: all(one.status == 200 for one in two))
+        third = EventClient(scene, EVENTS, token)
+        await stage.until(third.task.done)
+        assert third.status == 429
+        await two[0].leave()
+        fourth = EventClient(scene, EVENTS, token)
+        await stage.until(lambda: fourth.status == 200)
+        for one in (two[1], fourth):
+            await one.leave()
+
+
+async def test_a_page_of_another_origin_cannot_follow_a_plan() -> None:
+    async with plan_server() as (scene, stage):
+        await started(scene, "a", call="wait")
+        token = await scene.token("observe")
+        for headers in ({"origin": "https://evil.example"}, {"sec_fetch_site": "cross-site"}):
+            follower = EventClient(scene, EVENTS, token, **headers)
+            await stage.until(follower.task.done)
+            assert follower.status == 403
+            assert not follower.events
+
+
+async def test_a_reader_that_falls_behind_the_buffer_is_sent_away() -> None:
+    buffer = EventBuffer(0, most=3)
+    await buffer.add([(1, b"1"), (2, b"2")])
+    reader = buffer.after(0)
+    assert await anext(reader) == b"12"
+    await buffer.add([(number, b"x") for number in range(3, 9)])
+    assert await anext(reader, None) is None
+    assert not buffer.has_since(4)
+    assert buffer.has_since(5)
+
+
+async def test_a_plan_that_is_stored_is_followed_from_now_on() -> None:
+    from asterism.core.plan.edits import AddTask, EditBatch
+    from asterism.core.plan.task import Task
+    from asterism.durable.journal_store import insert_plan
+    from asterism.durable.plan_requests import edit_plan
+
+    async with plan_server() as (scene, stage):
+        await insert_plan(stage.store, chain("a"))
+        follower = EventClient(scene, EVENTS, await scene.token("edit:nightly"))
+        await stage.until(lambda: follower.status == 200)
+        await edit_plan(stage.fleet(), "nightly", EditBatch((AddTask(Task("x", shell="true")),), "bob"))
+        [event] = await follower.until(1)
+        assert (event["event"], event["version"], event["author"]) == ("edit", 1, "bob")
+        await follower.leave()

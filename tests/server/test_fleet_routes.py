@@ -1,0 +1,207 @@
+"""Runs, devices, schedules, series, notices, metrics and events of a fleet over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from asterism.core.run.workflow import Workflow
+from asterism.durable.journal_store import insert_plan
+from asterism.store.protocol import Notice
+from tests.durable.durable_scenes import Stage, chain
+from tests.durable.durable_work import gate
+from tests.security.test_requests import problem
+from tests.server.server_scenes import EventClient, ServerScene, ended, plan_server, plan_text
+
+pytestmark = pytest.mark.virtual_time
+
+API = "/api/v1"
+
+
+async def a_workflow(stage: Stage, call: str = "work") -> None:
+    await stage.fleet().workflows.add(Workflow("w", call=f"tests.durable.durable_work:{call}"))
+
+
+async def created(client: httpx.AsyncClient, **terms: Any) -> dict[str, Any]:
+    answer = await client.post(f"{API}/runs", json={"workflow": "w", "input": {"name": "x"}, **terms})
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())
+
+
+async def run_status(client: httpx.AsyncClient, run: str) -> str:
+    return str((await client.get(f"{API}/runs/{run}")).json()["status"])
+
+
+async def test_a_run_is_created_executed_and_shown() -> None:
+    async with plan_server() as (scene, stage), scene.client("operate") as client:
+        await a_workflow(stage)
+        await stage.device("lab")
+        run = await created(client, label="first")
+        assert run["created_by"] == "ann"
+        while await run_status(client, run["id"]) != "completed":
+            await stage.fleet().clock.sleep(1.0)
+        assert (await client.get(f"{API}/runs/{run['id']}/output")).json()["output"] == "x done"
+        assert (await client.get(f"{API}/runs/{run['id']}/logs")).json() == {"items": [], "next": "0.0"}
+        device = (await client.get(f"{API}/devices/lab")).json()
+        assert (device["name"], device["holds"], [one["id"] for one in device["latest"]]) == ("lab", [], [run["id"]])
+        again = (await client.post(f"{API}/runs/{run['id']}/retry")).json()
+        assert again["retry_of"] == run["id"]
+
+
+async def test_runs_are_listed_in_parts_and_by_filter() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        made = [(await created(client, label=f"run {number}"))["id"] for number in range(5)]
+        first = (await client.get(f"{API}/runs?limit=3")).json()
+        rest = (await client.get(f"{API}/runs?limit=3&after={first['next']}")).json()
+        assert [one["id"] for one in [*first["items"], *rest["items"]]] == sorted(made, reverse=True)
+        assert rest["next"] is None
+        found = (await client.get(f"{API}/runs?search=run%203&status=open")).json()["items"]
+        assert [one["label"] for one in found] == ["run 3"]
+        assert (await client.get(f"{API}/runs?status=completed,failed")).json()["items"] == []
+        assert "is not a status" in problem(await client.get(f"{API}/runs?status=odd"), 422)
+        why = (await client.get(f"{API}/runs/{made[0]}/why")).json()
+        assert why["reasons"]
+
+
+async def test_an_action_on_a_filter_reaches_every_run_that_matches() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        made = [(await created(client))["id"] for _ in range(3)]
+        body = {"action": "pause", "workflow": "w", "reason": "lunch"}
+        done = (await client.post(f"{API}/runs/actions", json=body)).json()
+        assert (sorted(done["changed"]), done["refused"], done["next"]) == (sorted(made), {}, None)
+        assert (await client.get(f"{API}/runs/{made[0]}")).json()["paused"] == "by ann: lunch"
+        done = (await client.post(f"{API}/runs/actions", json={"action": "retry"})).json()
+        assert done["changed"] == []
+        assert "only a run that has ended" in done["refused"][made[0]]
+        assert (await client.post(f"{API}/runs/{made[0]}/resume")).json()["paused"] is None
+        assert (await client.post(f"{API}/runs/{made[0]}/cancel")).json()["status"] == "cancelled"
+        problem(await client.post(f"{API}/runs/{made[0]}/pause"), 409)
+
+
+async def test_a_run_is_moved_and_a_slow_move_goes_on() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage, "stubborn")
+        await stage.device("one")
+        run = await created(client)
+        await stage.until(gate("x begun").is_set)
+        await stage.device("two")
+        path = f"{API}/runs/{run['id']}/move"
+        assert "with --stop" in problem(await client.post(path, json={"device": "two"}), 409)
+        problem(await client.post(path, json={"device": "nowhere", "stop": True}), 404)
+        answer = await client.post(path, json={"device": "two", "stop": True})
+        assert answer.status_code in (200, 202)
+        gate("x").set()
+        while await run_status(client, run["id"]) != "completed":
+            await stage.fleet().clock.sleep(1.0)
+
+
+async def test_a_device_is_drained() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        device = await stage.device("lab")
+        assert [one["name"] for one in (await client.get(f"{API}/devices")).json()["items"]] == ["lab"]
+        assert (await client.post(f"{API}/devices/lab/drain")).json()["draining"]
+        await stage.until(device.draining.is_set)
+        problem(await client.post(f"{API}/devices/x/drain"), 404)
+        problem(await client.get(f"{API}/devices/x"), 404)
+
+
+async def test_a_schedule_creates_a_plan_that_the_server_runs() -> None:
+    async with plan_server() as (scene, _), scene.client() as client:
+        body = {"name": "s", "file": plan_text("a"), "every": 3600}
+        assert (await client.post(f"{API}/schedules", json=body)).status_code == 201
+        tick = (await client.post(f"{API}/schedules/s/run")).json()
+        [plan] = (await client.get(f"{API}/schedules/s")).json()["open"]
+        assert (await ended(client, plan))["state"] == "completed"
+        assert tick["outcome"]
+        assert (await client.post(f"{API}/schedules/s/pause", json={"reason": "x"})).json()["paused"] == "by ann: x"
+        assert (await client.post(f"{API}/schedules/s/resume")).json()["paused"] is None
+        assert [one["name"] for one in (await client.get(f"{API}/schedules")).json()["items"]] == ["s"]
+        assert (await client.delete(f"{API}/schedules/s")).status_code == 200
+        problem(await client.get(f"{API}/schedules/s"), 404)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "s", "every": 60},
+        {"name": "s", "workflow": "w"},
+        {"name": "s", "workflow": "w", "file": "x", "every": 60},
+        {"name": "s", "workflow": "w", "cron": "61 * * * *"},
+        {"name": "s", "file": "tasks: 1", "every": 60},
+        {"name": "a/b", "workflow": "w", "every": 60},
+    ],
+)
+async def test_a_schedule_that_contradicts_itself_is_refused(body: dict[str, Any]) -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        problem(await client.post(f"{API}/schedules", json=body), 422)
+
+
+async def test_a_series_is_claimed_and_released_with_its_own_scope() -> None:
+    async with plan_server() as (scene, _), scene.client("series") as client, scene.client("operate") as other:
+        path = f"{API}/series/RFC-1"
+        problem(await other.post(f"{path}/claim", json={"issue": 1}), 403)
+        assert (await client.post(f"{path}/claim", json={"issue": 1})).json()["active"] == 1
+        assert (await client.post(f"{path}/claim", json={"issue": 2})).json()["queue"] == [2]
+        shown = (await client.get(path)).json()
+        assert (shown["active"], shown["status"], len(shown["changes"])) == (1, "active", 2)
+        assert (await client.post(f"{path}/release", json={"issue": 1})).json()["active"] == 2
+        assert [one["name"] for one in (await other.get(f"{API}/series")).json()["items"]] == ["RFC-1"]
+        problem(await client.get(f"{API}/series/nothing"), 404)
+        problem(await client.get(f"{API}/runs"), 403)
+
+
+async def test_notices_and_metrics_are_served() -> None:
+    async with plan_server() as (scene, stage), scene.client("observe") as client:
+        await stage.store.commit([Notice(stage.store.clock(), "lost", f"notice {number}") for number in range(3)])
+        first = (await client.get(f"{API}/notices?limit=2")).json()
+        rest = (await client.get(f"{API}/notices?after={first['next']}")).json()
+        assert [one["message"] for one in [*first["items"], *rest["items"]]] == [f"notice {n}" for n in range(3)]
+        answer = await client.get(f"{API}/metrics")
+        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        assert answer.text.endswith("# EOF\n")
+        assert (await client.get(f"{API}/workflows")).json()["items"] == []
+
+
+async def followed(scene: ServerScene, stage: Stage, **headers: str) -> EventClient:
+    client = EventClient(scene, f"{API}/events", await scene.token("observe"), **headers)
+    await stage.until(lambda: client.status == 200)
+    return client
+
+
+async def test_the_events_of_a_fleet_are_runs_devices_and_notices() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        follower = await followed(scene, stage)
+        await follower.until(1)
+        await stage.device("lab")
+        run = await created(client)
+        await stage.store.commit([Notice(stage.store.clock(), "lost", "a notice")])
+        await stage.until(lambda: any(one.get("status") == "completed" for one in follower.events))
+        kinds = [one["event"] for one in follower.events]
+        assert kinds[0] == "reset"
+        assert {"run", "device", "notice"} <= set(kinds)
+        assert follower.events[-1]["kind"] in ("run", "device", "notice")
+        last = follower.events[-1]["id"]
+        other = await followed(scene, stage, last_event_id=follower.events[1]["id"])
+        await stage.until(lambda: bool(other.events) and other.events[-1]["id"] == last)
+        assert [one["id"] for one in other.events] == [one["id"] for one in follower.events[2:]]
+        await follower.leave()
+        await other.leave()
+        again = await followed(scene, stage, last_event_id=last)
+        await again.until(1)
+        assert [one["event"] for one in again.events] == ["reset"]
+        await again.leave()
+        assert run["id"]
+
+
+async def test_a_scope_for_one_plan_sees_no_other() -> None:
+    async with plan_server() as (scene, stage), scene.client("edit:nightly") as client:
+        await insert_plan(stage.store, chain("a"))
+        assert (await client.get(f"{API}/plans/nightly")).status_code == 200
+        for path in ("plans", "plans/other", "runs", "devices", "notices", "series", "metrics", "schedules", "events"):
+            problem(await client.get(f"{API}/{path}"), 403)

@@ -1,0 +1,156 @@
+"""``Client`` and ``AsyncClient`` against a server: typed answers, errors as exceptions, streams that continue."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from asterism import AsyncClient, Client, EditRejected, Task, edits
+from asterism.base.listen_address import ListenAddress
+from asterism.client import ApiError, NotAllowed, NotFound, ServerUnreachable, api_requests, documents
+from asterism.client.event_lines import EventLines
+from asterism.core.errors import AsterismError
+from asterism.durable.journal_store import insert_plan
+from asterism.durable.plan_requests import edit_plan
+from asterism.durable.stored_plans import read_plan
+from asterism.fleet.fleet import Fleet
+from asterism.server import plan_documents
+from asterism.server.credentials import Credentials
+from asterism.server.http_service import HttpService, http_service
+from asterism.store.memory import MemoryStore
+from tests.durable.durable_scenes import chain
+from tests.server.server_scenes import ServerScene, plan_server, plan_text
+
+BASE = "http://127.0.0.1:7400"
+
+
+def client_of(scene: ServerScene, token: str) -> AsyncClient:
+    return AsyncClient(BASE, token, transport=httpx.ASGITransport(scene.app))  # type: ignore[arg-type]
+
+
+@pytest.mark.virtual_time
+async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library() -> None:
+    async with plan_server() as (scene, stage), client_of(scene, await scene.token()) as client:
+        plan = await client.submit_plan(plan_text("a", "b"))
+        while (await client.plan("nightly")).state != "completed":
+            await stage.fleet().clock.sleep(1.0)
+        plan = await client.plan("nightly")
+        assert [task.status for task in plan.tasks] == ["completed", "completed"]
+        add = edits.AddTask(Task("c", shell="true"))
+        dry = await client.edit_plan("nightly", [add], dry_run=True)
+        assert (dry.version, dry.dry_run) == (1, True)
+        outcome = await client.edit_plan("nightly", [add], reason="more")
+        assert outcome.edits[0]["op"] == "add_task"
+        with pytest.raises(EditRejected) as rejected:
+            await client.edit_plan("nightly", [edits.RemoveTask("x"), {"op": "cancel_task", "task_id": "y"}])
+        assert [one.rule for one in rejected.value.violations] == ["unknown_task", "unknown_task"]
+        versions = await client.versions("nightly")
+        assert [one.reason for one in versions.items] == ["", "more"]
+        assert (await client.plan_at("nightly", 0)).version == 0
+        events = await client.plan_events("nightly", plan.position)
+        assert {one.kind for one in events.items} >= {"edit"}
+
+
+@pytest.mark.virtual_time
+async def test_errors_of_the_server_are_exceptions() -> None:
+    async with plan_server() as (scene, _):
+        async with client_of(scene, await scene.token("observe")) as client:
+            with pytest.raises(NotFound, match="there is no plan 'x'"):
+                await client.plan("x")
+            with pytest.raises(NotAllowed, match="scope operate"):
+                await client.submit_plan(plan_text("a"))
+        async with client_of(scene, await scene.token()) as client:
+            with pytest.raises(ApiError, match="the plan file has mistakes") as found:
+                await client.submit_plan("tasks: 1")
+            assert found.value.problem == "invalid-plan"
+            assert found.value.violations
+            assert (await client.me()).name == "ann"
+            assert (await client.metrics()).endswith("# EOF\n")
+            assert (await client.runs(limit=5)).items == []
+        async with client_of(scene, "ast_wrong") as client:
+            with pytest.raises(NotAllowed, match="unknown, expired or revoked"):
+                await client.plans()
+
+
+def test_both_clients_have_the_same_operations() -> None:
+    built = {name for name, _ in inspect.getmembers(api_requests, inspect.isfunction) if not name.startswith("_")}
+    built -= {"edits_json", "field", "dataclass", "quote"}
+    for kind in (Client, AsyncClient):
+        assert built <= set(dir(kind))
+        assert all(getattr(kind, name).__doc__ for name in built)
+
+
+@pytest.mark.parametrize("url", ["host:7400", "http://host.example:7400", "ftp://127.0.0.1", "http://10.0.0.1"])
+def test_a_token_is_not_sent_over_plain_http_to_another_machine(url: str) -> None:
+    with pytest.raises(AsterismError, match="https"):
+        Client(url, "ast_secret")
+    assert "ast_secret" not in repr(Client(BASE, "ast_secret"))
+
+
+def test_an_event_that_breaks_off_is_not_skipped() -> None:
+    lines = EventLines("1")
+    assert [lines.add(one) for one in ("id: 2", "event: task", 'data: {"a"')] == [None] * 3
+    lines.reset()
+    assert lines.last_id == "1"
+    for one in (": alive", "", "id: 2", "event: task", "data: {}"):
+        assert lines.add(one) is None
+    assert lines.add("") == ("2", "task", "{}")
+    assert lines.last_id == "2"
+
+
+@asynccontextmanager
+async def a_server() -> AsyncIterator[tuple[Fleet, HttpService, str]]:
+    """A server on a socket of this machine, and a token."""
+    fleet = Fleet(MemoryStore(), by="server")
+    async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
+        yield fleet, service, (await Credentials(fleet.store).create("ann", ["admin"], by="test")).token
+
+
+async def plan_view(fleet: Fleet) -> documents.Plan:
+    return documents.Plan.model_validate(plan_documents.view(await read_plan(fleet, "nightly")))
+
+
+async def test_the_blocking_client_follows_a_plan_over_a_socket() -> None:
+    async with a_server() as (fleet, service, token):
+        await insert_plan(fleet.store, chain("a"))
+
+        position = (await plan_view(fleet)).position
+
+        def follow() -> list[int]:
+            with Client(service.url, token) as client:
+                events = client.follow_plan("nightly", position)
+                found = [next(events), next(events)]
+                events.close()
+                return [one.model_dump()["version"] for one in found]
+
+        following = asyncio.create_task(asyncio.to_thread(follow))
+        for name in ("x", "y"):
+            batch = edits.EditBatch((edits.AddTask(Task(name, shell="true")),), "bob")
+            await edit_plan(fleet, "nightly", batch)
+        assert await following == [1, 2]
+
+
+async def test_a_stream_continues_when_the_server_comes_back() -> None:
+    async with Fleet(MemoryStore(), by="server") as fleet:
+        await insert_plan(fleet.store, chain("a"))
+        token = (await Credentials(fleet.store).create("ann", ["observe"], by="test")).token
+        async with http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
+            port = int(service.url.rpartition(":")[2])
+            client = AsyncClient(service.url, token)
+            events = client.follow_plan("nightly", (await client.plan("nightly")).position)
+            first = asyncio.create_task(anext(events))
+            await edit_plan(fleet, "nightly", edits.EditBatch((edits.AddTask(Task("x", shell="true")),)))
+            assert (await first).model_dump()["version"] == 1
+            second = asyncio.create_task(anext(events))
+        await edit_plan(fleet, "nightly", edits.EditBatch((edits.AddTask(Task("y", shell="true")),)))
+        with pytest.raises(ServerUnreachable, match="does not answer"):
+            await client.plan("nightly")
+        async with http_service(fleet, ListenAddress("127.0.0.1", port)):
+            assert (await second).model_dump()["version"] == 2
+            await events.aclose()
+            await client.close()

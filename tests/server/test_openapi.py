@@ -1,0 +1,138 @@
+"""The published OpenAPI document: valid, complete, and true of real answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from asterism.core.run.workflow import Workflow
+from asterism.server.app import endpoints
+from asterism.server.openapi import openapi_document
+from asterism.store.protocol import Notice
+from tests.durable.durable_scenes import Stage
+from tests.server.server_scenes import ServerScene, ended, plan_server, plan_text, server_scene
+
+API = "/api/v1"
+ADD = {"op": "add_task", "task": {"id": "mail", "shell": "true"}}
+
+
+async def test_the_document_is_public_and_lists_every_endpoint() -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        document = (await client.get(f"{API}/openapi.json")).json()
+        assert document["openapi"] == "3.1.0"
+        listed = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+        assert listed == {(one.method, one.full_path) for one in endpoints()}
+        operations = [one for item in document["paths"].values() for one in item.values()]
+        names = [one["operationId"] for one in operations]
+        assert len(names) == len(set(names))
+
+
+def test_the_schemas_of_the_document_are_valid() -> None:
+    found = [one for one in endpoints() if one.path != "/openapi.json"]
+    for schema in openapi_document(found)["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+async def test_every_reference_of_the_document_exists() -> None:
+    async with server_scene() as scene, scene.stranger() as client:
+        document = (await client.get(f"{API}/openapi.json")).json()
+        known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+
+        def references(value: Any) -> set[str]:
+            if isinstance(value, dict):
+                own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+                return own.union(*map(references, value.values()))
+            return set().union(*map(references, value)) if isinstance(value, list) else set()
+
+        assert references(document) <= known
+
+
+class Checked:
+    """Requests whose answers are compared with the document."""
+
+    def __init__(self, scene: ServerScene, document: dict[str, Any], client: Any) -> None:
+        self._document, self._client, self.seen = document, client, set[tuple[str, str]]()
+
+    async def __call__(self, method: str, path: str, body: Any = None, **names: str) -> Any:
+        answer = await self._client.request(method, API + path.format(**names), json=body)
+        template = API + path.partition("?")[0]
+        responses = self._document["paths"][template][method.lower()]["responses"]
+        assert str(answer.status_code) in responses, (method, path, answer.status_code, answer.text)
+        content = responses[str(answer.status_code)]["content"]
+        [(media, described)] = content.items()
+        assert answer.headers["content-type"].partition(";")[0] == media
+        if media.endswith("json"):
+            schema = {**described["schema"], "components": self._document["components"]}
+            jsonschema.Draft202012Validator(schema).validate(answer.json())
+            self.seen.add((method, template))
+            return answer.json()
+        return answer.text
+
+
+async def fleet_of(stage: Stage) -> None:
+    """Something of everything."""
+    await stage.fleet().workflows.add(Workflow("w", call="tests.durable.durable_work:work"))
+    await stage.device("lab", can=["gpu"], labels={"room": "b"})
+    await stage.store.commit([Notice(stage.store.clock(), "lost", "a notice")])
+
+
+@pytest.mark.virtual_time
+async def test_real_answers_are_as_the_document_says() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await fleet_of(stage)
+        document = (await client.get(f"{API}/openapi.json")).json()
+        ask = Checked(scene, document, client)
+        for path in ("/health", "/me", "/openapi.json", "/plans", "/devices", "/workflows", "/notices", "/series"):
+            await ask("GET", path)
+        await ask("POST", "/plans", {"file": plan_text("a", "b")})
+        await ask("POST", "/plans", {"file": "tasks: 1"})
+        await ask("GET", "/plans/{plan}", plan="nothing")
+        plan = {"plan": "nightly"}
+        await ended(client)
+        for path in (
+            "",
+            "/story",
+            "/changes",
+            "/versions",
+            "/versions/{version}",
+            "/layout",
+            "/tasks/{task}",
+            "/tasks/{task}/why",
+        ):
+            await ask("GET", f"/plans/{{plan}}{path}", **plan, task="a", version="0")
+        await ask("GET", "/plans/{plan}/tasks/{task}/logs", **plan, task="a")
+        await ask("POST", "/plans/{plan}/edits", {"edits": [ADD], "dry_run": True}, **plan)
+        await ask("POST", "/plans/{plan}/edits", {"edits": [ADD]}, **plan)
+        await ask("POST", "/plans/{plan}/undo", {}, **plan)
+        for action in ("pause", "resume", "cancel", "retry"):
+            await ask("POST", f"/plans/{{plan}}/{action}", {}, **plan)
+        run = (await ask("POST", "/runs", {"workflow": "w", "input": {"name": "x"}}))["id"]
+        await ask("GET", "/runs?limit=1")
+        for path in ("", "/logs", "/why"):
+            await ask("GET", f"/runs/{{run}}{path}", run=run)
+        while (await ask("GET", "/runs/{run}", run=run))["status"] != "completed":
+            await stage.fleet().clock.sleep(1.0)
+        await ask("GET", "/runs/{run}/output", run=run)
+        for action in ("pause", "resume", "cancel", "retry"):
+            await ask("POST", f"/runs/{{run}}/{action}", {}, run=run)
+        await ask("POST", "/runs/{run}/move", {"device": "lab"}, run=run)
+        await ask("POST", "/runs/actions", {"action": "cancel", "status": "open"})
+        await ask("GET", "/devices/{device}", device="lab")
+        await ask("POST", "/schedules", {"name": "s", "workflow": "w", "every": 60, "input": {"name": "x"}})
+        await ask("GET", "/schedules")
+        for action in ("pause", "resume", "run"):
+            await ask("POST", f"/schedules/{{schedule}}/{action}", {}, schedule="s")
+        await ask("GET", "/schedules/{schedule}", schedule="s")
+        await ask("DELETE", "/schedules/{schedule}", schedule="s")
+        await ask("POST", "/series/{series}/claim", {"issue": 1}, series="RFC")
+        await ask("POST", "/series/{series}/release", {"issue": 1}, series="RFC")
+        await ask("GET", "/series/{series}", series="RFC")
+        await ask("GET", "/metrics")
+        await ask("POST", "/devices/{device}/drain", {}, device="lab")
+        await ask("POST", "/logout")
+        json_paths = {(one.method, one.full_path) for one in endpoints() if one.media == "application/json"}
+        assert json_paths - ask.seen == {("GET", "/login")}
+        assert json.dumps(document)
