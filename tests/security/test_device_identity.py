@@ -207,7 +207,7 @@ async def test_a_device_cannot_say_that_a_peer_announced_it(stage: Stage) -> Non
 
 
 async def test_a_forged_result_is_refused(stage: Stage) -> None:
-    """Neither a made-up grant nor the grant of another device counts, whoever sends it."""
+    """Neither a made-up grant nor the grant of another device counts."""
     device, run, grant = await at_work(stage, "lab-1")
     other = await stage.device("lab-2")
     token = await access(stage, "lab-2", other.session)

@@ -32,6 +32,7 @@ from asterism.fleet.device.gateway_transport import (
 from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
 from asterism.peers.private_files import _new_identity
+from asterism.server.app import endpoints
 from asterism.server.enrolment import invite
 from asterism.server.gateway_routes import MAX_FAILURES, GatewayRoutes
 from asterism.server.http_service import http_service
@@ -39,6 +40,8 @@ from asterism.store.memory import MemoryStore
 from asterism.store.store_errors import StoreUnavailable
 
 LARGE = "x" * 200_000
+
+endpoints()  # the first time is slow, since it makes the schemas
 
 
 async def echo(text: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
 from asterism.cli.device_log import LoggingExecutor, log_to_stderr
 from asterism.cli.user_files import allow_imports, find_device_policy
 from asterism.fleet.device.agent import DeviceAgent
-from asterism.fleet.device.connection import DeviceAccess
+from asterism.fleet.device.device_connection import DeviceAccess
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
 

@@ -53,6 +53,8 @@ DELIVERED_KINDS = frozenset(
         "conflict",
         "impostor",
         "restored",
+        "enrolled",
+        "revoked",
         "suspended",
         "resumed",
     }

@@ -63,7 +63,7 @@ class GrantedRuns:
         answers: list[Any] = [None] * len(steps)
         ends: list[tuple[int, Complete, Run, Run, list[PutLog]]] = []
         others: list[tuple[int, Mapping[str, Any]]] = []
-        now = self._store.clock()  # one for all, so that what is equal in their records is encoded once
+        now = self._store.clock()  # one for all: equal parts of their records are encoded once
         for number, data in enumerate(map(checked_object, steps)):
             together = await self._together(who, data, now) if data.get("do") == "complete" else None
             if together is None:

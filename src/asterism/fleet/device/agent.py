@@ -24,7 +24,7 @@ from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.acceptance import Acceptance
 from asterism.fleet.device.claimer import Claimer
-from asterism.fleet.device.connection import DeviceAccess, DeviceConnection
+from asterism.fleet.device.device_connection import DeviceAccess, DeviceConnection
 from asterism.fleet.device.executor import DeviceExecutor, Executor
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.heartbeat import Heartbeat

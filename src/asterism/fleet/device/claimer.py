@@ -23,7 +23,7 @@ from asterism.core.run.run import ASSIGNED, Run, queue_order
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.acceptance import Acceptance
 from asterism.fleet.device.completion import HeldRun
-from asterism.fleet.device.connection import DeviceConnection
+from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.own_score import OwnScore

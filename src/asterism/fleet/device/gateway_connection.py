@@ -25,7 +25,7 @@ from asterism.core.run.placement import Weights
 from asterism.core.run.run import Owner, Progress, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.connection import STEP_TIMEOUT, End, Standing
+from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
 from asterism.fleet.device.gateway_messages import (
     POLL_TIME,
     log_json,

@@ -17,7 +17,7 @@ from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Bre
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import HeldRun
-from asterism.fleet.device.connection import DeviceConnection
+from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.store.store_errors import StoreError
 

@@ -19,7 +19,7 @@ from asterism.base.error_log import RecurringError
 from asterism.core.run.run import ASSIGNED
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.completion import HeldRun
-from asterism.fleet.device.connection import DeviceConnection
+from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.lease import Lease, margin
 from asterism.fleet.device.worker import FENCED, LOST, Worker
 from asterism.store.protocol import HeartbeatReply

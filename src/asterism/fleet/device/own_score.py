@@ -15,7 +15,7 @@ from asterism.core.json_values import NOTHING
 from asterism.core.run.placement import DEFAULT_WEIGHTS, Candidate, score
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.connection import DeviceConnection
+from asterism.fleet.device.device_connection import DeviceConnection
 
 log = logging.getLogger("asterism.device")
 

@@ -1,8 +1,8 @@
 """Steps of an owner, as values: claim, start, complete, fail, decline, break off, release, disown; and refuse.
 
 A step names what a device wants to happen to a run, with all the data that takes. Who has the store applies it: the
-connection of a device that shares the store, or the gateway for a device that does not (``connection.py``). A step
-shows its grant; what it may do is decided by the transition (core/run/transitions.py), which fences old epochs.
+connection of a device that shares the store, or the gateway for a device that does not (``device_connection.py``). A
+step shows its grant; what it may do is decided by the transition (core/run/transitions.py), which fences old epochs.
 
 ``was_applied`` recognises a step in the record of a run, so that a step whose answer was lost can be sent again: an
 epoch has one owner, so whatever ended it in the same way was this step.

@@ -13,7 +13,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet import settings
 from asterism.fleet.device import membership
 from asterism.fleet.device.acceptance import LOOK_INTERVAL
-from asterism.fleet.device.connection import STEP_TIMEOUT, End, Standing
+from asterism.fleet.device.device_connection import STEP_TIMEOUT, End, Standing
 from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep
 from asterism.fleet.device.take_order import EnoughSeen, TakeOrder
 from asterism.fleet.fleet import Fleet, InProcessDevice

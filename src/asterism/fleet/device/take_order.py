@@ -17,7 +17,7 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.acceptance import Acceptance
-from asterism.fleet.device.connection import DeviceConnection
+from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.own_score import OwnScore
 from asterism.fleet.device.worker import Worker
@@ -65,7 +65,7 @@ class DeviceParts(NamedTuple):
 
 
 class TakeOrder:
-    """Up to ``limit`` runs of any kind except ``not_kinds``, of which the first ``free`` start at once; with ``above``,
+    """Up to ``limit`` runs of any kind except ``not_kinds``; the first ``free`` of them start at once. With ``above``,
     only runs of a higher priority. ``taken_kinds`` are the workflows of what was taken, or may have been."""
 
     def __init__(

@@ -22,7 +22,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun
-from asterism.fleet.device.connection import DeviceConnection
+from asterism.fleet.device.device_connection import DeviceConnection
 from asterism.fleet.device.executor import Executor, RunWork
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
