@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.fire import STRIKES, Fire, problems
+from tests.chaos.gateway_fire import GatewayFire
 from tests.chaos.plan import PlanFire
 
 either = pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -49,3 +50,20 @@ def test_a_plan_of_commands_outlives_every_process(tmp_path: Path, short: bool) 
 def test_a_plan_on_postgresql_outlives_every_process(tmp_path: Path, postgres_url: str, short: bool) -> None:
     tasks, kills = (30, 3) if short else (80, 8)
     outlives_everybody(PlanFire(postgres_url, tmp_path, tasks=tasks, kills=kills))
+
+
+@either
+def test_devices_of_a_gateway_keep_every_promise_under_fire(tmp_path: Path, short: bool) -> None:
+    """The server is killed and started again, connections are cut and stalled; in the long test devices, too."""
+    fire = GatewayFire(
+        f"sqlite:///{tmp_path}/fleet.db",
+        tmp_path,
+        runs=40 if short else 600,
+        seconds=1.0 if short else 30.0,
+        devices=2 if short else 6,
+        kills=3 if short else 50,
+        devices_too=not short,
+    )
+    made, runs = asyncio.run(fire.play())
+    assert problems(fire, made, runs) == []
+    assert (len(runs), fire.killed) == (fire.runs, fire.kills)

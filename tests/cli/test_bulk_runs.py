@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from asterism.cli import bulk_runs
 from asterism.core.run.run import Run
 from asterism.store.protocol import Query
 from tests.cli.command_scenes import Scene, completed, started, taken_by
@@ -94,6 +95,7 @@ def test_the_same_command_creates_anew_once_it_has_ended(scene: Scene) -> None:
         ("[1]", (), 'it is a list, not a JSON object (example: {"n": 1})'),
         ('{"file": NaN}', (), "NaN is not JSON"),
         ("[" * 100_000, (), "it is nested too deep"),
+        ('{"file": %s}' % ("1" * 5000), (), "it has a whole number with too many digits"),
         ('{"fil": "a"}', (), "workflow 'transcode' needs file, and the line does not have it"),
         ('{"file": "a"}', ("--label", "{nam}"), "'{nam}' names {nam}, but the input has no such field: it has file"),
         ('{"file": "a\\nb"}', ("--key", "{file}"), "key must be a text of 1 to 500 printable characters"),
@@ -113,6 +115,20 @@ def test_a_line_that_cannot_be_used_is_named_and_nothing_is_created(
 def test_bytes_that_are_no_text_are_named_too(scene: Scene) -> None:
     result = scene.run("runs", "create", "transcode", "--each", "-", "--as", "file", given=b"a\n\xff\n")
     assert "standard input, line 2: it is not text in UTF-8. Nothing was created" in result.stderr
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_runs, "LONGEST_LINE", 1_000_000)
+    long = f"a\n{'b' * 900_000}\n"
+    scene.ok("runs", "create", "transcode", "--each", written(scene, long), "--as", "file")
+    assert len(runs_in(scene)) == 2
+    path = written(scene, long + "c" * 1_300_000)
+    result = scene.run("runs", "create", "transcode", "--each", path, "--as", "file")
+    assert result.exit_code == 64
+    assert result.stderr == f"Error: {path}, line 3: it is longer than 1,000,000 bytes. Nothing was created\n"
+    assert len(runs_in(scene)) == 2
 
 
 def test_after_a_bad_line_the_command_continues_with_its_batch(scene: Scene) -> None:

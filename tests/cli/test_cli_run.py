@@ -133,6 +133,18 @@ def test_one_result_is_printed_raw_and_all_else_goes_to_standard_error(tmp_path:
     assert asterism("run", plan, "--result", "data").stdout == '{"rows": 3}\n'
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_functions_print_is_not_mixed_with_data(tmp_path: Path, stored: bool) -> None:
+    (tmp_path / "prints_beside_data.py").write_text("def work():\n    print('printed')\n    return {'rows': 3}\n")
+    plan = write(tmp_path, "tasks:\n  a: {call: 'prints_beside_data:work'}\n")
+    store = ("--store", f"sqlite:///{tmp_path}/s.db") if stored else ()
+    result = asterism("run", plan, "--result", "a", *store)
+    assert (result.exit_code, result.stdout) == (0, '{"rows": 3}\n')
+    assert "printed\n" in result.stderr
+    data = asterism("run", plan, "--json", *store, *(("--id", "again") if stored else ()))
+    assert json.loads(data.stdout)["tasks"]["a"]["value"] == {"rows": 3}
+
+
 def test_a_task_without_a_result_is_named_and_the_exit_code_says_so(tmp_path: Path) -> None:
     result = asterism("run", write(tmp_path, PRODUCTS), "--result", "unlucky")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -140,7 +152,8 @@ def test_a_task_without_a_result_is_named_and_the_exit_code_says_so(tmp_path: Pa
 
 
 def test_a_result_of_an_unknown_task_is_refused_before_the_run(tmp_path: Path) -> None:
-    plan = write(tmp_path, f"tasks:\n  a: {{shell: 'touch {tmp_path}/done'}}\n")
+    plan = write(tmp_path, f"tasks:\n  a: {{shell: 'touch {tmp_path}/done'}}\n  load: {{shell: ls}}\n")
+    assert "the plan has no task 'lod'; did you mean 'load'?" in asterism("run", plan, "--result", "lod").stderr
     result = asterism("run", plan, "--result", "b")
     assert result.exit_code == 64
     assert "the plan has no task 'b'" in result.stderr

@@ -21,6 +21,7 @@ from asterism.durable.journal_store import insert_plan
 from asterism.fleet.fleet import Fleet
 from asterism.peers.registry import PeerRegistry
 from asterism.store.protocol import PutRegister
+from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import PATIENCE
 
@@ -77,6 +78,9 @@ def filled(scene: Scene) -> Scene:
         (("plan", "story", "nightly", ""), ["fetch", "load"]),
         (("plan", "why", "nightly", "l"), ["load"]),
         (("plan", "why", "unknown", ""), []),
+        (("plan", "retry", "nightly", "--from", "l"), ["load"]),
+        (("plan", "resume", "nightly", "--result", ""), ["fetch", "load"]),
+        (("runs", "move", "x", "--to", "d"), ["desk"]),
         (("device", "drain", ""), ["box", "desk"]),
         (("runs", "list", "--device", "d"), ["desk"]),
         (("runs", "create", "r"), ["resize"]),
@@ -92,6 +96,18 @@ def filled(scene: Scene) -> Scene:
 )
 def test_names_come_from_the_store(words: tuple[str, ...], names: list[str], filled: Scene) -> None:
     assert sorted(offered(*words)) == names
+
+
+def test_tasks_come_from_the_plan_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "params: {day: {}}\ntasks:\n  fetch: {argv: [echo, '{params.day}']}\n  load: {shell: ls, after: fetch}\n",
+    )
+    assert offered("run", path, "--only", "") == ["fetch", "load"]
+    assert offered("run", path, "--only", "fetch", "--result", "l") == ["load"]
+    assert offered("check", path, "--only", "f") == ["fetch"]
+    assert offered("run", str(tmp_path / "none.yaml"), "--only", "") == []
+    assert offered("run", "--only", "") == []
 
 
 def test_runs_are_offered_by_the_end_of_their_ids_or_by_their_beginning(filled: Scene) -> None:

@@ -155,4 +155,5 @@ def test_the_logs_of_a_plan_in_a_store(scene: Scene) -> None:
     unknown = scene.run("plan", "logs", "nightly", "other")
     assert unknown.exit_code != 0
     assert "no task 'other'" in unknown.output
+    assert "did you mean 'load'?" in scene.run("plan", "logs", "nightly", "laod").stderr
     assert scene.run("plan", "logs", "other").exit_code != 0

@@ -12,7 +12,7 @@ from asterism.store.store_errors import StoreMissing
 from tests.cli.command_scenes import Scene
 from tests.process_scenes import ended
 
-HINT = "the first `asterism workflow add` or `asterism device join` creates it; use --store for another one"
+HINT = "the first `asterism run`, `workflow add` or `device join` creates it; --store names another one"
 
 READING_COMMANDS = [
     ["runs", "list"],

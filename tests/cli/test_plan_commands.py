@@ -211,6 +211,8 @@ def test_the_story_of_a_plan_or_of_one_task_is_printed(scene: Scene) -> None:
     unknown = scene.run("plan", "story", "nightly", "fly")
     assert unknown.exit_code == 64
     assert "there is no task 'fly' in the plan" in unknown.stderr
+    assert "did you mean 'test'?" in scene.run("plan", "story", "nightly", "tset").stderr
+    assert "did you mean 'test'?" in scene.run("plan", "why", "nightly", "tset").stderr
 
 
 def test_a_plan_that_nobody_runs_says_so_since_when_and_how_to_resume_it(scene: Scene) -> None:

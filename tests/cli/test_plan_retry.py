@@ -68,8 +68,12 @@ def test_from_a_task_runs_it_and_what_lies_below(scene: Scene) -> None:
     assert trace(scene) == ["extracted", "load", "report", "load", "report"]
     result = scene.run("plan", "retry", "nightly")
     assert result.exit_code == 64
-    assert "no task of plan 'nightly' failed; name the task to begin with" in result.stderr
-    assert "there is no task 'nothing' in the plan" in scene.run("plan", "retry", "nightly", "--from", "nothing").stderr
+    assert (
+        "in plan 'nightly' no task failed; to run it again, name the task to begin with (--from TASK)" in result.stderr
+    )
+    unknown = scene.run("plan", "retry", "nightly", "--from", "lod")
+    assert unknown.exit_code == 64
+    assert "there is no task 'lod' in the plan; did you mean 'load'?" in unknown.stderr
 
 
 def test_with_edits_the_command_is_mended_first(scene: Scene) -> None:
@@ -113,7 +117,9 @@ def test_a_plan_that_is_running_or_at_rest_is_not_retried(scene: Scene) -> None:
 def test_an_edit_that_adds_a_handler_reopens_the_plan_and_repairs_it(scene: Scene) -> None:
     failed(scene)
     added = '{"id": "fix", "shell": "echo fixed", "handles": "load"}'
-    assert "version 0 -> 1" in scene.ok("plan", "edit", "nightly", "--add", added)
+    assert "had ended" not in scene.ok("plan", "edit", "nightly", "--add", added, "--dry-run")
+    edited = scene.ok("plan", "edit", "nightly", "--add", added)
+    assert "version 0 -> 1.\nThe plan had ended, and is open again. Run it with: asterism resume nightly" in edited
     assert scene.ok("plan", "list").splitlines()[1].split()[:3] == ["nightly", "at", "rest"]
     result = scene.run("resume", "nightly", "--plain")
     assert result.exit_code == 0, result.output
@@ -130,7 +136,7 @@ def test_runs_retry_names_the_command_for_a_plan(scene: Scene) -> None:
     result = scene.run("runs", "retry", run["id"])
     assert result.exit_code != 0
     assert "belongs to plan 'nightly'" in result.stderr
-    assert "asterism plan retry nightly" in result.stderr
+    assert result.stderr.endswith("with: asterism plan retry nightly\n")
 
 
 def test_the_name_of_a_failed_plan_is_taken_and_the_message_names_retry(scene: Scene) -> None:

@@ -37,6 +37,7 @@ def test_what_cannot_be_moved_is_refused_with_the_reason(tmp_path: Path) -> None
     result = scene.run("runs", "move", open_.id, "--to", "attic")
     assert result.exit_code == 64
     assert "no device 'attic' is joined" in result.stderr
+    assert result.stderr.endswith("with: asterism device list\n")  # a command, to be copied as it is
     result = scene.run("runs", "move", open_.id)
     assert result.exit_code == 64
     assert "Missing option '--to'" in result.stderr

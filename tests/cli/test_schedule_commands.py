@@ -106,7 +106,9 @@ def test_ticks_are_in_the_history(scene: Scene) -> None:
 
 def test_a_schedule_can_be_changed(scene: Scene) -> None:
     scene.ok(*NIGHTLY)
-    assert "there is a schedule 'nightly' already" in refused(scene, *NIGHTLY[1:])
+    again = refused(scene, *NIGHTLY[1:])
+    assert "there is a schedule 'nightly' already" in again
+    assert "; change it with --replace" in again
     scene.ok("schedule", "add", "nightly", "--every", "5m", "--workflow", "work", "--overlap", "queue", "--replace")
     found = scene.json("schedule", "show", "nightly")
     assert (found["every"], found["cron"], found["overlap"]) == (300, None, "queue")
@@ -147,6 +149,9 @@ def test_what_cannot_be_added(scene: Scene, words: tuple[str, ...], message: str
 
 
 def test_names_that_do_not_exist(scene: Scene) -> None:
+    assert "there is no workflow 'wrok'; did you mean 'work'?" in refused(
+        scene, "add", "a", "--every", "1m", "--workflow", "wrok"
+    )
     assert "there is no workflow 'nope'" in refused(scene, "add", "a", "--every", "1m", "--workflow", "nope")
     assert "Give either --workflow or --plan" in refused(scene, "add", "a", "--every", "1m")
     for command in ("show", "pause", "resume", "remove", "next", "history", "run"):
@@ -199,6 +204,8 @@ def test_a_plan_with_parameters(scene: Scene) -> None:
     assert "parameter 'day': a value is required; give one with --set day=VALUE" in refused(scene, *words)
     assert "--set needs --plan" in refused(scene, "add", "a", "--every", "1h", "--workflow", "work", "--set", "day=1")
     scene.ok("schedule", *words, "--set", "day=monday")
+    assert "params       day=monday\n" in scene.ok("schedule", "show", "p")
+    assert scene.json("schedule", "show", "p")["params"] == {"day": "monday"}
     scene.ok("schedule", "run", "p")
     [plan] = scene.json("plan", "list")
     assert scene.json("plan", "show", plan["name"])["params"] == {"day": "monday"}

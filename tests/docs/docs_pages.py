@@ -19,8 +19,8 @@ of an event (``0.35  a started``). Of the commands, ``asterism``, ``touch``,
 
 ``export NAME=value`` holds for the rest of the page, and so does ``NAME=$(command)``: from then on ``$NAME`` is what
 the command printed. A command that ends in ``< FILE`` reads that file, and one that ends in ``> FILE`` writes its
-output there. A command that ends in ``&`` is left running: the page continues when it has printed the expected text.
-At the end of the page it gets SIGTERM and has to exit with 0.
+output there. A command that ends in ``&``, also after ``< FILE``, is left running: the page continues when it has
+printed the expected text. At the end of the page it gets SIGTERM and has to exit with 0.
 
 Three things differ from the page. Programs that test machines may lack are replaced by those in ``stand_ins``. A page
 that names the server ``DATABASE`` gets a real server. A page that listens at ``PLACE`` gets a free port instead.
@@ -222,8 +222,14 @@ class Page:
 
     def _leave_running(self, argv: list[str], command: Command) -> None:
         """Goes on when it has printed what the page says."""
+        argv, given, _ = _redirected(argv)
         process = _started(argv, command, self.server)
         self._left_running.append((command, process))
+        if given:
+            assert process.stdin is not None
+            process.stdin.write(given)
+            process.stdin.close()
+            process.stdin = None
         printed = ""
         assert process.stdout is not None
         while command.expected.strip() and not _matches(command.expected, printed):

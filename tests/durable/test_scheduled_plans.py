@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
+from asterism.base.openmetrics import render
 from asterism.core.errors import NotJson
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.task import Task
 from asterism.core.schedule.schedule import Schedule
 from asterism.durable.journal_store import read_heads
+from asterism.durable.plan_metrics import plan_families
 from asterism.durable.plan_runner import PlanRunner
 from asterism.fleet import schedules as schedules_module
 from asterism.fleet.ledger import TooLarge
 from asterism.fleet.schedule_pass import SchedulePass
 from asterism.fleet.schedules import ScheduleExists
+from asterism.fleet.selection_metrics import fleet_families
 from asterism.store.protocol import PutRegister
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable.durable_scenes import Stage, chain
@@ -149,6 +152,26 @@ async def test_the_plans_of_a_removed_schedule_go_on(stage: Stage) -> None:
     await until_ended(stage, 1)
 
 
+async def test_queued_plans_of_a_removed_schedule_go_on_if_it_is_added_again(stage: Stage) -> None:
+    await added(stage, overlap="queue")
+    ticking = stage.spawn(coordinate(stage))
+    await asyncio.sleep(130.0)
+    ticking.cancel()
+    fleet = stage.fleet()
+    await fleet.schedules.remove("nightly")
+    assert await stage.store.register("schedule-plan/nightly") is None
+    await fleet.workflows.add(_work())
+    with pytest.raises(ScheduleExists, match="its plan 'nightly-19700112T134740Z' has not ended"):
+        await fleet.schedules.add("nightly", workflow="w", every=60)
+    again = await added(stage, overlap="queue", every=86_400)
+    assert (len(again.open), again.made) == (2, 0)
+    await stage.device("desk", monitor_every=None)
+    stage.spawn(runner(stage).run())
+    await until_ended(stage, 2)
+    await fleet.schedules.remove("nightly")
+    assert (await fleet.schedules.add("nightly", workflow="w", every=60)).open == ()
+
+
 async def test_a_plan_that_comes_again_is_recognised(stage: Stage) -> None:
     before = await added(stage)
     job = stage.spawn(coordinate(stage))
@@ -160,6 +183,19 @@ async def test_a_plan_that_comes_again_is_recognised(stage: Stage) -> None:
     await SchedulePass(stage.fleet()).run_pass()
     assert await outcomes(stage) == ["created", "exists"]
     assert len(await states(stage)) == 1
+
+
+async def test_the_plans_of_a_schedule_are_one_label_value_of_metrics(stage: Stage) -> None:
+    await stage.device("desk", monitor_every=None)
+    await added(stage)
+    stage.spawn(coordinate(stage))
+    stage.spawn(runner(stage).run())
+    await until_ended(stage, 2)
+    families = [*await fleet_families(stage.fleet()), *await plan_families(stage.store, 3600.0)]
+    text = render(families)
+    assert 'asterism_window_run_ends{workflow="plan:nightly",device="desk",outcome="completed"} 4' in text
+    assert 'asterism_plan_edits{plan="nightly",answer="accepted"} 0' in text
+    assert "-1970" not in text
 
 
 async def test_a_person_asks_for_a_plan(stage: Stage) -> None:

@@ -14,6 +14,31 @@ from tests.left_behind import nothing_is_left_behind, what_is_there_before
 __all__ = ["nothing_is_left_behind", "stage", "state", "what_is_there_before"]
 
 
+LONG_ONLY = (
+    "test_claimer",
+    "test_device_health",
+    "test_draining",
+    "test_resting",
+    "test_clock_jumps",
+    "test_own_score",
+)
+BOTH = ("test_completion", "test_heartbeat", "test_lease", "test_membership", "test_run_logs", "test_run_results")
+"""The suites that run with devices on the store and with devices of a gateway; the first ones in the long tier only."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "store_only(why): a test of devices that share the store")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    suite = metafunc.module.__name__.rpartition(".")[2]
+    if "stage" not in metafunc.fixturenames or suite not in (*LONG_ONLY, *BOTH):
+        return
+    if metafunc.definition.get_closest_marker("store_only") is None:
+        marks = (pytest.mark.long,) if suite in LONG_ONLY else ()
+        metafunc.parametrize("stage", ["store", pytest.param("gateway", marks=marks)], indirect=True)
+
+
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -21,6 +46,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @async_fixture
-async def stage() -> AsyncIterator[Stage]:
-    async with staged() as stage:
+async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    async with staged(getattr(request, "param", "store")) as stage:
         yield stage

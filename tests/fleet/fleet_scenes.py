@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
+
+import pytest
 
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.device_key import DeviceKey
 from asterism.fleet.device.executor import RunWork
+from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.fleet.device.outbox import MemoryOutbox
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.monitor import Monitor
 from asterism.fleet.policy.device_policy import PolicyForbids
+from asterism.server.enrolment import enrol, invite
+from asterism.server.gateway import HOST_SUFFIX, Gateway, GatewayRefusal
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import Notice, Store, Watch
 from asterism.store.store_errors import StoreUnavailable
@@ -77,7 +85,8 @@ class Line:
             raise StoreUnavailable("the line is down")
         await asyncio.sleep(self.late.pop(name, 0.0))
         answer = await question()
-        if name != "take" or answer:  # one that takes nothing is not worth an ambush
+        if name != "take" or (answer["runs"] if isinstance(answer, dict) else answer):
+            # one that takes nothing is not worth an ambush
             await asyncio.sleep(self.slow.pop(name, 0.0))
         self._break(self.loses, name)
         if self.down:
@@ -88,6 +97,33 @@ class Line:
         if those[name]:
             those[name] -= 1
             raise StoreUnavailable(f"a {name} got lost")
+
+
+class GatewayLine(Line):
+    """The gateway of a stage as one device reaches it. Messages have the names of what a device with a store would ask:
+    ``heartbeat``, ``take``, ``commit`` for steps, ``find`` for its own runs."""
+
+    NAMES: ClassVar[dict[str, str]] = {"beat": "heartbeat", "steps": "commit", "own": "find"}
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.store)
+        self._stage = stage
+
+    async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
+        async def question() -> Any:
+            gateway = self._stage.gateway
+            assert gateway is not None
+            try:
+                sent = body if isinstance(body, bytes) else json.loads(json.dumps(body))
+                answer = await gateway.answer(operation, token, sent)
+            except GatewayRefusal as refusal:
+                raise GatewayRefused(str(refusal), refusal.kind) from None
+            return answer if isinstance(answer, bytes) else json.loads(json.dumps(answer))
+
+        return await self._ask(self.NAMES.get(operation, operation), question)
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
 class Hands:
@@ -179,11 +215,19 @@ class Device:
     """An agent with all that belongs to it."""
 
     def __init__(self, stage: Stage, name: str, *, host: str | None = None, rate: float = 1.0, **terms: Any) -> None:
-        self.line, self.hands, self.presence = Line(stage.store), Hands(), DeviceHost(host or name)
+        key = stage.keys.get(name)
+        self.line = Line(stage.store) if key is None else GatewayLine(stage)
+        self.hands, self.presence = Hands(), DeviceHost(host or name)
         self.clock = Clock(rate, skew=terms.pop("skew", 0.0))
         self.fleet = Fleet(self.line, by=name, clock=self.clock, chance=random.Random(f"{name} {host}"))
         defaults: dict[str, Any] = {"measure": dict, "monitor_every": None, "grace": 1.0}
-        self.agent = DeviceAgent(self.fleet, name, executor=self.hands, host=self.presence, **{**defaults, **terms})
+        place: Fleet | GatewayAccess = self.fleet
+        if key is not None:
+            assert isinstance(self.line, GatewayLine)
+            outbox = stage.outboxes.setdefault(name, MemoryOutbox())
+            own: dict[str, Any] = {"clock": self.clock, "chance": self.fleet.chance, "wall": stage.store.clock}
+            place = GatewayAccess(self.line, key, outbox, **own)
+        self.agent = DeviceAgent(place, name, executor=self.hands, host=self.presence, **{**defaults, **terms})
         self.task: asyncio.Task[None] = asyncio.create_task(self.agent.run())
 
     @property
@@ -201,9 +245,15 @@ class Device:
 
 
 class Stage:
-    """``jump`` is by how much the store's clock is wrong."""
+    """``jump`` is by how much the store's clock is wrong. ``through`` is how devices reach the store: themselves, or
+    through a ``gateway``."""
 
-    def __init__(self) -> None:
+    def __init__(self, through: str = "store") -> None:
+        self.through = through
+        self.gateway: Gateway | None = None
+        self.keys: dict[str, DeviceKey] = {}
+        self.outboxes: dict[str, MemoryOutbox] = {}
+        self._looking: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self.now = loop.time
         self.jump = 0.0
@@ -211,6 +261,15 @@ class Stage:
         self.store = MemoryStore(lambda: 1_000_000.0 + loop.time() + self.jump)
         self.person = self.fleet("ann")
         self.devices: list[Device] = []
+
+    def skip_gateway(self, condition: bool) -> None:
+        """Skip a test in which a run is created in the process of the device: a gateway has no such device."""
+        if condition and self.through == "gateway":
+            pytest.skip("runs are created in its process")
+
+    def host(self, name: str) -> str:
+        """A host as the sessions of devices name it."""
+        return f"{name}{HOST_SUFFIX}" if self.through == "gateway" else name
 
     def fleet(self, by: str, store: Store | None = None) -> Fleet:
         self._fleets += 1  # so that no two draw the same id
@@ -221,6 +280,8 @@ class Stage:
 
     async def device(self, name: str, **terms: Any) -> Device:
         """One that has joined."""
+        if self.through == "gateway" and terms.get("monitor_every") is None and name not in self.keys:
+            await self.enrol(name)
         device = Device(self, name, **terms)
         self.devices.append(device)
         joined = asyncio.create_task(device.agent.joined.wait())
@@ -229,6 +290,24 @@ class Stage:
             joined.cancel()
             device.task.result()
         return device
+
+    async def enrol(self, name: str) -> None:
+        """Let devices of this name reach the store through the gateway only."""
+        if self.gateway is None:
+            await self.start_gateway()
+        self.keys[name] = DeviceKey.new()
+        await enrol(self.store, await invite(self.store, name=name), name, self.keys[name].public)
+
+    async def start_gateway(self) -> None:
+        """Start the server, or start it again: it has forgotten everything."""
+        await self.stop_gateway()
+        self.gateway = await Gateway.open(self.fleet("server"))
+        self._looking = asyncio.create_task(self.gateway.look_for_work())
+
+    async def stop_gateway(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         end = self.now() + PATIENCE
@@ -259,14 +338,15 @@ class Stage:
     async def close(self) -> None:
         for device in self.devices:
             await device.leave()
+        await self.stop_gateway()
         await self.person.waiters.close()
         assert await self.store.check() == []
 
 
 @asynccontextmanager
-async def staged() -> AsyncIterator[Stage]:
+async def staged(through: str = "store") -> AsyncIterator[Stage]:
     """A fleet in virtual time; at the end no task is left, and its store is consistent."""
-    stage = Stage()
+    stage = Stage(through)
     try:
         yield stage
     finally:

@@ -12,7 +12,7 @@ import pytest
 from asterism.core.errors import DeviceUnavailable
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.claimer import SAME_TIME
+from asterism.fleet.device.take_order import SAME_TIME
 from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.store.protocol import TakeRequest
 from tests.fleet.fleet_scenes import WORK, Device, Stage
@@ -45,6 +45,7 @@ async def test_a_device_claims_and_executes_an_assigned_run(stage: Stage) -> Non
     assert story == ["created", "assigning to other", "assigned", "claimed", "processing", "completed"]
 
 
+@pytest.mark.store_only("runs are created in its process")
 async def test_a_run_created_in_the_process_of_a_device_starts_there_in_one_write(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     await kitchen.fleet.workflows.add(WORK)
@@ -235,6 +236,7 @@ async def test_a_refusal_of_the_device_policy_half_way_is_a_failure(stage: Stage
     assert (await stage.end_of(run)).error == "PolicyForbids: a redirect to elsewhere"
 
 
+@pytest.mark.store_only("runs are created in its process")
 async def test_a_full_device_declines_and_is_asked_again(stage: Stage) -> None:
     kitchen = await stage.device("kitchen")
     await kitchen.fleet.workflows.add(WORK)

@@ -8,6 +8,7 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.fleet.device import completion
+from asterism.fleet.device.store_connection import StoreConnection
 from asterism.store.protocol import PutRun, Write
 from tests.fleet.fleet_scenes import WORK, Device, Stage
 
@@ -51,6 +52,18 @@ async def all_completed_once(stage: Stage, runs: Sequence[Run]) -> None:
         assert [entry.what for entry in ended.story].count("completed") == 1
 
 
+@pytest.mark.store_only("the server decides the time of a result")
+async def test_results_within_a_millisecond_share_one_timestamp(stage: Stage) -> None:
+    connection = (await stage.device("kitchen")).agent.connection
+    assert isinstance(connection, StoreConnection)
+    clock, readings = connection.store_time, [1000.0, 1000.0005, 1000.00099, 1000.0015, 1000.002, 999.0]
+    connection.store_time = iter(readings).__next__  # the last one: the clock was set back
+    times = [connection.end_time() for _ in readings]
+    connection.store_time = clock
+    assert times == [1000.0, 1000.0, 1000.0, 1000.0015, 1000.0015, 999.0]
+
+
+@pytest.mark.store_only("it counts the commits of the device")
 async def test_ends_that_come_up_together_leave_in_one_commit(stage: Stage) -> None:
     device, runs = await at_work(stage, 5)
     commits = noted(stage)
@@ -60,6 +73,7 @@ async def test_ends_that_come_up_together_leave_in_one_commit(stage: Stage) -> N
     assert len(device.agent.worker) == 0
 
 
+@pytest.mark.store_only("it counts the commits of the device")
 async def test_only_so_many_ends_leave_together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "LARGEST_BATCH", 2)
     device, runs = await at_work(stage, 5)
@@ -147,6 +161,7 @@ async def test_a_device_that_is_ended_while_results_are_being_kept_still_has_its
         assert str((await stage.read(run)).status) == "completed"
 
 
+@pytest.mark.store_only("it counts the commits of the device")
 async def test_stale_settings_are_read_once_for_all_callers(stage: Stage) -> None:
     device, runs = await at_work(stage, 10)
     await stage.until(lambda: stage.now() > 100.0)

@@ -51,6 +51,7 @@ async def test_a_device_that_is_to_leave_at_once_hands_its_work_back(stage: Stag
 
 async def asked_for(stage: Stage, kitchen: Device, way: str) -> Run:
     """A run that is the device's in the store, and the device does not know it yet."""
+    stage.skip_gateway(way == "created")
     flow = await kitchen.fleet.workflows.add(WORK)
     kitchen.line.slow["take" if way == "taken" else "commit"] = 2.0
     new = transitions.create("r-1", flow, {}, by="ann", now=stage.store.clock())
@@ -167,6 +168,7 @@ async def test_a_device_that_is_cancelled_twice_leaves_nothing_running(stage: St
     await asyncio.gather(kitchen.task, return_exceptions=True)
     await asyncio.sleep(10.0)
     assert not kitchen.hands.busy
+    await stage.stop_gateway()
     tasks = {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
     assert not tasks, tasks
 

@@ -20,8 +20,8 @@ async def test_a_run_received_before_a_long_freeze_is_not_begun_after_it(stage: 
     lease = kitchen.agent.lease
     asked: list[float] = []
 
-    def expired_at_the_second_look(run: Run) -> float:
-        asked.append(Lease.remaining(lease, run))
+    def expired_at_the_second_look(run: Run, now: float | None = None) -> float:
+        asked.append(Lease.remaining(lease, run, now))
         return asked[-1] if len(asked) == 1 else 0.0
 
     lease.remaining = expired_at_the_second_look  # type: ignore[method-assign]

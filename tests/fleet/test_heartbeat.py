@@ -85,6 +85,7 @@ async def test_one_grant_is_begun_once_however_often_it_comes(stage: Stage) -> N
     assert (len(worker), len(kitchen.hands.begun)) == (1, 1)
     kitchen.hands.finish(run)
     await stage.end_of(run)
+    await stage.until(lambda: not len(worker))
     worker.receive(found, WORK, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (0, 1)
 
@@ -103,6 +104,7 @@ async def test_an_older_grant_than_one_that_has_left_is_not_begun(stage: Stage) 
     assert second.epoch == first.epoch + 1
     kitchen.hands.finish(run)
     await stage.end_of(run)
+    await stage.until(lambda: not len(worker))
     assert [worker.knows(run.id, first.epoch + more) for more in range(3)] == [True, True, False]
     worker.receive(first, WORK, Clock().time())
     assert (len(worker), len(kitchen.hands.begun)) == (0, 2)
@@ -117,6 +119,7 @@ def test_the_oldest_grants_are_forgotten() -> None:
     assert list(past) == [2, 3, 4]
 
 
+@pytest.mark.store_only("the store of the device has conflicts")
 async def test_a_hand_back_that_meets_conflicts_does_not_delay_the_heartbeat(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

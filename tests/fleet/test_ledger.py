@@ -14,8 +14,8 @@ from asterism.core.run.run import Owner, Run
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import UnreadableSeries
-from asterism.fleet.ledger import CHANGE_TIMEOUT, UnknownRun, happened
-from asterism.store.protocol import PutRegister, PutRun, PutSession, Write
+from asterism.fleet.ledger import CHANGE_TIMEOUT, UnknownRun, failure_notice, happened
+from asterism.store.protocol import Notice, PutRegister, PutRun, PutSession, Write
 from asterism.store.store_errors import StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Line, Stage
 
@@ -306,6 +306,18 @@ async def test_a_failure_is_noticed_in_the_same_commit_and_a_cancellation_is_not
     [notice] = await stage.notices("failed")
     assert (notice.run, notice.device) == (run.id, "kitchen")
     assert notice.message == f"run {run.id} (work) failed: out of paper"
+
+
+def test_the_notice_of_a_failure_names_the_label_or_the_task() -> None:
+    run = transitions.create("r1", WORK, {}, by="ann", now=1.0).changed(error="out of paper")
+    for changes, named in [
+        ({"label": "a.mp4"}, "work: a.mp4"),
+        ({"key": "plan:nightly/load/3"}, "work: load"),
+        ({"key": "mine"}, "work"),
+    ]:
+        [notice] = failure_notice(run.changed(**changes), 2.0)
+        assert isinstance(notice, Notice)
+        assert notice.message == f"run r1 ({named}) failed: out of paper"
 
 
 async def test_writers_of_one_process_take_turns_at_a_series(stage: Stage) -> None:

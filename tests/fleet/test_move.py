@@ -9,7 +9,8 @@ import pytest
 from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.fleet import UnknownDevice
+from asterism.fleet import run_move
+from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.store.protocol import PutCopy, PutRun
 from tests.fleet.fleet_scenes import WORK, Stage
 
@@ -173,3 +174,35 @@ async def test_a_device_that_cannot_take_it_is_refused_with_the_reason(stage: St
     with pytest.raises(AsterismError, match=why):
         await stage.person.move(run.id, device)
     assert (await stage.read(run)).epoch == 0
+
+
+async def test_a_device_that_does_not_stop_a_run_in_time_keeps_nobody_waiting(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen", grace=1000.0)
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    kitchen.hands.stopping = 500.0
+    await stage.device("desk")
+    with pytest.raises(RunRefused, match="kitchen was asked to stop it, and has not done so yet"):
+        await stage.person.move(run.id, "desk", stop=True)
+    assert (await stage.read(run)).stop_request == "pause"
+
+
+async def test_a_run_that_cannot_be_moved_stays_paused_for_somebody_else(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    await stage.device("desk")
+    monkeypatch.setattr(run_move, "_assign_to", paused_by_bob)
+    with pytest.raises(AsterismError, match="it is full"):
+        await stage.person.move(run.id, "desk", stop=True)
+    assert (await stage.read(run)).paused == "by bob: to look at it"
+
+
+async def paused_by_bob(fleet: Fleet, run: Run, device: str, paused_for: str | None) -> Run:
+    """Somebody resumes the run and pauses it again, just before it is found that the device is full."""
+    bob = Fleet(fleet.store, by="bob", clock=fleet.clock)
+    await bob.resume(run.id)
+    await bob.pause(run.id, "to look at it")
+    raise AsterismError("it is full")

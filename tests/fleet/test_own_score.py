@@ -11,6 +11,7 @@ from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device import own_score
 from asterism.fleet.device.own_score import REFRESH_INTERVAL, OwnScore
+from asterism.fleet.device.store_connection import StoreConnection
 from asterism.store.protocol import PutSession
 from asterism.store.store_errors import StoreUnavailable
 from tests.fleet.fleet_scenes import WORK, Device, Stage
@@ -109,7 +110,7 @@ async def test_a_large_fleet_is_read_less_often(stage: Stage) -> None:
     session = kitchen.agent.session
     others = [replace(session, id=f"s{n}", device=f"d{n}", revision=1) for n in range(100)]
     await stage.store.commit([PutSession(one, None) for one in others])
-    score = OwnScore(stage.person, session)
+    score = OwnScore(StoreConnection(stage.person, session.owner), session)
     await score.refresh()
     assert score._interval == len(others) + 1 > own_score.REFRESH_INTERVAL
 

@@ -11,8 +11,8 @@ import pytest
 
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.claimer import JUDGED_AHEAD
 from asterism.fleet.device.executor import DeviceExecutor
+from asterism.fleet.device.take_order import JUDGED_AHEAD
 from asterism.fleet.policy.device_policy import DevicePolicy
 from asterism.fleet.run_explanation import explain_run
 from tests.fleet.fleet_scenes import WORK, Device, Hands, Stage

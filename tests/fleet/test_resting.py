@@ -57,7 +57,7 @@ async def test_a_run_waits_for_a_device_that_rests_and_is_begun_with_the_heartbe
     assert [(one.kind, one.name) for one in answer.reasons] == [("resting", "laptop")]
     assert "'battery < 0.2' holds" in answer.reasons[0].text
     battery.level, charged = 0.9, stage.now()
-    await stage.until(lambda: laptop.fleet.local is not None and laptop.agent.acceptance.resting is None)
+    await stage.until(lambda: laptop.agent.joined.is_set() and laptop.agent.acceptance.resting is None)
     noticed = stage.now()
     await stage.at_work(laptop, run)
     [(_, _, begun)] = laptop.hands.begun

@@ -71,6 +71,7 @@ async def test_an_execution_that_ends_while_being_stopped_ends_once(stage: Stage
     assert len(kitchen.hands.stopped) == 1
 
 
+@pytest.mark.store_only("runs are created in its process")
 async def test_a_run_stopped_before_its_first_step_leaves_the_worker(stage: Stage) -> None:
     """A task that is cancelled before it has begun takes no step at all."""
     kitchen = await stage.device("kitchen")

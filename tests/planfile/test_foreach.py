@@ -64,14 +64,14 @@ def test_a_matrix_has_all_combinations() -> None:
           test:
             matrix: {os: [linux, mac], python: ["3.11", "3.12"]}
             shell: tox -e "$python" "$index"
-            cwd: /work/{matrix.os}
+            cwd: /builds/{matrix.os}
             device: {needs: ["{matrix.os}"]}
         """
     )
     ids = ["test[linux,3.11]", "test[linux,3.12]", "test[mac,3.11]", "test[mac,3.12]"]
     assert [task.id for task in found] == [*ids, "test"]
     task = found["test[mac,3.11]"].task
-    assert (task.inputs, task.cwd, task.needs) == ({"python": "3.11", "index": 2}, "/work/mac", {"mac"})
+    assert (task.inputs, task.cwd, task.needs) == ({"python": "3.11", "index": 2}, "/builds/mac", {"mac"})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_group_over_a_result_keeps_its_template() -> None:
     ("body", "words"),
     [
         ("foreach: 5, shell: x", 'foreach must be a list, "{params.NAME}", or {from: task, select: …}, not 5'),
-        ("foreach: many, shell: x", "foreach needs a list, but many is 'many'"),
+        ("foreach: many, shell: x", "foreach needs a list, not 'many'"),
         ("foreach: '{params.n}', shell: x", "foreach needs a list, but {params.n} is 3"),
         ("matrix: {a: '{params.n}'}, shell: x", "matrix.a needs a list, but {params.n} is 3"),
         ("matrix: {a: 1}, shell: x", 'matrix.a must be a list or "{params.NAME}", not 1'),
@@ -180,3 +180,8 @@ def test_too_many_elements(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_braces_stay_without_foreach() -> None:
     assert plan("it: {shell: 'echo {item} {matrix.a}', env: {A: '{index}'}}\n")["it"].task.env == {"A": "{index}"}
+
+
+def test_a_faulty_list_is_one_mistake_whatever_names_its_elements() -> None:
+    _, [mistake] = examine('asterism: 1\ntasks:\n  a: {argv: [echo, "{item}"], foreach: 5}\n', "plan")
+    assert mistake.text.startswith("task 'a': foreach must be a list")

@@ -149,8 +149,8 @@ def test_a_text_is_converted_to_the_type(declared: str, text: str, value: Any) -
         ("{type: integer}", "true", "must be a whole number, not true"),
         ("{type: number}", "", "must be a number, not nothing"),
         ("{type: boolean}", "yes", "must be true or false, not 'yes'"),
-        ("{type: list}", "a,b", "must be a list, not 'a,b'"),
-        ("{type: mapping}", "[a]", "must be a mapping, not a list"),
+        ("{type: list}", "a,b", "must be a list, such as [one, two], not 'a,b'"),
+        ("{type: mapping}", "[a]", "must be a mapping, such as {name: value}, not a list"),
         ("{choices: [eu, us]}", "uk", "must be one of 'eu', 'us', not 'uk'"),
     ],
 )
@@ -251,3 +251,9 @@ def test_a_task_that_names_an_unknown_parameter(task: str, words: str) -> None:
     told = complaints(f"params: {{day: x}}\ntasks:\n  it: {body}\n  o: {{shell: x}}\n")
     assert told[0].startswith("plan.yaml:4: task 'it': ")
     assert words in told[0]
+
+
+def test_a_faulty_declaration_is_one_mistake_whatever_uses_the_parameter() -> None:
+    text = 'params:\n  day: {type: string}\n  n: 1\ntasks:\n  a: {argv: [echo, "{params.day}"]}\n'
+    [complaint] = complaints(text, GivenParameters(texts={"day": "monday"}))
+    assert complaint.startswith("plan.yaml:3: params.day.type must be 'text', 'integer'")

@@ -8,6 +8,7 @@ import pytest
 
 from asterism import Constellation, ConstellationEvent, DeviceEvent, EditEvent, Event, Task, TaskEvent, Violation
 from asterism.base.processes import CommandFailed
+from asterism.core.errors import RecordedError
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.status import ConstellationState, TaskStatus
 from asterism.report.event_text import names, sentence
@@ -36,6 +37,8 @@ def test_tasks() -> None:
     assert task("task_failed", TaskStatus.FAILED, error=ValueError("no")) == "build failed: ValueError: no"
     failed = task("task_failed", TaskStatus.FAILED, error=CommandFailed(3, "no luck\n"))
     assert failed == "build failed: the command exited with 3: no luck"
+    recorded = RecordedError.of(CommandFailed(3, "no luck\n"))  # as a plan in a store has it
+    assert task("task_failed", TaskStatus.FAILED, error=recorded) == failed
     assert task("task_cancelled", TaskStatus.CANCELLED) == "build cancelled"
     assert task("task_retrying", attempt=1, error=ValueError("no")).startswith("build: attempt 1 failed and will")
 

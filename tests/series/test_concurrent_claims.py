@@ -89,7 +89,7 @@ def test_many_claims_on_a_bare_repository_that_do_not_give_up_are_all_queued(num
 
 @pytest.mark.long
 def test_many_claims_over_http_that_do_not_give_up_are_all_queued(tmp_path: Path) -> None:
-    numbers = range(1, 51)
+    numbers = range(1, 31)
     bare_repository(tmp_path / "remote.git")
     with over_http(tmp_path) as (address, _):
         place = ("--remote", f"{address}/remote.git")

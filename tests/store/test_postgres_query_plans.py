@@ -104,6 +104,19 @@ SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_
 """
 
 
+async def test_sessions_are_read_by_index_without_statistics(postgres_url: str) -> None:
+    """A table that was filled a moment ago is not analyzed yet."""
+    async with opened(postgres_url) as store, looking(postgres_url) as other:
+        await joined(store, KITCHEN)
+        await added(store, *(held_by(a_run(f"h{number}"), KITCHEN) for number in range(20)))
+        await store.commit([PutRun(a_run(number), None) for number in range(5000)])
+        await _settle(store)
+        before = await other.fetchval(_READ)
+        assert [session.used for session in await store.sessions()] == [20]
+        await _settle(store)
+        assert await other.fetchval(_READ) - before <= 200
+
+
 async def test_starting_a_run_and_a_heartbeat_touch_no_index(postgres_url: str) -> None:
     async with opened(postgres_url) as store, looking(postgres_url) as other:
         await joined(store, KITCHEN)

@@ -48,6 +48,38 @@ def test_a_growing_story_is_encoded_as_if_it_were_encoded_at_once(steps: list[li
     assert through(grown).story == grown.story
 
 
+@given(st.lists(st.tuples(st.sampled_from([1000.0, 2000.0]), st.none() | st.booleans() | st.integers() | st.text())))
+def test_runs_that_end_together_are_encoded_as_if_each_were_alone(ends: list[tuple[float, Any]]) -> None:
+    """What is remembered of the run before has no effect."""
+    alike = [run(number).changed(story=run(1).story) for number in range(len(ends))]
+    taken = [through(transitions.take(one, ME, FLOW, 500.0, starts=True)) for one in alike]
+    done = [
+        transitions.complete(one, one.grant, output, at)  # type: ignore[arg-type]
+        for one, (at, output) in zip(taken, ends, strict=True)
+    ]
+    together = [row_codec.moving(one) for one in done]
+    for one, moved in zip(done, together, strict=True):
+        row_codec.moving(run(99))
+        assert row_codec.moving(one.changed()) == moved
+        assert json.loads(moved[-1]).get("output") == one.output
+        assert type(json.loads(moved[-1]).get("output")) is type(one.output)
+        assert through(one) == one
+
+
+def test_runs_that_were_created_together_share_nothing_that_changes() -> None:
+    made = [run(number).changed(story=run(1).story) for number in (1, 2)]
+    first, second = map(through, made)
+    row_of(transitions.take(first, ME, FLOW, 500.0))
+    assert [first, second] == made == [*map(through, made)]
+    assert first.story is second.story
+    assert first.input is not second.input
+    damaged = [*row_of(first)]
+    damaged[-1] = damaged[-1].replace('"created_by"', '"stop_request"')
+    with pytest.raises(StoreCorrupt):
+        row_codec.run_of(damaged)
+    assert through(made[1]) == second
+
+
 def test_another_story_is_encoded_anew() -> None:
     one = run(1)
     row_of(one)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from asterism.core.run import transitions
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet import monitor
-from asterism.fleet.device import completion, heartbeat, lease, worker
+from asterism.fleet.device import heartbeat, lease, worker
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.device.completion import HeldRun
+from asterism.fleet.device.owner_steps import Fail, OwnerStep
 from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Step
 from asterism.store.protocol import TakeRequest
 from asterism.testing.simulator import Violation, fleet_world, machines, simulate
 from asterism.testing.simulator.checker import CheckedStore, Checker
@@ -79,8 +78,8 @@ def a_deputy_that_has_observed_nothing(patch: pytest.MonkeyPatch) -> None:
 def what_a_sick_machine_cannot_do_has_failed(patch: pytest.MonkeyPatch) -> None:
     """A fault of the device counts as a failure of the work."""
 
-    def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> Step:
-        return partial(completion.failed, held, str(error), working.fleet.store.clock)
+    def failed(working: worker.Worker, held: HeldRun, seconds: float, error: Exception) -> OwnerStep:
+        return Fail(held.grant, str(error), held.progress)
 
     patch.setattr(worker.Worker, "_broken_off", failed)
 
@@ -92,12 +91,12 @@ def stories_that_go_backwards(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ablation", "first"),
     [
-        (no_fencing, 80),
-        (no_self_fencing, 0),
+        (no_fencing, 200),
+        (no_self_fencing, 85),
         (heartbeats_by_the_clock_of_the_device, 0),
-        (a_deputy_that_has_observed_nothing, 0),
+        (a_deputy_that_has_observed_nothing, 40),
         (what_a_sick_machine_cannot_do_has_failed, 0),
-        (stories_that_go_backwards, 35),
+        (stories_that_go_backwards, 28),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -154,8 +153,8 @@ class FrozenAfterTaking(machines.Wire):
 class BlindLease(lease.Lease):
     """The lease as a worker without the second check sees it: every run is certainly its own."""
 
-    def remaining(self, run: Run) -> float:
-        return max(1.0, super().remaining(run))
+    def remaining(self, run: Run, now: float | None = None) -> float:
+        return max(1.0, super().remaining(run, now))
 
 
 async def staged(*, blind: bool = False) -> list[str]:

@@ -31,7 +31,9 @@ class BootClock:
         now = time.monotonic()
         if self._boot is None:
             return now
-        self._slept = max(self._slept, time.clock_gettime(self._boot) - now)
+        slept = time.clock_gettime(self._boot) - now
+        if slept > self._slept:
+            self._slept = slept
         return now + self._slept
 
     async def sleep(self, seconds: float) -> None:

@@ -43,7 +43,9 @@ def list_scopes(items: Any, what: str, most: int = MAX_ELEMENTS) -> list[Scope]:
     """What placeholders stand for in each element of a list. ``what`` names the list. Raises NotExpandable."""
     if not isinstance(items, list | tuple):
         hint = "write a list, or use a parameter or a result that is one; 'select' finds a list in a result"
-        raise NotExpandable(f"foreach needs a list, but {what} is {describe_value(items)}; {hint}")
+        found = describe_value(items)
+        given = f"not {found}" if repr(what) == found else f"but {what} is {found}"
+        raise NotExpandable(f"foreach needs a list, {given}; {hint}")
     if len(items) > most:
         hint = "set 'max'" if most < MAX_ELEMENTS else "let a task work on several elements"
         raise NotExpandable(f"{what} has {len(items):,} elements, and {most:,} are allowed; {hint}")

@@ -23,7 +23,7 @@ import shlex
 import string
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import is_
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -238,17 +238,18 @@ class Mask:
 def environment_mask(names: Iterable[str], listed: Callable[[str], bool] | None = None) -> Mask:
     """The mask of this process for work that refers to the secrets ``names``. ``listed`` decides which other variables
     are secrets. Variables with a name like a secret always are, if they are longer than an ordinary word."""
-
-    def others() -> list[str]:
-        return [
-            value
-            for name, value in os.environ.items()
-            if (listed is not None and listed(name)) or (len(value) >= MASKED_ANYWHERE and named_like_a_secret(name))
-        ]
-
     names = set(names)
     known = {name: os.environ[name] for name in names if name in os.environ}
-    return Mask(known, others, names - known.keys())
+    return Mask(known, partial(environment_secrets, listed), names - known.keys())
+
+
+def environment_secrets(listed: Callable[[str], bool] | None = None) -> list[str]:
+    """The values of the variables of this process that are secrets; see ``environment_mask``."""
+    return [
+        value
+        for name, value in os.environ.items()
+        if (listed is not None and listed(name)) or (len(value) >= MASKED_ANYWHERE and named_like_a_secret(name))
+    ]
 
 
 # -- forms of a value --------------------------------------------------------------------------------------------------

@@ -31,6 +31,9 @@ STANDARD_INPUT = "-"
 CHUNK = 1 << 18
 """How many bytes are read at a time."""
 
+LONGEST_LINE = 64 << 20
+"""The longest line, in bytes: that of the largest input that a fleet accepts by default."""
+
 
 class InvalidLine(ValueError):
     """No input can be made from a line."""
@@ -68,7 +71,7 @@ async def create_each(fleet: Fleet, *, wanted: str | Workflow, each: Each, as_js
     progress: BulkProgress | None = None
     created = 0
     with _opened(each) as file, _progress_bar(file) as advance:
-        async for lines in _batches(file):
+        async for lines in _batches(file, each.name):
             if progress is None:
                 progress = BulkProgress(fleet.store, _identity(flow, each), lines)
                 await progress.read(restart=each.restart)
@@ -188,6 +191,10 @@ class _LineParser:
             raise InvalidLine(f"it is not JSON: {error.msg}, column {error.colno}{hint}") from None
         except RecursionError:
             raise InvalidLine("it is nested too deep") from None
+        except InvalidLine:
+            raise
+        except ValueError:  # Python refuses to convert it
+            raise InvalidLine("it has a whole number with too many digits") from None
         if not isinstance(value, dict):
             raise InvalidLine(f'it is {describe_value(value)}, not a JSON object (example: {{"n": 1}})')
         return value
@@ -210,19 +217,31 @@ def _opened(each: Each) -> Iterator[BinaryIO]:
         yield file
 
 
-async def _batches(file: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """The lines of a file without their ends, BATCH at a time."""
+async def _batches(file: BinaryIO, name: str) -> AsyncIterator[list[bytes]]:
+    """The lines of a file without their ends, BATCH at a time. Raises ClickException for a line that is too long."""
     lines: list[bytes] = []
-    rest, first = b"", True
+    begun, size, before, first = list[bytes](), 0, 0, True  # the pieces of a line that has no end yet
     while chunk := await _chunk(file):
         if first:
             chunk, first = chunk.removeprefix(b"\xef\xbb\xbf"), False
-        *whole, rest = (rest + chunk).split(b"\n")
-        lines += [line.removesuffix(b"\r") for line in whole]
+        piece, *more = chunk.split(b"\n")
+        begun.append(piece)
+        size += len(piece)
+        if size > LONGEST_LINE:
+            number = before + len(lines) + 1
+            raise click.ClickException(
+                f"{name}, line {number:,}: it is longer than {LONGEST_LINE:,} bytes. "
+                f"{f'Lines 1 to {before:,} are done' if before else 'Nothing was created'}"
+            )
+        if more:
+            *whole, rest = [b"".join(begun), *more]
+            lines += [line.removesuffix(b"\r") for line in whole]
+            begun, size = [rest], len(rest)
         while len(lines) >= BATCH:
             yield lines[:BATCH]
             lines = lines[BATCH:]
-    lines += [rest.removesuffix(b"\r")] if rest else []
+            before += BATCH
+    lines += [b"".join(begun).removesuffix(b"\r")] if size else []
     if lines:
         yield lines
 

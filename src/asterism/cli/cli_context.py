@@ -34,7 +34,7 @@ SHORT_ID = 8
 """How many letters of a run's id are shown in tables: the last ones, which are random."""
 
 HOW_TO_CREATE_A_STORE = (
-    "the first `asterism workflow add` or `asterism device join` creates it; use --store for another one"
+    "the first `asterism run`, `workflow add` or `device join` creates it; --store names another one"
 )
 
 
@@ -70,15 +70,14 @@ def options(*several: Callable[[Any], Any]) -> Callable[[Function], Function]:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-fleet_options = options(
-    click.option(
-        "--store",
-        metavar="URL",
-        envvar="ASTERISM_STORE",
-        help="Store: sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
-    ),
-    json_option,
+store_option = click.option(
+    "--store",
+    metavar="URL",
+    envvar="ASTERISM_STORE",
+    help="Store: sqlite:///file.db or postgresql://…; default: $ASTERISM_STORE, or a file in your data directory.",
 )
+
+fleet_options = options(store_option, json_option)
 """The options of every command on a store."""
 
 
@@ -95,23 +94,27 @@ def with_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], *, cre
     """Open the fleet of a store, use it, and close it. With ``create`` a missing store is created.
 
     Raises StoreNotFound with a hint if there is no store."""
-    if url is not None and url.lower().startswith("memory:"):
-        raise click.UsageError(
-            "A store in memory ends with its process, so commands cannot share it; use sqlite:///file.db."
-        )
     return run_interruptible(_use_fleet(url, use, create))
 
 
 async def _use_fleet(url: str | None, use: Callable[[Fleet], Awaitable[Value]], create: bool) -> Value:
+    async with await open_fleet(url, create=create) as fleet:
+        return await use(fleet)
+
+
+async def open_fleet(url: str | None, *, create: bool = False) -> Fleet:
+    """Open the fleet of a store for a command. Raises as ``with_fleet`` does."""
+    if url is not None and url.lower().startswith("memory:"):
+        raise click.UsageError(
+            "A store in memory ends with its process, so commands cannot share it; use sqlite:///file.db."
+        )
     from asterism.fleet.fleet import Fleet
     from asterism.store.store_errors import StoreNotFound
 
     try:
-        fleet = await Fleet.open(url, by=current_user(), create=create)
+        return await Fleet.open(url, by=current_user(), create=create)
     except StoreNotFound as error:
         raise StoreNotFound(f"{error}; {HOW_TO_CREATE_A_STORE}") from None
-    async with fleet:
-        return await use(fleet)
 
 
 def run_interruptible(work: Coroutine[Any, Any, Value]) -> Value:

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from asterism.base.text import clean
 from asterism.cli.cli_context import (
     CommandGroup,
     Function,
     find_run,
     find_workflow,
     fleet_options,
+    note,
     print_json,
     with_fleet,
 )
@@ -82,9 +85,26 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @_time("--heartbeat", "30s", "Heartbeat interval while the device is idle.")
 @_time("--timeout", "90s", "The device counts as lost after this time without a heartbeat.")
 @_time("--drain-for", "60s", "How long running work may take to finish when the device is asked to leave.")
+@click.option("--server", metavar="URL", help="Join through this server; the device needs no store.")
+@click.option(
+    "--code",
+    metavar="CODE",
+    help="One-time code of `asterism device invite`, for the first time; - reads it from stdin.",
+)
+@click.option(
+    "--fingerprint", metavar="SHA256", help="Trust the server's certificate with this fingerprint, and no other."
+)
 @fleet_options
 def join(
-    name: str, store: str | None, as_json: bool, labels: tuple[tuple[str, str], ...], drain_for: float, **terms: Any
+    name: str,
+    store: str | None,
+    as_json: bool,
+    labels: tuple[tuple[str, str], ...],
+    drain_for: float,
+    server: str | None,
+    code: str | None,
+    fingerprint: str | None,
+    **terms: Any,
 ) -> int:
     """Join a fleet and execute its runs, until Ctrl-C or SIGTERM.
 
@@ -94,14 +114,41 @@ def join(
 
     \b
     asterism device join kitchen-pc --can gpu --slots 2
-    asterism device join laptop --hands-back 'battery < 0.2 && !plugged'"""
+    asterism device join laptop --hands-back 'battery < 0.2 && !plugged'
+    asterism device join lab-1 --server https://host:7400 --code CODE
+
+    With --server the device reaches its fleet through a server (`asterism serve`) and has no access to the store. The
+    first time it shows the code of `asterism device invite`, and makes a key of its own; after that it needs none."""
     from asterism.cli.device_process import DeviceOptions, join_fleet
 
     if terms["timeout"] < 2 * terms["heartbeat"]:
         raise click.UsageError("--timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss.")
     no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
     wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
+    if server is not None:
+        from asterism.cli.device_process import join_server
+
+        given = click.get_current_context().get_parameter_source("store") is ParameterSource.COMMANDLINE
+        if given or wanted.peers or wanted.listen is not None:
+            raise click.UsageError("A device with --server has no store: leave --store, --peer and --listen out.")
+        return join_server(server, _read_code(code), fingerprint, wanted, drain_for=drain_for, as_json=as_json)
+    if code is not None or fingerprint is not None:
+        raise click.UsageError("--code and --fingerprint belong to --server URL.")
     return join_fleet(store, wanted, drain_for=drain_for, as_json=as_json, create=True)
+
+
+def _read_code(code: str | None) -> str | None:
+    """The code of an option. ``-`` reads it from standard input, where it may be part of a command line: so it appears
+    neither in the process list nor in the history of a shell."""
+    if code != "-":
+        return code
+    import re
+    import sys
+
+    found = re.search(r"astc_[A-Za-z0-9_-]+", sys.stdin.readline(10_000))
+    if found is None:
+        raise click.UsageError("There is no code on standard input (it begins with astc_).")
+    return found[0]
 
 
 @device.command("list")
@@ -185,6 +232,89 @@ def scores(subject: str, store: str | None, as_json: bool) -> None:
         print_lines(lambda width: scores_lines(flow, run, found, width))
 
     with_fleet(store, read)
+
+
+@device.command(short_help="Print a command with which a machine joins.")
+@click.option("--name", "pattern", default="*", show_default=True, metavar="PATTERN", help="Names that are possible.")
+@click.option(
+    "--can",
+    multiple=True,
+    callback=capabilities,
+    metavar="WORD",
+    help="A capability that it may declare; separate several with commas.  [default: any]",
+)
+@click.option(
+    "--server", default="http://127.0.0.1:7400", show_default=True, metavar="URL", help="Address of the server."
+)
+@click.option("--tls-cert", type=click.Path(exists=True), metavar="FILE", help="Own certificate of the server, to pin.")
+@fleet_options
+def invite(
+    pattern: str, can: tuple[str, ...], server: str, tls_cert: str | None, store: str | None, as_json: bool
+) -> None:
+    """Print the command with which one machine can join through the server.
+
+    \b
+    asterism device invite --can gpu --name 'lab-*' --server https://host:7400
+
+    The code in it works once, within 10 minutes. The machine makes a key of its own and gets no access to the store.
+    With --tls-cert the machine trusts exactly this certificate, for a server whose certificate nobody else signed."""
+
+    async def write(fleet: Fleet) -> None:
+        from asterism.fleet.device.gateway_transport import server_url
+        from asterism.server.enrolment import CODE_TIME
+        from asterism.server.enrolment import invite as make_code
+
+        url, pin = server_url(server), None if tls_cert is None else _fingerprint(tls_cert)
+        code = await make_code(fleet.store, name=pattern, can=can or None)
+        name = pattern if not set(pattern) & set("*?[") else "NAME"
+        pinned = "" if pin is None else f" --fingerprint {pin}"
+        line = f"asterism device join {name} --server {url} --code {code}{pinned}"
+        if as_json:
+            print_json(
+                {"code": code, "server": url, "name": pattern, "can": sorted(can) or None, "fingerprint": pin}
+                | {"seconds": CODE_TIME, "command": line}
+            )
+        else:
+            click.echo(line)
+            note("Run this on the machine within 10 minutes; the code works once.")
+
+    with_fleet(store, write, create=True)
+
+
+def _fingerprint(path: str) -> str:
+    """The fingerprint of the first certificate in a PEM file."""
+    import hashlib
+    import ssl
+    from pathlib import Path
+
+    try:
+        text = Path(path).read_text(encoding="ascii")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        end = text.index("-----END CERTIFICATE-----", begin) + len("-----END CERTIFICATE-----")
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin:end])).hexdigest()
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path} is not a certificate in PEM: {error}", param_hint="--tls-cert") from None
+
+
+@device.command()
+@click.argument("name")
+@fleet_options
+def revoke(name: str, store: str | None, as_json: bool) -> None:
+    """Revoke the key of a device that joined through the server.
+
+    It is refused from now on and stops its work with its next heartbeat. Its runs go to other devices when its time has
+    run out. The name can be enrolled again with a new code."""
+
+    async def write(fleet: Fleet) -> None:
+        from asterism.server.enrolment import revoke as revoke_device
+
+        revoked = await revoke_device(fleet.store, name)
+        if as_json:
+            print_json({"name": revoked.name, "enrolled_at": revoked.enrolled_at, "revoked_at": revoked.revoked_at})
+        else:
+            click.echo(f"Revoked {clean(name)}.")
+
+    with_fleet(store, write)
 
 
 async def _run_or_workflow(fleet: Fleet, subject: str) -> Run | None:

@@ -21,10 +21,11 @@ import click
 from asterism.base import expressions
 from asterism.base.startup import tune_gc
 from asterism.base.text import plural
-from asterism.cli.cli_context import print_json, with_fleet
+from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
 from asterism.cli.device_log import LoggingExecutor, log_to_stderr
 from asterism.cli.user_files import allow_imports, find_device_policy
 from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.connection import DeviceAccess
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
 
@@ -61,10 +62,7 @@ class DeviceOptions:
 
 def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool) -> int:
     """Run a device until it has left the fleet. Returns the exit code. With ``create`` a missing store is created."""
-    for option, expression in (("--accepts", options.accepts), ("--hands-back", options.hands_back)):
-        problem = expressions.check(expression) if expression is not None else None
-        if problem is not None:
-            raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=option)
+    _check_rules(options)
     policy, about_policy = find_device_policy(options.policy)  # also without slots: it guards the notify command
     allow_imports()
 
@@ -90,7 +88,47 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
         return with_fleet(store, work, create=create)
 
 
-def _agent(fleet: Fleet, options: DeviceOptions, policy: DevicePolicy) -> DeviceAgent:
+def _check_rules(options: DeviceOptions) -> None:
+    for option, expression in (("--accepts", options.accepts), ("--hands-back", options.hands_back)):
+        problem = expressions.check(expression) if expression is not None else None
+        if problem is not None:
+            raise click.BadParameter(f"the expression is not valid: {problem}", param_hint=option)
+
+
+def join_server(
+    server: str, code: str | None, fingerprint: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool
+) -> int:
+    """As ``join_fleet``, through a server."""
+    _check_rules(options)
+    policy, about_policy = find_device_policy(options.policy)
+    allow_imports()
+
+    async def work() -> int:
+        from asterism.fleet.device.gateway_transport import enrolled_access, server_url
+
+        tune_gc()
+        access = await enrolled_access(server_url(server), options.name, code, fingerprint)
+        try:
+            agent = _agent(access, options, policy)
+            executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
+            agent.worker.executor = executor
+            shutdown = DeviceShutdown(agent, drain_for)
+            with shutdown.on_signals():
+                log.info("joining %s as %s", access.transport.url, options.name)
+                log.info(about_policy)
+                exit_code = await shutdown.run()
+        finally:
+            await access.transport.close()
+        if as_json:
+            session, started = agent.session, {"runs": executor.started}
+            print_json({"name": session.device, "session": session.id, "server": access.transport.url, **started})
+        return exit_code
+
+    with log_to_stderr(as_json=as_json):
+        return run_interruptible(work())
+
+
+def _agent(fleet: Fleet | DeviceAccess, options: DeviceOptions, policy: DevicePolicy) -> DeviceAgent:
     return DeviceAgent(
         fleet,
         options.name,

@@ -16,6 +16,7 @@ from asterism.base.status_colours import BOLD, DIM, mark, tone
 from asterism.base.text import clean, masked_url, masked_urls
 from asterism.cli.cli_context import format_size, short
 from asterism.cli.screen import Cell, Column, fact_lines, table
+from asterism.core.errors import SENTENCE_ERRORS
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import import_path
 from asterism.core.run import transitions
@@ -38,8 +39,6 @@ _LOOKS = {
     FAILED: "failed",
 }
 """The task status whose mark and colour a run status shares."""
-
-OWN_ERRORS = ("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson")
 
 _DEVICE_LOOKS = {
     "busy": "running",
@@ -85,9 +84,8 @@ def _error_note(error: str, cancelled: bool) -> str:
     """The error without the words that the status shows, and without the class names of our own errors."""
     if cancelled:
         return error.removeprefix("cancelled ").removesuffix(" (cancel)")
-    for name in OWN_ERRORS:
-        error = error.removeprefix(f"{name}: ")
-    return error
+    kind, _, message = error.partition(": ")
+    return message if message and kind in SENTENCE_ERRORS else error
 
 
 RUN_COLUMNS = (
@@ -146,7 +144,7 @@ def runs_table(
     return table(RUN_COLUMNS, rows, width)
 
 
-_DEVICE_COLUMNS = (
+DEVICE_COLUMNS = (
     Column(""),
     Column("DEVICE", least=8, name=True),
     Column("STATE"),
@@ -164,28 +162,27 @@ _DEVICE_COLUMNS = (
 def devices_table(
     sessions: Sequence[Session], now: float, ranks: Mapping[str, float], coordinator: str | None, width: int | None
 ) -> list[Text]:
-    rows: list[list[Cell]] = []
-    for session in sessions:
-        state = state_of(session, now)
-        there = state not in ("left", "replaced")
-        rank = ranks.get(session.device, 0.0)
-        shown = session.expression_names(rank)
-        rows.append(
-            [
-                Text("*" if session.device == coordinator and there else "", tone("waiting")),
-                Text(clean(session.device), "" if there else DIM),
-                Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
-                clean(session.peer or ""),
-                f"{session.used}/{session.slots}",
-                f"{shown['load']:.2f}",
-                f"{session.quality:.2f}",
-                f"{rank:.2f}" if session.device in ranks else "",
-                _battery(session.profile.get("battery"), shown["plugged"]),
-                Text(format_age(now - session.beat_at), tone("failed") if state == "silent" else ""),
-                Text(clean(", ".join(sorted(session.can))), DIM),
-            ]
-        )
-    return table(_DEVICE_COLUMNS, rows, width)
+    return table(DEVICE_COLUMNS, [device_row(one, now, ranks, coordinator) for one in sessions], width)
+
+
+def device_row(session: Session, now: float, ranks: Mapping[str, float], coordinator: str | None) -> list[Cell]:
+    state = state_of(session, now)
+    there = state not in ("left", "replaced")
+    rank = ranks.get(session.device, 0.0)
+    shown = session.expression_names(rank)
+    return [
+        Text("*" if session.device == coordinator and there else "", tone("waiting")),
+        Text(clean(session.device), "" if there else DIM),
+        Text(state, tone(_DEVICE_LOOKS[state]) if state in _DEVICE_LOOKS else DIM),
+        clean(session.peer or ""),
+        f"{session.used}/{session.slots}",
+        f"{shown['load']:.2f}",
+        f"{session.quality:.2f}",
+        f"{rank:.2f}" if session.device in ranks else "",
+        _battery(session.profile.get("battery"), shown["plugged"]),
+        Text(format_age(now - session.beat_at), tone("failed") if state == "silent" else ""),
+        Text(clean(", ".join(sorted(session.can))), DIM),
+    ]
 
 
 def _battery(battery: object, plugged: object) -> str:

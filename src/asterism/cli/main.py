@@ -59,6 +59,7 @@ COMMANDS = (
     CommandEntry("device", "Run and manage devices: join, list, drain, scores.", FLEETS, "device_commands"),
     CommandEntry("fleet", "Show and change the settings of a fleet; print its metrics.", FLEETS, "fleet_commands"),
     CommandEntry("monitor", "Monitor the devices of a fleet without executing runs.", FLEETS, "device_commands"),
+    CommandEntry("top", "Watch and steer plans, runs and devices in the terminal.", FLEETS, "top_commands"),
     CommandEntry("notices", "List and follow the notices of a fleet.", FLEETS, "notices_commands"),
     CommandEntry("serve", "Serve a store over HTTP: API, page and devices.", FLEETS, "serve_commands"),
     CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "serve_commands"),

@@ -1,4 +1,4 @@
-"""Names that a shell completes: plans, tasks, runs, devices, workflows, schedules, series and peers of the store.
+"""Names that a shell completes: those in the store (plans, tasks, runs, devices, …), and the tasks of a plan file.
 
 ``asterism completion bash`` prints the script for a shell. The script calls the command with the words that were typed,
 and click finds the parameter that is being completed. ``complete_names`` decides by the place and the name of a
@@ -46,7 +46,11 @@ def complete_names(command: click.Command, context: click.Context) -> None:
     """Let the parameters of a command that name something in a store be completed with the names there. ``context`` is
     that of the group of the command."""
     group = context.info_name if context.parent is not None else None
+    takes_file = any(parameter.metavar == "PLAN.YAML" for parameter in command.params if parameter.name == "plan")
     for parameter in command.params:
+        if takes_file and parameter.metavar == "TASK":
+            parameter.shell_complete = partial(_complete_file_tasks)  # type: ignore[method-assign]
+            continue
         read = _kind_of(command, group, parameter)
         if read is not None:
             parameter.shell_complete = partial(_complete, read)  # type: ignore[method-assign]
@@ -73,6 +77,8 @@ def _kind_of(command: click.Command, group: str | None, parameter: click.Paramet
 def _of_option(option: click.Option, group: str | None) -> Reader | None:
     if "--device" in option.opts or "--to" in option.opts:
         return _devices
+    if option.metavar == "TASK":
+        return _tasks
     if "--workflow" in option.opts:
         return _workflows
     if "--peer" in option.opts:
@@ -83,12 +89,32 @@ def _of_option(option: click.Option, group: str | None) -> Reader | None:
 
 
 def _complete(read: Reader, context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-    found = _ask(context, lambda store: read(store, context, incomplete))
+    return _items(_ask(context, lambda store: read(store, context, incomplete)), incomplete)
+
+
+def _items(found: Names, incomplete: str) -> list[CompletionItem[str]]:
     return [
         CompletionItem(name, help=clean(about)[:LONGEST_HELP] or None)
         for name, about in found.items()
         if name.startswith(incomplete) and _HARMLESS.fullmatch(name)
     ]
+
+
+def _complete_file_tasks(context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+    """The tasks of the plan file that the command line names; nothing if it cannot be used."""
+    from asterism.planfile import load
+    from asterism.planfile.parameters import GivenParameters
+
+    try:
+        found = load(str(_argument(context, "plan")), params=GivenParameters(required=False)).constellation
+    except Exception:  # the shell shows no names, whatever is wrong
+        return []
+    return _items({node.id: node.task.description or "" for node in found.nodes.values()}, incomplete)
+
+
+def _argument(context: click.Context, name: str) -> str | None:
+    """The first argument of the command. Before the value of an option is complete, click has not named it yet."""
+    return context.params.get(name) or next(iter(context.args), None)
 
 
 def _ask(context: click.Context, question: Callable[[Store], Awaitable[Names]]) -> Names:
@@ -131,7 +157,7 @@ async def _plans(store: Store, context: click.Context, incomplete: str) -> Names
 async def _tasks(store: Store, context: click.Context, incomplete: str) -> Names:
     from asterism.durable.journal_store import load
 
-    found = await load(store, str(context.params.get("name")))
+    found = await load(store, str(_argument(context, "name")))
     return {node.id: str(node.status) for node in found.plan.nodes.values()}
 
 

@@ -113,14 +113,13 @@ def story(name: str, task: str | None, store: str | None, as_json: bool) -> None
     async def read(fleet: Fleet) -> None:
         from asterism.cli.plan_views import story_json, story_lines
         from asterism.cli.screen import print_lines
-        from asterism.core.errors import UnknownTask
-        from asterism.durable.stored_plans import read_plan
+        from asterism.durable.stored_plans import read_plan, unknown_task
         from asterism.orchestrator.plan_mask import PlanMask
 
         found = (await read_plan(fleet, name)).record.plan
         entries = found.story(task)
         if task is not None and not entries and task not in found:
-            raise UnknownTask(task)
+            raise unknown_task(found, task)
         secrets = PlanMask(found)
         if as_json:
             print_json(story_json(entries, secrets))
@@ -206,7 +205,7 @@ def _change_plan(
     """Change a plan, and print the changes or why they were rejected. Returns the exit code."""
 
     async def attempt(fleet: Fleet) -> int:
-        from asterism.cli.plan_views import applied_json, applied_lines, rejected_json
+        from asterism.cli.plan_views import applied_json, applied_lines, rejected_json, resume_command
         from asterism.core.errors import EditRejected
         from asterism.core.plan.approval import EditWaits
         from asterism.durable.stored_plans import find_plan
@@ -225,7 +224,7 @@ def _change_plan(
         if as_json:
             print_json(applied_json(name, answer, dry_run))
         else:
-            click.echo("\n".join(applied_lines(name, answer, dry_run)))
+            click.echo("\n".join(applied_lines(name, answer, dry_run, resume_command(fleet, name))))
         return 0
 
     return with_fleet(store, attempt)
@@ -290,13 +289,12 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.log_output import LogOptions, print_plan_log
-        from asterism.core.errors import UnknownTask
-        from asterism.durable.stored_plans import read_plan
+        from asterism.durable.stored_plans import read_plan, unknown_task
         from asterism.durable.task_logs import task_runs
 
         found = (await read_plan(fleet, name)).record.plan
         if task is not None and task not in found and not await task_runs(fleet.store, name, task):
-            raise UnknownTask(task)
+            raise unknown_task(found, task)
         await print_plan_log(fleet, name, task, LogOptions(**terms, as_json=as_json))
 
     with_fleet(store, read)

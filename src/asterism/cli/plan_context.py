@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +120,18 @@ report_option = click.option(
     "--report", callback=writable_file, metavar="FILE.html", help="Write a report of the run as a web page."
 )
 plain_option = click.option("--plain", is_flag=True, help="Print a line for each event instead of the live view.")
+
+
+@contextmanager
+def prints_beside(output: OutputOptions) -> Iterator[None]:
+    """While the block runs, what functions print goes to standard error if standard output belongs to data."""
+    if not output.to_stderr or sys.stderr is None:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
 result_options = options(
     click.option(
         "--result",

@@ -13,6 +13,7 @@ import os
 import shlex
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import click
@@ -21,8 +22,9 @@ from asterism.base.foreach_expansion import template_of
 from asterism.base.startup import tune_gc
 from asterism.base.text import clean, join_names
 from asterism.cli.cli_context import note, print_json
+from asterism.cli.fleet_progress import FleetProgress
 from asterism.cli.interrupts import INTERRUPTED, work_until_interrupted
-from asterism.cli.plan_context import LocalWork, OutputOptions, print_result
+from asterism.cli.plan_context import LocalWork, OutputOptions, print_result, prints_beside
 from asterism.cli.plan_live_view import watched
 from asterism.cli.plan_views import resume_command
 from asterism.cli.screen import Screen
@@ -140,7 +142,8 @@ class WatchedOrchestrator(DurableOrchestrator):
         return dataclasses.replace(self.options, rank=estimated)
 
     def watch(self, kept: StoredConstellation) -> AbstractAsyncContextManager[object]:
-        return watched(self, kept.plan, self.screen, plain=self.output.plain)
+        output = partial(FleetProgress, self.fleet)
+        return watched(self, kept.plan, self.screen, plain=self.output.plain, output=output)
 
     def _warn_of_absent_devices(self, kept: StoredConstellation) -> None:
         joined = {session.device for session in self._joined_devices}
@@ -160,7 +163,8 @@ async def follow(
     """Run a plan until it has ended or Ctrl-C stops this process. Returns the exit code."""
     fleet, output = orchestrator.fleet, orchestrator.output
     tune_gc()
-    result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
+    with prints_beside(output):
+        result = await work_until_interrupted(begin(), lambda: _stopped(fleet, name))
     if result is not None:
         logs = await _logs(fleet, name, result, everything=output.report is not None)
         code = print_result(result, orchestrator.recording, output, orchestrator.screen, logs)
@@ -262,7 +266,7 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
     owner = None if found.ended else await admin.live_owner(fleet.store, found)
     if owner is not None:
         note(f"{owner.device} runs {name!r}, and was asked to cancel it.")
-    result = await work_until_interrupted(_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
+    result = await work_until_interrupted(end_cancelled(fleet, name), lambda: _still_cancelling(fleet, name))
     if result is None:
         note(_still_cancelling(fleet, name))
     elif result.state is not ConstellationState.CANCELLED:
@@ -278,7 +282,7 @@ async def cancel(fleet: Fleet, name: str, reason: str, as_json: bool) -> int:
     return INTERRUPTED if result is None else 0
 
 
-async def _cancelled(fleet: Fleet, name: str) -> Result:
+async def end_cancelled(fleet: Fleet, name: str) -> Result:
     """The result of a plan that its owner cancels, or this process if it has none. Executes no task here."""
     orchestrator = DurableOrchestrator(fleet)
     # the death of an owner on this machine is known at once; elsewhere, when its heartbeat has timed out

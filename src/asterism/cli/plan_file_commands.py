@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from asterism.base.text import clean
+from asterism.base.text import clean, suggestion
 from asterism.cli.cli_context import json_option, options, print_json, with_fleet
 from asterism.cli.option_types import approval_rule, duration, named_values, positive_duration
 from asterism.cli.plan_context import (
@@ -161,7 +161,8 @@ def run(
     allow_imports(plan)
     found = load_plan_file(plan, given_parameters(settings, params_file), only)
     if result is not None and result not in found.constellation and not _may_grow(found, editor):
-        raise click.BadParameter(f"the plan has no task {result!r}.", param_hint="--result")
+        hint = suggestion(result, list(found.constellation.nodes)) or "."
+        raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
     terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
@@ -190,7 +191,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
     import asyncio
 
     from asterism.cli.interrupts import run_until_interrupted
-    from asterism.cli.plan_context import print_result, quiet_log
+    from asterism.cli.plan_context import print_result, prints_beside, quiet_log
     from asterism.cli.plan_live_view import watched
     from asterism.cli.screen import Screen
     from asterism.orchestrator.devices import LocalDevice
@@ -203,8 +204,9 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
         orchestrator = Orchestrator(devices, records=records, **terms)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.to_stderr)
-        async with watched(orchestrator, plan, screen, plain=output.plain):
-            result = await run_until_interrupted(orchestrator, plan)
+        with prints_beside(output):
+            async with watched(orchestrator, plan, screen, plain=output.plain):
+                result = await run_until_interrupted(orchestrator, plan)
         recording.close()
         return print_result(result, recording, output, screen)
 

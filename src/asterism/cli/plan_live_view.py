@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import IO
 
 from rich.cells import cell_len
@@ -21,10 +21,11 @@ from rich.text import Text
 
 from asterism.base.durations import format_duration
 from asterism.base.text import clean, plural, shorten, shorten_middle
-from asterism.cli.plan_progress import OUTPUT_LINES, PendingGroup, Progress
+from asterism.cli.plan_progress import OUTPUT_LINES, NewestOutput, OutputSource, OutputTail, PendingGroup, Progress
 from asterism.cli.screen import Screen, forget_output
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
+from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, TaskStatus
 from asterism.orchestrator.events import Event
 from asterism.orchestrator.orchestrator import PlanCommands
@@ -42,14 +43,20 @@ SLOWEST = 0.5
 
 @contextlib.asynccontextmanager
 async def watched(
-    orchestrator: PlanCommands, plan: Constellation, console: Screen, *, plain: bool = False
+    orchestrator: PlanCommands,
+    plan: Constellation,
+    console: Screen,
+    *,
+    plain: bool = False,
+    output: Callable[[Progress], OutputSource] = NewestOutput,
 ) -> AsyncIterator[None]:
-    """Show ``plan`` while the block runs it. With ``plain``, or without a terminal, print a line for each event."""
+    """Show ``plan`` while the block runs it, with the newest ``output``. With ``plain``, or without a terminal, print a
+    line for each event."""
     secrets = PlanMask(plan)
     if plain or not console.is_terminal or console.is_dumb_terminal:
         watch: _Lines | _View = _Lines(plan, console.file, secrets)
     else:
-        watch = _View(orchestrator, plan, console, secrets)
+        watch = _View(orchestrator, plan, console, secrets, output)
     # All events of a plan may come in one step, when nothing limits how much runs at once.
     subscription = orchestrator.events.subscribe(watch.observe, limit=10_000 + 4 * len(plan))
     try:
@@ -68,10 +75,12 @@ class _Lines:
         self._wake = asyncio.Event()
         self._over = False
         self._reader_is_gone = False
+        self._since: float | None = None  # when the plan began, or was reopened
 
     def observe(self, event: Event) -> None:
         if event.constellation == self._plan.id:
-            since = event.at - (self._plan.started_at or event.at)
+            self._since = self._since or opened_at(self._plan) or event.at
+            since = event.at - self._since
             text = self._secrets.shown(sentence(event, self._plan))
             self._lines.append(f"{max(0.0, since):8.2f}  {clean(text)}\n")
             self._wake.set()
@@ -107,9 +116,17 @@ class _Lines:
 class _View:
     """Draws a frame when something has happened, but not too often."""
 
-    def __init__(self, orchestrator: PlanCommands, plan: Constellation, console: Screen, secrets: PlanMask) -> None:
+    def __init__(
+        self,
+        orchestrator: PlanCommands,
+        plan: Constellation,
+        console: Screen,
+        secrets: PlanMask,
+        output: Callable[[Progress], OutputSource],
+    ) -> None:
         self._orchestrator, self._plan, self._console = orchestrator, plan, console
         self._progress = Progress(orchestrator, plan, secrets)
+        self._progress.newest_output = output(self._progress)
         self._changed, self._over = asyncio.Event(), asyncio.Event()
 
     def observe(self, event: Event) -> None:
@@ -126,6 +143,7 @@ class _View:
                 self._over.set()
                 self._changed.set()
                 await drawing
+                await self._progress.newest_output.close()
 
     async def _draw_until_done(self, live: Live) -> None:
         """Draw until the plan has ended, and once more at the end."""
@@ -166,10 +184,11 @@ _DONE = (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStat
 
 def frame(progress: Progress, now: float, width: int, height: int) -> RenderableType:
     """At most ``height`` lines of at most ``width`` cells."""
+    tail = progress.newest_output()
     above = [_heading(progress, now), _bar(progress, width)]
     below = [*_devices(progress, width), *_cycles(progress, now, width), *_latest(progress, width)]
     if height - len(above) - len(below) >= HEIGHT_FOR_OUTPUT:
-        below += _output(progress, width)
+        below += _output(tail, width)
     room = height - len(above) - len(below) - 2
     middle: list[RenderableType] = [Text(), _tasks(progress, now, width, room)] if room > 0 else []
     return Group(*[*above, *middle, *([Text()] if room > 0 and below else []), *below][:height])
@@ -179,14 +198,17 @@ def _heading(progress: Progress, now: float) -> Text:
     plan = progress.plan
     line = Text(no_wrap=True, overflow="ellipsis").append(shorten(plan.id, WIDEST_NAME), BOLD)
     line.append(f"  {progress.doing or plan.state_text}", state_tone(plan.state))
-    took = 0.0 if plan.started_at is None else (plan.ended_at or now) - plan.started_at
+    took = 0.0 if progress.opened_at is None else (plan.ended_at or now) - progress.opened_at
     return line.append(f"  version {plan.version}  {_seconds(took)}", DIM)
 
 
 def _bar(progress: Progress, width: int) -> Text:
     """A progress bar, and the counts in words."""
-    counts, total = progress.plan.counts, len(progress.plan)
-    words = ", ".join(f"{counts[status]:,} {status}" for status in (*_DONE, TaskStatus.PENDING) if counts[status])
+    total = len(progress.plan)
+    counts = {**progress.plan.counts, RUNNING: progress.running_count}
+    numbers = {**{str(status): counts[status] for status in _DONE}, "queued": progress.queued_count}
+    numbers[str(PENDING)] = counts[PENDING]
+    words = ", ".join(f"{number:,} {word}" for word, number in numbers.items() if number)
     length = max(0, min(32, width - len(words) - 2))
     line, drawn, counted = Text(no_wrap=True, overflow="ellipsis"), 0, 0
     for status in _DONE:
@@ -208,7 +230,7 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
     left = 0
     if len(some_running) < len(running):
         some_running = some_running[:-1]
-        left = progress.plan.counts[RUNNING] - len(some_running)
+        left = progress.running_count - len(some_running)
     lines = len(some_running) + (left > 0)
     pending, groups = pending[: max(share, room - lines - min(share, len(ended)))], groups[: max(0, room - lines)]
     some_ended = ended[: max(0, room - lines - len(pending) - len(groups))]
@@ -219,16 +241,17 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
         grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1, style=DIM)
     for node in some_running:
-        _row(grid, node, "running", _run_word(node), _since(node, now), "")
+        device, since = progress.place_of(node)
+        _row(grid, node, "running", _run_word(node), _seconds(now - since), "", device)
     if left > 0:
         _line(grid, "running", f"{left:,} more", "running", "")
-    for node in pending:
-        word, why = progress.holder(node)
-        _row(grid, node, "waiting" if word == "waiting" else "pending", word, "", why)
     for group in groups:
         first = f": {names(group.first, group.count)}" if group.first else ""
         look = "waiting" if group.word == "waiting" else "pending"
         _line(grid, look, plural(group.count, "task"), group.word, f"{group.holder}{first}")
+    for node in pending:
+        word, why = progress.holder(node)
+        _row(grid, node, "waiting" if word == "waiting" else "pending", word, "", why)
     for node in some_ended:
         why = progress.secrets.shown(reason(node.error))
         _row(grid, node, str(node.status), str(node.status), _took(node), why)
@@ -237,10 +260,12 @@ def _tasks(progress: Progress, now: float, width: int, room: int) -> Table:
 
 
 def _pending(progress: Progress, room: int) -> tuple[list[Node], list[PendingGroup]]:
-    """The pending tasks, if there is room for all of them; otherwise groups."""
-    if progress.plan.counts[PENDING] <= room:
-        return progress.pending_nodes(room), []
-    return [], progress.pending_groups()
+    """The pending tasks, if there is room for all of them; otherwise groups. Queued tasks are always a group."""
+    group = progress.queued_group()
+    queued = [] if group is None else [group]
+    if progress.plan.counts[PENDING] <= room - len(queued):
+        return progress.pending_nodes(room - len(queued)), queued
+    return [], [*queued, *progress.pending_groups()]
 
 
 def _line(grid: Table, look: str, name: str, word: str, why: str) -> None:
@@ -249,13 +274,13 @@ def _line(grid: Table, look: str, name: str, word: str, why: str) -> None:
     grid.add_row(Text(mark(look), style), Text(name), Text(word, style), Text(), Text(), Text(clean(why)))
 
 
-def _row(grid: Table, node: Node, look: str, word: str, time: str, why: str) -> None:
+def _row(grid: Table, node: Node, look: str, word: str, time: str, why: str, device: str | None = None) -> None:
     style: Style = tone(look)
     grid.add_row(
         Text(mark(look), style),
         Text(shorten_middle(node.id, WIDEST_NAME)),
         Text(word, style),
-        Text(clean(node.device or ""), DIM),
+        Text(clean(node.device or "" if device is None else device), DIM),
         Text(time, justify="right"),
         Text(clean(why)),
     )
@@ -267,10 +292,6 @@ def _run_word(node: Node) -> str:
     if node.device is None:
         return "retrying"
     return "provisional" if node.provisional else "running"
-
-
-def _since(node: Node, now: float) -> str:
-    return _seconds(now - (node.started_at or now))
 
 
 def _took(node: Node) -> str:
@@ -294,9 +315,11 @@ def _devices(progress: Progress, width: int) -> list[Text]:
             taken = min(place.running, place.slots or 0)  # one without a limit has no boxes
             line.append("■" * taken, tone("running")).append("□" * ((place.slots or 0) - taken), DIM)
             line.append(" " * (most - (place.slots or 0) + 2 if most else 0))
+        running, tasks = place.running, progress.on_device.get(place.id, {})
+        if progress.fleet is not None:  # it is the only place, and not all of its tasks are executed
+            running, tasks = progress.running_count, {node.id: None for node in progress.running_nodes(running)}
         counted = (place.slots or 0) < UNCOUNTED
-        line.append(f"{place.running}/{place.slots or '∞'}" if counted else f"{place.running} running", DIM)
-        tasks = progress.on_device.get(place.id, {})
+        line.append(f"{running}/{place.slots or '∞'}" if counted else f"{running} running", DIM)
         lines.append(line.append(f"  {clean(names(tasks, len(tasks)))}" if tasks else ""))
     more = len(places) - MOST_DEVICES
     return [*lines, *([Text(f"and {plural(more, 'more device')}", DIM)] if more > 0 else [])]
@@ -315,9 +338,8 @@ def _cycles(progress: Progress, now: float, width: int) -> list[Text]:
     return [*lines, *([Text(f"and {plural(more, 'more cycle')}", DIM)] if more > 0 else [])]
 
 
-def _output(progress: Progress, width: int) -> list[Text]:
+def _output(tail: OutputTail | None, width: int) -> list[Text]:
     """The end of the newest output, and whose it is."""
-    tail = progress.newest_output()
     if tail is None:
         return []
     name = shorten(tail.task, WIDEST_NAME)

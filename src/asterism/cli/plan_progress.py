@@ -6,13 +6,15 @@ Each event updates it, so that no frame searches the plan. Each method visits li
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
+from typing import NamedTuple, Protocol
 
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder
 from asterism.core.plan.node import Node
+from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState
 from asterism.core.plan.task import Lane, lane_of
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
@@ -64,6 +66,33 @@ class OutputTail:
     lines: Sequence[str]
 
 
+class Begun(NamedTuple):
+    """Which device began to execute a task, and when."""
+
+    device: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """What the fleet does for a plan in a store: when that was read, the tasks that devices execute, as far as they
+    were looked up, how many these are, and how many wait for a device."""
+
+    read_at: float
+    begun: Mapping[str, Begun]
+    executing: int
+    queued: int
+
+
+class OutputSource(Protocol):
+    """The newest output of a plan. Each frame asks for it, so it answers with what it has."""
+
+    def __call__(self) -> OutputTail | None: ...
+
+    async def close(self) -> None:
+        """The view ends."""
+
+
 class NewestOutput:
     """Finds the task that has printed last, among those that run here or have just ended. It looks at few tasks, and
     not with every frame: reading a log splits it into lines."""
@@ -93,6 +122,9 @@ class NewestOutput:
                 found.append((lines[-1].at, OutputTail(task_id, [line.text for line in lines[-OUTPUT_LINES:]])))
         return max(found, key=lambda one: one[0])[1] if found else None
 
+    async def close(self) -> None:
+        """There is nothing to close."""
+
 
 class Progress:
     """The running and recently ended tasks, the activity of the plan, and the last action of an editor."""
@@ -108,7 +140,16 @@ class Progress:
         self.stranded: dict[str, None] = {}
         self.latest = ""
         self.doing = ""
-        self.newest_output: Callable[[], OutputTail | None] = NewestOutput(self)
+        self.fleet: FleetState | None = None
+        self.newest_output: OutputSource = NewestOutput(self)
+        self._opened_at: float | None = None
+
+    @property
+    def opened_at(self) -> float | None:
+        """When the plan began, or was last reopened."""
+        if self._opened_at is None:
+            self._opened_at = opened_at(self.plan)
+        return self._opened_at
 
     @property
     def executing(self) -> bool:
@@ -147,10 +188,42 @@ class Progress:
 
     # -- what is shown: each gives at most ``limit``, and looks at little more -----------------------------------------
 
+    @property
+    def running_count(self) -> int:
+        """How many tasks are executed. Those of a plan in a store may also be queued; that was read a moment ago, and
+        some have ended or started since."""
+        count = self.plan.counts[RUNNING]
+        return count if self.fleet is None else max(min(count, self.fleet.executing), count - self.fleet.queued)
+
+    @property
+    def queued_count(self) -> int:
+        return self.plan.counts[RUNNING] - self.running_count
+
     def running_nodes(self, limit: int) -> list[Node]:
-        nodes = self.plan.nodes
-        found = (nodes.get(task_id) for task_id in self.running)
-        return list(islice((node for node in found if node is not None and node.status is RUNNING), limit))
+        return list(islice(self._started_nodes(), min(limit, self.running_count)))
+
+    def queued_group(self) -> PendingGroup | None:
+        """The tasks that wait for a device of the fleet."""
+        count, running = self.queued_count, self.running_count
+        if not count:
+            return None
+        first = [node.id for node in islice(self._started_nodes(), running, running + COUNTED_NAMES)]
+        return PendingGroup("queued", "for a device", count, first)
+
+    def _started_nodes(self) -> Iterator[Node]:
+        """Those that devices execute first, as far as that is known; then in the order of their start, in which devices
+        begin them."""
+        begun: Mapping[str, Begun] = {} if self.fleet is None else self.fleet.begun
+        known = (task_id for task_id in begun if task_id in self.running)
+        found = map(self.plan.nodes.get, chain(known, (task_id for task_id in self.running if task_id not in begun)))
+        return (node for node in found if node is not None and node.status is RUNNING)
+
+    def place_of(self, node: Node) -> Begun:
+        """The device of a running task, and since when it runs."""
+        started, fleet = node.started_at or self.orchestrator.now(), self.fleet
+        if fleet is None:
+            return Begun(node.device or "", started)
+        return fleet.begun.get(node.id) or Begun(node.device or "", max(started, fleet.read_at))
 
     def ended_nodes(self, limit: int) -> list[Node]:
         nodes = self.plan.nodes

@@ -278,7 +278,7 @@ def approve(
     given = edit_batch(**wanted, may_be_empty=True)
 
     async def ask(fleet: Fleet) -> int:
-        from asterism.cli.plan_views import applied_json, applied_lines
+        from asterism.cli.plan_views import applied_json, applied_lines, resume_command
         from asterism.core.errors import EditRejected
         from asterism.durable.approval_requests import approve_edit
         from asterism.durable.stored_plans import find_plan
@@ -292,7 +292,7 @@ def approve(
         if as_json:
             print_json({**applied_json(name, done, False), "approval": approval})
         else:
-            click.echo("\n".join(applied_lines(name, done, dry_run=False)))
+            click.echo("\n".join(applied_lines(name, done, False, resume_command(fleet, name))))
         return 0
 
     return with_fleet(store, ask)

@@ -149,12 +149,17 @@ def retry(
 
     async def work(fleet: Fleet, orchestrator: WatchedOrchestrator) -> int:
         from asterism.cli.plan_execution import follow, reopened_line
+        from asterism.core.errors import UnknownTask
         from asterism.durable.plan_retry import reopen_plan
-        from asterism.durable.stored_plans import find_plan
+        from asterism.durable.stored_plans import find_plan, read_plan, unknown_task
 
         await find_plan(fleet, name)
         signed = None if batch is None else replace(batch, author=batch.author or fleet.by)
-        note(reopened_line(await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)))
+        try:
+            reopened = await reopen_plan(fleet, name, from_tasks=from_tasks, batch=signed, reason=reason)
+        except UnknownTask as error:
+            raise unknown_task((await read_plan(fleet, name)).record.plan, error.task_id) from None
+        note(reopened_line(reopened))
         return await follow(orchestrator, name, lambda: orchestrator.run_stored(name))
 
     return _run_in_store(store, as_json, terms, work)

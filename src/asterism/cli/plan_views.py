@@ -30,7 +30,7 @@ from asterism.orchestrator.plan_mask import PlanMask
 MOST_NAMES = 5
 """How many tasks a line names."""
 
-_COLUMNS = (
+PLAN_COLUMNS = (
     Column("NAME", least=8, name=True),
     Column("STATE"),
     Column("TASKS", right=True),
@@ -49,10 +49,10 @@ _LOOKS = {
 
 
 def plans_table(found: Sequence[StoredPlan | UnreadablePlan], now: float, width: int | None) -> list[Text]:
-    return table(_COLUMNS, [_row(one, now) for one in found], width)
+    return table(PLAN_COLUMNS, [plan_row(one, now) for one in found], width)
 
 
-def _row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
+def plan_row(one: StoredPlan | UnreadablePlan, now: float) -> list[Cell]:
     if isinstance(one, UnreadablePlan):
         return [one.name, Text("unreadable", tone("failed")), "", "", "", Text(clean(one.why), DIM)]
     owner = one.owner
@@ -139,7 +139,8 @@ def story_lines(entries: Sequence[Entry], secrets: PlanMask) -> list[Text]:
     ]
 
 
-def applied_lines(name: str, answer: EditAnswer, dry_run: bool) -> list[str]:
+def applied_lines(name: str, answer: EditAnswer, dry_run: bool, resume: str = "") -> list[str]:
+    """What an edit has changed. ``resume`` is the command that runs the plan, if the edit may have reopened it."""
     applied = answer.applied
     edits = applied.batch.edits
     changes = [clean(str(edit)) for edit in edits]
@@ -149,7 +150,8 @@ def applied_lines(name: str, answer: EditAnswer, dry_run: bool) -> list[str]:
     version = f"version {applied.version - 1} -> {applied.version}"
     outcome = f"Plan {name!r} would change: {version}." if dry_run else f"Plan {name!r} changed: {version}."
     by = [f"Applied by {clean(answer.by)}, which runs it."] if answer.by is not None else []
-    return [*changes, *stopped, " ".join([outcome, *by])]
+    again = [f"The plan had ended, and is open again. Run it with: {resume}"] if answer.reopened else []
+    return [*changes, *stopped, " ".join([outcome, *by]), *again]
 
 
 def paused_line(name: str, answer: PauseAnswer) -> str:
@@ -239,6 +241,7 @@ def applied_json(name: str, answer: EditAnswer, dry_run: bool) -> dict[str, Any]
         "edits": [edit.to_json() for edit in applied.batch.edits],
         "inverse": None if applied.inverse is None else applied.inverse.to_json(),
         "applied_by": answer.by,
+        "reopened": answer.reopened,
     }
 
 

@@ -341,7 +341,7 @@ def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, requ
             except StoreError:
                 raise
             except AsterismError as error:  # continue with the others
-                note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else f"{error}.")
+                note(f"Run {error.run_id}: {error.why}." if isinstance(error, RunRefused) else _sentence(error))
                 refused += 1
                 continue
             if as_json:
@@ -353,6 +353,12 @@ def _request_each(names: tuple[str, ...], store: str | None, as_json: bool, requ
         return REFUSED if refused else 0
 
     return with_fleet(store, request_all)
+
+
+def _sentence(error: Exception) -> str:
+    """The message as a sentence. A command at its end stays as it is to be typed."""
+    text = str(error)
+    return text if ": asterism " in text else f"{text}."
 
 
 @_request("cancel", "Cancel runs: at once, or when their devices have stopped them.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,11 +14,12 @@ from asterism.base.cron import InvalidCron, time_zone
 from asterism.base.durations import format_delay
 from asterism.cli.cli_context import format_time, short
 from asterism.cli.screen import Cell, Column, fact_lines, table
+from asterism.core.run.run_label import value_text
 from asterism.core.schedule.schedule import Schedule, interval_text
 from asterism.core.schedule.ticks import CREATED, EXISTS, FAILED, MISSED, SKIPPED, TickEntry
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.fleet_json import entry_json, masked_input, schedule_json
-from asterism.fleet.scheduled_work import ScheduledWork
+from asterism.fleet.scheduled_work import ScheduledWork, plan_key
 from asterism.report.status_style import BOLD, DIM, mark, tone
 
 _LOOKS = {CREATED: "completed", EXISTS: "completed", SKIPPED: "waiting", MISSED: "failed", FAILED: "failed"}
@@ -97,6 +98,9 @@ class ScheduleDetails:
     history: Sequence[TickEntry]
     open_work: Sequence[str]
     coordinator: str | None
+    params: Mapping[str, Any]
+    """The parameters of its plan file."""
+
     unowned: str | None
     """The oldest open plan, if no process runs it."""
 
@@ -113,9 +117,15 @@ async def read_details(fleet: Fleet, name: str) -> ScheduleDetails:
         await fleet.schedules.history(name),
         open_work,
         await fleet.coordinator(),
+        await _params(fleet, schedule),
         await _unowned(fleet, open_work[0]) if schedule.plan is not None and open_work else None,
         fleet.store.clock(),
     )
+
+
+async def _params(fleet: Fleet, schedule: Schedule) -> Mapping[str, Any]:
+    document = None if schedule.plan is None else await fleet.store.register(plan_key(schedule.name))
+    return {} if document is None else document.value.get("params", {})
 
 
 async def _unowned(fleet: Fleet, plan: str) -> str | None:
@@ -130,6 +140,7 @@ async def _unowned(fleet: Fleet, plan: str) -> str | None:
 def details_json(found: ScheduleDetails) -> dict[str, Any]:
     return {
         **schedule_json(found.schedule, found.now),
+        "params": dict(found.params),
         "open": list(found.open_work),
         "next_times": list(found.next_times),
         "history": [entry_json(entry) for entry in found.history],
@@ -151,6 +162,8 @@ def _facts(found: ScheduleDetails) -> dict[str, str]:
     facts = {"creates": schedule.target, "times": schedule.times}
     if schedule.input:
         facts["input"] = json.dumps(masked_input(schedule), ensure_ascii=False)
+    if found.params:
+        facts["params"] = ", ".join(f"{name}={value_text(value)}" for name, value in found.params.items())
     if schedule.priority is not None:
         facts["priority"] = str(schedule.priority)
     if schedule.device is not None:

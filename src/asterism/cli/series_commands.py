@@ -28,10 +28,9 @@ from asterism.cli.series_context import (
 from asterism.cli.series_sync_commands import serve, sync
 
 if TYPE_CHECKING:
-    from asterism.cli.series_views import SeriesView
     from asterism.core.series.machine import Live, Series
     from asterism.series.compare_and_swap import Outcome
-    from asterism.series.register import SeriesRegister, Snapshot
+    from asterism.series.register import SeriesRegister
 
 
 name_argument = click.argument("name", metavar="SERIES")
@@ -139,13 +138,13 @@ def status(name: str | None, **given: Any) -> int:
 
     async def use(register: SeriesRegister) -> int:
         from asterism.cli.screen import print_lines
-        from asterism.cli.series_views import status_json, status_lines, status_table
+        from asterism.cli.series_views import SeriesView, status_json, status_lines, status_table
         from asterism.series.register import read_all
 
         named = name is not None
         seen = {name: await register.read(name)} if name is not None else await read_all(register)
         missing = name is not None and seen[name].token is None
-        views = [_view(each, snapshot) for each, snapshot in seen.items()]
+        views = [SeriesView.of(each, snapshot.text) for each, snapshot in seen.items()]
         now = register.clock()
         if options.as_json:
             documents = [status_json(view, now) for view in views]
@@ -161,16 +160,6 @@ def status(name: str | None, **given: Any) -> int:
         return EXIT_UNREADABLE if named and views[0].series is None else 0
 
     return with_register(options, use, create=False)
-
-
-def _view(name: str, seen: Snapshot) -> SeriesView:
-    from asterism.cli.series_views import SeriesView
-    from asterism.core.series.machine import Series, UnreadableSeries
-
-    try:
-        return SeriesView(name, Series.from_text(seen.text, name))
-    except UnreadableSeries as error:
-        return SeriesView(name, None, str(error))
 
 
 @series.command(short_help="Take an issue out of its series, and promote the next one.")

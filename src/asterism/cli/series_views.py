@@ -11,6 +11,7 @@ from asterism.series.series_status import series_status, why_not_promoted
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from asterism.cli.screen import Cell, Column
     from asterism.series.register import Change
 
 MAX_QUEUE_SHOWN = 8
@@ -22,6 +23,16 @@ class SeriesView:
 
     def __init__(self, name: str, series: Series | None, problem: str | None = None) -> None:
         self.name, self.series, self.problem = name, series, problem
+
+    @classmethod
+    def of(cls, name: str, text: str | None) -> SeriesView:
+        """The view of a series whose state is this text."""
+        from asterism.core.series.machine import UnreadableSeries
+
+        try:
+            return cls(name, Series.from_text(text, name))
+        except UnreadableSeries as error:
+            return cls(name, None, str(error))
 
 
 def describe_issue(item: Item | None) -> str:
@@ -86,14 +97,15 @@ def status_lines(view: SeriesView, now: float) -> list[Text]:
 
 def status_table(views: Sequence[SeriesView], now: float, width: int | None) -> list[Text]:
     """A line for each series."""
-    from rich.text import Text
+    from asterism.cli.screen import table
 
-    from asterism.base.durations import format_age
-    from asterism.base.status_colours import DIM, tone
-    from asterism.base.text import clean
-    from asterism.cli.screen import Cell, Column, table
+    return table(status_columns(), [status_row(view, now) for view in views], width)
 
-    columns = (
+
+def status_columns() -> tuple[Column, ...]:
+    from asterism.cli.screen import Column
+
+    return (
         Column("SERIES", least=8, name=True),
         Column("ACTIVE"),
         Column("FOR", right=True),
@@ -102,27 +114,28 @@ def status_table(views: Sequence[SeriesView], now: float, width: int | None) -> 
         Column("QUEUE", least=10),
         Column("NOTE", least=10, needed=False),
     )
-    rows: list[list[Cell]] = []
-    for view in views:
-        series = view.series
-        if series is None:
-            rows.append(
-                [heading(view.name), Text("?", tone("failed")), "", "", "", "", Text("unreadable", tone("failed"))]
-            )
-            continue
-        left = None if series.lease_until is None else series.lease_until - now
-        rows.append(
-            [
-                heading(series.name),
-                Text("-", DIM) if series.active is None else describe_issue(series.active),
-                "" if series.since is None else format_age(now - series.since),
-                series.by or "",
-                "" if left is None else format_age(left) if left > 0 else Text("expired", tone("failed")),
-                describe_queue(series.queue),
-                Text(clean(_note(series)), DIM),
-            ]
-        )
-    return table(columns, rows, width)
+
+
+def status_row(view: SeriesView, now: float) -> list[Cell]:
+    from rich.text import Text
+
+    from asterism.base.durations import format_age
+    from asterism.base.status_colours import DIM, tone
+    from asterism.base.text import clean
+
+    series = view.series
+    if series is None:
+        return [heading(view.name), Text("?", tone("failed")), "", "", "", "", Text("unreadable", tone("failed"))]
+    left = None if series.lease_until is None else series.lease_until - now
+    return [
+        heading(series.name),
+        Text("-", DIM) if series.active is None else describe_issue(series.active),
+        "" if series.since is None else format_age(now - series.since),
+        series.by or "",
+        "" if left is None else format_age(left) if left > 0 else Text("expired", tone("failed")),
+        describe_queue(series.queue),
+        Text(clean(_note(series)), DIM),
+    ]
 
 
 def _note(series: Series) -> str:
@@ -146,7 +159,7 @@ def history_table(name: str, changes: Sequence[Change], width: int | None) -> li
 
     from asterism.base.status_colours import DIM
     from asterism.cli.cli_context import format_time
-    from asterism.cli.screen import Cell, Column, table
+    from asterism.cli.screen import Column, table
 
     columns = (
         Column("WHEN"),

@@ -31,13 +31,18 @@ async def serve_until_signal(
     from asterism.durable.plan_runner import runs_plans
 
     try:
+        from asterism.server.gateway_routes import monitor_beside
         from asterism.server.http_service import http_service
     except ImportError:
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     tune_gc()
     make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
-    async with http_service(fleet, address, names) as service, runs_plans(fleet, make) as runner:
+    async with (
+        http_service(fleet, address, names) as service,
+        monitor_beside(fleet),
+        runs_plans(fleet, make) as runner,
+    ):
         service.state.submitted = runner.wake
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)

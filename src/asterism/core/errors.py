@@ -56,11 +56,11 @@ class PlanError(AsterismError):
 
 
 class UnknownTask(PlanError, KeyError):
-    """No task of the plan has this id."""
+    """No task of the plan has this id. ``hint`` may suggest another one: ``; did you mean 'load'?``."""
 
-    def __init__(self, task_id: str) -> None:
+    def __init__(self, task_id: str, hint: str = "") -> None:
         self.task_id = task_id
-        super().__init__(f"there is no task {task_id!r} in the plan")
+        super().__init__(f"there is no task {task_id!r} in the plan{hint}")
 
     def __str__(self) -> str:  # KeyError would print the repr of the message
         return str(self.args[0])
@@ -174,6 +174,15 @@ class RecordedError(AsterismError):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+SENTENCE_ERRORS = frozenset(
+    {
+        *("CommandFailed", "RequestFailed", "LimitReached", "MissingInput", "NotJson"),
+        *("NoDevice", "DeviceLost", "NotExpandable", "ElementsFailed"),
+    }
+)
+"""Errors of work whose message is a sentence of ours: people see it without the name of the type."""
 
 
 def safe_repr(value: object) -> str:

@@ -19,6 +19,7 @@ from asterism.base import task_inputs
 from asterism.base.clock import Clock, new_id
 from asterism.base.expressions import Selections
 from asterism.base.task_inputs import MissingInput
+from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import RecordedError, RunRefused
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.journal import RecordedConstellation
@@ -268,7 +269,10 @@ class FleetDevice:
                     stored = await self.fleet.blobs.keep(given, what)
                     now = self.fleet.store.clock()
                     run_id, by, device = new_id(now, self.fleet.chance), work.constellation, work.task.device
-                    run = transitions.create(run_id, flow, stored, by=by, now=now, key=key, device=device)
+                    span = current_traceparent()
+                    run = transitions.create(
+                        run_id, flow, stored, by=by, now=now, key=key, device=device, traceparent=span
+                    )
                 return await self.fleet.place(run, flow, add)
             except StoreUnavailable:
                 await self.fleet.clock.sleep(REQUEST_RETRY_PAUSE)

@@ -108,6 +108,9 @@ class Head:
     params: Mapping[str, Any] = field(default_factory=dict)
     """The parameters of the plan file that the plan was started with."""
 
+    traceparent: str | None = None
+    """The span of the plan, if the process that ran it first traces."""
+
     @property
     def ended(self) -> bool:
         return self.state in ENDED
@@ -116,6 +119,8 @@ class Head:
         data = {**self.__dict__, "terms": dict(self.terms), "schema": SCHEMA}
         if not self.params:  # so that an earlier version can read it
             del data["params"]
+        if self.traceparent is None:
+            del data["traceparent"]
         return data
 
     def changed(self, **changes: Any) -> Head:

@@ -38,6 +38,7 @@ from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import Options
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.scheduler import DeviceScheduler
 from asterism.store.protocol import PutRegister, Query, for_plan
@@ -155,14 +156,16 @@ class Ownership:
         try:
             epoch = stored.head.epoch + 1
             stored.plan.note(self._scheduler.now(), "taken up", None, f"by {agent.name}, epoch {epoch}")
-            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing")
+            trace = PlanTrace.start(name, self._scheduler.now, stored.head.traceparent)
+            span = {} if trace is None or stored.head.traceparent else {"traceparent": trace.traceparent}
+            await journal.change_head(owner=agent.session.id, device=agent.name, epoch=epoch, state="executing", **span)
             plan = await self._device.attach(journal)
             pause = await until_available(clock, lambda: pause_reason(store, name)) is not None
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
             self._journal = journal
             approvals = await until_available(clock, lambda: read_records(store, stored.head, journal.stage))
-            execution = self._start(stored, journal, owner, approvals)
+            execution = self._start(stored, journal, owner, approvals, trace)
             self._running.set()
             if stored.head.cancelling or cancel is not None:
                 self._cancel(execution, journal, cancel)
@@ -189,13 +192,18 @@ class Ownership:
             await rejections.close()
 
     def _start(
-        self, stored: StoredConstellation, journal: JournalWriter, owner: object, approvals: ApprovalRecords | None
+        self,
+        stored: StoredConstellation,
+        journal: JournalWriter,
+        owner: object,
+        approvals: ApprovalRecords | None,
+        trace: PlanTrace | None,
     ) -> Execution:
         plan, lock = stored.plan, stored.lock
         self._scheduler.check_unused(plan.id)
         self._options.adopt(lock)
         self._options.add_ranks(plan)
-        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal)
+        execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
         execution.waiting.rules, execution.waiting.timeout = rules_of(stored.head)
         if approvals is not None:
             execution.waiting.save = approvals.save

@@ -1,15 +1,17 @@
 """Metrics of stored plans: their edits, edit cycles and holds.
 
 At most ``MAX_PLANS`` plans are read: those that have not ended or ended within the window, the newest first. The holds
-and rejections of a plan are those since the last compaction of its journal."""
+and rejections of a plan are those since the last compaction of its journal. The plans of one schedule are counted
+together: a label value for each tick would never end."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from asterism.base.openmetrics import Family
 from asterism.core.errors import AsterismError
+from asterism.core.schedule.ticks import without_tick
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
 from asterism.orchestrator.result import Result, covered
 from asterism.store.protocol import Store
@@ -39,20 +41,20 @@ def _recent(heads: Iterable[Head], since: float) -> list[Head]:
 
 
 def _families(plans: Iterable[StoredConstellation]) -> list[Family]:
-    edits: dict[tuple[str, ...], float] = {}
-    cycles: dict[tuple[str, ...], float] = {}
-    held: dict[tuple[str, ...], float] = {}
-    holds: dict[tuple[str, ...], float] = {}
-    seconds: dict[tuple[str, ...], float] = {}
+    edits: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    cycles: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    held: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    holds: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)
     for stored in plans:
-        name = stored.head.name
+        name = without_tick(stored.head.name)
         result = Result(stored.plan, stored.lock.history, None, stored.lock.policy)
-        edits[name, "accepted"] = stored.plan.version
-        edits[name, "rejected"] = sum(cycle.rejections for cycle in stored.lock.history)
-        cycles[(name,)] = stored.lock.opened
-        held[(name,)] = sum(node.held > 0 for node in stored.plan.nodes.values())
-        holds[(name,)] = len(result.holds)
-        seconds[(name,)] = covered((start, end) for _, start, end in result.holds)
+        edits[name, "accepted"] += stored.plan.version
+        edits[name, "rejected"] += sum(cycle.rejections for cycle in stored.lock.history)
+        cycles[(name,)] += stored.lock.opened
+        held[(name,)] += sum(node.held > 0 for node in stored.plan.nodes.values())
+        holds[(name,)] += len(result.holds)
+        seconds[(name,)] += covered((start, end) for _, start, end in result.holds)
     return [
         Family("asterism_plan_edits", "Edits of the plan.", ("plan", "answer"), edits),
         Family("asterism_plan_edit_cycles", "Edit cycles of the plan that were opened.", ("plan",), cycles),

@@ -71,10 +71,12 @@ class AnswerLost(PlanError):
 
 @dataclass(frozen=True, slots=True)
 class EditAnswer:
-    """``by`` is the process that runs the plan and applied the edit; None if no process runs it, and this one did."""
+    """``by`` is the process that runs the plan and applied the edit; None if no process runs it, and this one did.
+    ``reopened``: the plan had ended, and the edit has opened it again."""
 
     applied: Applied
     by: str | None = None
+    reopened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ async def edit_plan(
         head, _ = await read_head(fleet.store, name)
         if head.ended or await admin.live_owner(fleet.store, head) is None:
             with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
-                return EditAnswer(await admin.edit(fleet, name, batch))
+                return EditAnswer(await admin.edit(fleet, name, batch), reopened=head.ended and bool(batch.edits))
             continue
         await admin.check_not_cancelled(fleet.store, head, "edited")
         return await _ask_for_edit(fleet, name, batch, timeout)
@@ -173,7 +175,9 @@ async def _ask_for_edit(fleet: Fleet, name: str, batch: EditBatch, timeout: floa
             if "answer" in found.value:
                 return None
             withdrawn = PutRegister(request.key, None, found.revision)
-            return EditAnswer(await admin.edit_once(fleet, name, batch, also=[withdrawn]))
+            head, _ = await read_head(fleet.store, name)
+            applied = await admin.edit_once(fleet, name, batch, also=[withdrawn])
+            return EditAnswer(applied, reopened=head.ended and bool(batch.edits))
 
         with contextlib.suppress(AlreadyRunning):
             return await retry_on_conflict(attempt)

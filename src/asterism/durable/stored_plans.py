@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asterism.base.durations import format_age
-from asterism.base.text import join_names
+from asterism.base.text import join_names, suggestion
 from asterism.core.errors import AsterismError, UnknownTask, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.explain import Holder, why
@@ -166,6 +166,11 @@ class TaskExplanation:
     """The process that runs the plan, if it gave the answer."""
 
 
+def unknown_task(plan: Constellation, task: str) -> UnknownTask:
+    """The error for a task that a plan does not have, with the name that may be meant."""
+    return UnknownTask(task, suggestion(task, list(plan.nodes)))
+
+
 Hints = Callable[[Fleet, Run, run_explanation.RunExplanation], Awaitable[Sequence[str]]]
 
 
@@ -179,7 +184,7 @@ async def explain_task(fleet: Fleet, name: str, task: str, hints: Hints = no_hin
     plan, now = stored.record.plan, fleet.store.clock()
     node = plan.nodes.get(task)
     if node is None:
-        raise UnknownTask(task)
+        raise unknown_task(plan, task)
     if node.status in TERMINAL:
         return TaskExplanation(name, task, str(node.status), [_ended(node, PlanMask(plan), now)])
     run = await _run_of(fleet, name, node)

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from asterism.base.clock import new_ids
+from asterism.base.trace_context import current_traceparent
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import NOTHING, plain_object
 from asterism.core.run import transitions
@@ -94,7 +95,8 @@ class BulkCreation:
     async def prepare(self, inputs: Sequence[Mapping[str, Any]]) -> list[Run]:
         """The runs of a batch, not written yet. Raises InvalidInput."""
         now, chance = self._fleet.store.clock(), self._fleet.chance
-        first = transitions.create("", self._flow, NOTHING, by=self._fleet.by, now=now, **self._terms)
+        span = current_traceparent()
+        first = transitions.create("", self._flow, NOTHING, by=self._fleet.by, now=now, traceparent=span, **self._terms)
         self._millisecond = max(int(now * 1000), self._millisecond + 1)  # later batches have later ids
         ids = new_ids(self._millisecond, chance, len(inputs))
         settings = await self._fleet.settings()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from asterism.base.clock import BootClock, Clock, new_id
 from asterism.base.expressions import holds
+from asterism.base.trace_context import current_traceparent
 from asterism.core.attempt_log import LogChunk, TaskLog
 from asterism.core.errors import AsterismError, NotJson, safe_repr
 from asterism.core.json_values import plain_json
@@ -174,6 +175,7 @@ class Fleet:
             device=device,
             keep=keep,
             label=label,
+            traceparent=current_traceparent(),
         )
         return await self.place(run, flow, near=near)
 
@@ -350,6 +352,7 @@ class Fleet:
             retry_of=old.id,
             keep=old.keep,
             label=old.label,
+            traceparent=current_traceparent(),
         )
         return await self.place(new.changed(progress=progress), flow)
 

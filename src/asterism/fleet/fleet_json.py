@@ -64,6 +64,7 @@ def run_json(
         "output": mask.result(plain_json(run.output)),
         "superseded": [{**one._asdict(), "output": mask.result(plain_json(one.output))} for one in run.superseded],
         "story": [{"at": entry.at, "what": entry.what, "why": entry.why} for entry in run.story],
+        **({} if run.traceparent is None else {"traceparent": run.traceparent}),
     }
 
 

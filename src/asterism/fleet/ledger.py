@@ -25,6 +25,7 @@ from asterism.core.errors import AsterismError, NotJson, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.merge import own_story
 from asterism.core.run.run import Run
+from asterism.core.run.run_label import task_name
 from asterism.core.run.workflow import Workflow
 from asterism.core.series.machine import Series, UnreadableSeries
 from asterism.fleet.settings import Settings
@@ -318,7 +319,8 @@ def failure_notice(run: Run, at: float) -> list[Write]:
     """The notice that a run failed; none if it did not, or if a person cancelled it."""
     if run.error is None or run.cancelled:
         return []
-    what = run.workflow if run.label is None else f"{run.workflow}: {run.label}"
+    name = run.label or task_name(run)
+    what = run.workflow if name is None else f"{run.workflow}: {name}"
     message = f"run {run.id} ({what}) failed: {_without_control(run.error)}"
     return [Notice(at, "failed", message, run.id, run.device)]
 

@@ -19,6 +19,10 @@ from asterism.fleet.fleet import UnknownDevice, time_to_answer
 if TYPE_CHECKING:
     from asterism.fleet.fleet import Fleet
 
+STOP_TIMEOUT = 120.0
+"""How long to wait until a device has stopped a run that is to be moved, in seconds. A device that is lost is noticed
+earlier. The run stays paused then, and its record says what for."""
+
 STOP_INTERVAL = 0.2
 """How often to look whether a device has stopped a run that is to be moved, in seconds."""
 
@@ -33,12 +37,16 @@ async def move_run(fleet: Fleet, run_id: str, device: str, *, stop: bool) -> Run
     await _target(fleet, run, device)  # before anything is stopped
     reason = f"to move it to {device}"
     await fleet.pause(run_id, reason)
+    until = fleet.clock.time() + STOP_TIMEOUT
     while (run := await fleet.run(run_id)).stop_request == "pause":
+        if fleet.clock.time() >= until:
+            raise RunRefused(run_id, f"{run.device} was asked to stop it, and has not done so yet", run.story)
         await fleet.clock.sleep(STOP_INTERVAL)
+    paused_for = f"by {fleet.by}: {reason}"
     try:
-        return await _assign_to(fleet, run, device, f"by {fleet.by}: {reason}")
-    except AsterismError:  # it was not moved, so it continues where it can
-        if not run.ended:
+        return await _assign_to(fleet, run, device, paused_for)
+    except AsterismError:  # it was not moved, so it continues where it can; not if somebody else has paused it
+        if (await fleet.run(run_id)).paused == paused_for:
             await fleet.resume(run_id)
         raise
 

@@ -171,13 +171,15 @@ class Schedules:
             register = await self._store.register(schedule_key(name))
             existing = decode(register)
             if existing is not None and not replace:
-                raise ScheduleExists(f"there is a schedule {name!r} already ({existing.schedule.times})")
+                raise ScheduleExists(
+                    f"there is a schedule {name!r} already ({existing.schedule.times}); change it with --replace"
+                )
             new = moved_to(schedule, float(schedule.start), next_tick)
-            if existing is not None:  # what it has created goes on
-                old = existing.schedule
-                if (old.plan is None) != (new.plan is None):
-                    raise ScheduleExists(f"schedule {name!r} creates {old.target}: remove it before you add this one")
-                new = new.changed(open=old.open, replaced=old.replaced, made=old.made, paused=old.paused)
+            if existing is not None:
+                new = new.changed(made=existing.schedule.made, paused=existing.schedule.paused)
+            before = decode(register, removed=True)
+            if before is not None:
+                new = await self._with_open_work(new, before.schedule, removed=existing is None)
             writes = [PutRegister(schedule_key(name), new.to_json(), register and register.revision)]
             if document is not None:
                 kept = await self._store.register(plan_key(name))
@@ -186,6 +188,21 @@ class Schedules:
             return new
 
         return await retry_on_conflict(attempt)
+
+    async def _with_open_work(self, new: Schedule, old: Schedule, *, removed: bool) -> Schedule:
+        """What the schedule of this name has created before goes on, also if it was removed: without this record, no
+        process would run its plans. Raises ScheduleExists."""
+        if (old.plan is None) == (new.plan is None):
+            return new.changed(open=old.open, replaced=old.replaced)
+        if not removed:
+            raise ScheduleExists(f"schedule {new.name!r} creates {old.target}: remove it before you add this one")
+        left = [] if old.plan is None else await ScheduledWork(self._fleet).open_work(old)
+        if left:
+            raise ScheduleExists(
+                f"schedule {new.name!r} was removed, but its plan {left[0]!r} has not ended: wait for its end, cancel "
+                "it, or choose another name"
+            )
+        return new
 
     async def get(self, name: str) -> Schedule:
         """Raises UnknownSchedule."""
@@ -242,10 +259,13 @@ class Schedules:
         async def attempt() -> Schedule:
             stored = await self._read(name)
             history = await self._store.register(history_key(name))
+            plan = await self._store.register(plan_key(name))
             value = {**stored.schedule.to_json(), REMOVED: self._store.clock()}
             writes = [PutRegister(schedule_key(name), value, stored.revision)]
             if history is not None:
                 writes.append(PutRegister(history_key(name), [], history.revision))
+            if plan is not None:
+                writes.append(PutRegister(plan_key(name), None, plan.revision))
             await self._store.commit(writes)
             return stored.schedule
 

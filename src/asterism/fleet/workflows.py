@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from asterism.base import expressions
+from asterism.base.text import suggestion
 from asterism.core.errors import AsterismError, InvalidWorkflow
 from asterism.core.run.workflow import Workflow
 from asterism.store.optimistic_update import retry_on_conflict
@@ -132,7 +133,9 @@ class Workflows:
         """The latest version of a workflow. Raises UnknownWorkflow."""
         pointer = await self._store.register(f"{LATEST}{name}")
         if pointer is None:
-            raise UnknownWorkflow(f"there is no workflow {name!r}; add it with `asterism workflow add {name} …`")
+            known = [one.key.removeprefix(LATEST) for one in await self._store.registers(LATEST)]
+            hint = suggestion(name, known) or f"; add it with `asterism workflow add {name} …`"
+            raise UnknownWorkflow(f"there is no workflow {name!r}{hint}")
         return await self.get(name, pointer.value["version"])
 
     async def get(self, name: str, version: int) -> Workflow:

@@ -16,6 +16,7 @@ from asterism.base.log_recorder import LogRecorder
 from asterism.base.print_capture import attempt_logger
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
+from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import Task
 from asterism.orchestrator.plan_logs import PlanLogs
@@ -129,7 +130,7 @@ class LocalDevice:
             if task.http is not None:
                 terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
                 terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
-                return await send_request(terms, mask)
+                return await send_request(_with_traceparent(terms), mask)
             return await self._call(work, resolved.inputs)
 
     def _warn(self, mask: Mask) -> None:
@@ -156,6 +157,14 @@ class LocalDevice:
         self._commands.close()
 
 
+def _with_traceparent(terms: dict[str, Any]) -> dict[str, Any]:
+    """A request that carries the current span, if there is one and the task sets no such header itself."""
+    span, headers = current_traceparent(), dict(terms.get("headers") or {})
+    if span is None or any(name.lower() == HEADER for name in headers):
+        return terms
+    return {**terms, "headers": {**headers, HEADER: span}}
+
+
 async def _finished(value: Any) -> Any:
     return await value if hasattr(value, "__await__") else value
 
@@ -167,6 +176,8 @@ def _environment(work: Work, resolved: task_inputs.ResolvedInputs) -> dict[str, 
         "ASTERISM_TASK": work.task.id,
         "ASTERISM_EPOCH": str(work.epoch),
     }
+    if (span := current_traceparent()) is not None:
+        own[VARIABLE] = span
     line = work.task.shell or ""
     task_inputs.check_shell_line(line, resolved.inputs, resolved.environment)
     bare = dict(task_inputs.bare_variables(resolved.inputs, lambda name: task_inputs.mentions_name(line, name)))

@@ -11,7 +11,8 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
@@ -22,6 +23,9 @@ from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
 from asterism.orchestrator.plan_mask import PlanMask
+
+if TYPE_CHECKING:
+    from asterism.orchestrator.plan_trace import PlanTrace
 
 logger = logging.getLogger("asterism.cycles")
 
@@ -64,6 +68,7 @@ class EditCycles:
         self._calls: set[asyncio.Task[None]] = set()
         self._deadline: asyncio.TimerHandle | None = None
         self._abandoned = False
+        self.trace: PlanTrace | None = None
         self._answered: EditCycle | None = None  # the cycle whose answer is being applied
 
     @property
@@ -90,6 +95,8 @@ class EditCycles:
     def opened(self, cycle: EditCycle, kind: str) -> None:
         """A cycle was opened: publish that, call the editor, set the timer."""
         self._publish(kind, cycle)
+        if self.trace is not None:
+            self.trace.cycle_opened(cycle)
         if self._editor is not None:
             cycle.claimed_by = self._author
             call = self._loop.create_task(self._call_editor(self._editor, cycle))
@@ -118,9 +125,10 @@ class EditCycles:
         function = editor.edit if hasattr(editor, "edit") else editor
         while True:
             try:
-                answer = function(ConstellationView(self._plan), events)
-                if inspect.isawaitable(answer):
-                    answer = await answer
+                with nullcontext() if self.trace is None else self.trace.editor_call(cycle, editor, self._author):
+                    answer = function(ConstellationView(self._plan), events)
+                    if inspect.isawaitable(answer):
+                        answer = await answer
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a cancellation and an exit too: an editor never stops the plan
@@ -220,6 +228,8 @@ class EditCycles:
         if confirmed:
             self._events.confirmed(confirmed)
         self._publish("cycle_closed", cycle)
+        if self.trace is not None:
+            self.trace.cycle_closed(cycle)
         self._set_deadline()
         self._wake()
 

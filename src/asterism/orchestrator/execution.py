@@ -33,6 +33,7 @@ from asterism.orchestrator.foreach_groups import advance_group
 from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
 from asterism.orchestrator.plan_logs import PlanLogs
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Active, Member, UnplaceableTasks
 from asterism.orchestrator.unchanged_tasks import SkippingDevice
@@ -53,6 +54,7 @@ class Execution:
         bus: EventBus,
         chance: random.Random,
         journal: PlanJournal | None = None,
+        trace: PlanTrace | None = None,
     ) -> None:
         self.plan, self.lock, self.options = plan, lock, options
         self._scheduler, self._roster, self._bus, self._random = scheduler, scheduler.roster, bus, chance
@@ -85,6 +87,7 @@ class Execution:
             settled,
             self.waiting.submit,
         )
+        self._trace = self.cycles.trace = trace
 
     def begin(self) -> None:
         """Start a new plan."""
@@ -185,7 +188,10 @@ class Execution:
             if active.member.left:
                 raise DeviceUnavailable(f"{active.member.id!r} left before the task began")
             device = active.member.device if work.task.skip_if_unchanged is None else SkippingDevice(self, active)
-            value = await device.execute(work)
+            if self._trace is None:
+                value = await device.execute(work)
+            else:
+                value = await self._execute_traced(self._trace, device, active, work)
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError as cancelled:
@@ -196,6 +202,14 @@ class Execution:
             self.logs.close(work.task.id, epoch)
         work.logs = None  # what follows from the end in this context, or a thread that it has left behind, may print
         self._ended(active, epoch, status, value, error)
+
+    async def _execute_traced(self, trace: PlanTrace, device: Any, active: Active, work: Work) -> Any:
+        with trace.attempt(work, active.member.id, active.node.parents) as failed:
+            try:
+                return await device.execute(work)
+            except BaseException as error:
+                failed(self._mask().error(error))
+                raise
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -446,6 +460,8 @@ class Execution:
         self.unplaceable.clear()
         self.waiting.close()
         self.plan.on_applied = None
+        if self._trace is not None:
+            self._trace.ended(self.result())
         self.events.plan_changed(f"constellation_{state}")
         self.done.set_result(None)
 
@@ -466,3 +482,5 @@ class Execution:
             self._ask_to_stop(active, epoch)
         self.cycles.abandon()
         self.waiting.close()
+        if self._trace is not None:
+            self._trace.left()

@@ -26,6 +26,7 @@ from asterism.orchestrator.edit_cycles import Answer, Editor
 from asterism.orchestrator.events import Event, EventBus
 from asterism.orchestrator.execution import Execution
 from asterism.orchestrator.options import APPROVAL_TIMEOUT, Options
+from asterism.orchestrator.plan_trace import PlanTrace
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.roster import Roster, missing
 from asterism.orchestrator.scheduler import DeviceScheduler
@@ -235,7 +236,8 @@ class Orchestrator(PlanCommands):
 
     def _execution(self, plan: Constellation) -> Execution:
         lock = self.options.lock(plan, AssignmentLock)
-        execution = Execution(self.scheduler, plan, lock, self.options, self.events, self._random)
+        trace = PlanTrace.start(plan.id, self.scheduler.now)
+        execution = Execution(self.scheduler, plan, lock, self.options, self.events, self._random, trace=trace)
         self.scheduler.add(execution, self)
         return execution
 

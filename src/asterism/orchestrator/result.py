@@ -11,6 +11,7 @@ from asterism.core.history import Entry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
 from asterism.core.plan.parallelism import Parallelism, parallelism
+from asterism.core.plan.plan_end import time_at_rest
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
 from asterism.orchestrator.plan_logs import PlanLogs
 
@@ -111,7 +112,7 @@ class Result:
         plan = self.plan
         shape = parallelism(plan.nodes)
         return Summary(
-            makespan=(plan.ended_at or 0.0) - (plan.started_at or 0.0),
+            makespan=(plan.ended_at or 0.0) - (plan.started_at or 0.0) - time_at_rest(plan),
             lower_bound=shape.lower_bound(self._slots),
             parallelism=shape,
             held=covered((start, end) for _, start, end in self.holds),

@@ -153,7 +153,7 @@ class TaskChecks:
             try:
                 fill_template(text, dict.fromkeys((*(self.task.inputs or ()), *self._scope), ""))
             except MissingInput as error:
-                if "inputs" not in self.faulty:
+                if not any(key in self.faulty for key in ("inputs", "foreach", "matrix")):
                     yield path, f"{error}; write {{{{ or }}}} for a brace", False
 
     def _device(self, devices: Mapping[str, frozenset[str]]) -> Iterator[Finding]:

@@ -176,10 +176,12 @@ class _PlanReader:
             self._add_raw_tasks(source, head.defaults)
         if not self.raw and not self.mistakes:
             self.mistakes.append(Mistake(1, "the plan has no tasks"))
-        params = resolve(declared, self.given, line_of(self.sources[0].data, ("params",)), self.mistakes)
+        named = dict.fromkeys(name for source in self.sources for name in _keys(source.data.get("params")))
+        line = line_of(self.sources[0].data, ("params",))
+        params = resolve(declared, self.given, line, self.mistakes, named=named.keys())
         devices = _devices([head for head, _ in heads])
         known = None if any("devices" in faulty for _, faulty in heads) else {one.id: one.can for one in devices}
-        context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple(declared))
+        context = PlanContext(self.raw.keys(), known, terms.imports, terms.places, tuple({**declared, **named}))
         plan = self._plan(heads[0][0].id or name, context, {"params": params}, terms.only)
         if plan is None or not all(mistake.warning for mistake in self.mistakes):
             return None
@@ -293,6 +295,10 @@ class _PlanReader:
             self.blame(task_id, ("foreach" if task.matrix is None else "matrix",), str(error))
         except (PlanError, UnknownPlaceholder, InvalidExpression) as error:  # a rule that the checks do not know
             self.blame(task_id, (), str(error).removeprefix(f"task {task_id!r}: "))
+
+
+def _keys(value: Any) -> Iterable[str]:
+    return map(str, value) if isinstance(value, Mapping) else ()
 
 
 def _validate(

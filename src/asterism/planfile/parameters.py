@@ -10,7 +10,7 @@ Values are stored with the plan and shown with it, so a parameter is no place fo
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,8 @@ TYPES = {
     "integer": (int, "a whole number"),
     "number": (int | float, "a number"),
     "boolean": (bool, "true or false"),
-    "list": (list, "a list"),
-    "mapping": (Mapping, "a mapping"),
+    "list": (list, "a list, such as [one, two]"),
+    "mapping": (Mapping, "a mapping, such as {name: value}"),
 }
 """The types of parameters: the type of their values, and how messages name it."""
 
@@ -126,15 +126,21 @@ def _type_of(value: Any) -> str:
 
 
 def resolve(
-    declared: Mapping[str, Declaration], given: GivenParameters, line: int, mistakes: list[Mistake]
+    declared: Mapping[str, Declaration],
+    given: GivenParameters,
+    line: int,
+    mistakes: list[Mistake],
+    *,
+    named: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The value of each parameter, as JSON. ``line`` is that of ``params`` in the plan file."""
+    """The value of each parameter, as JSON. ``line`` is that of ``params`` in the plan file. ``named`` are all names
+    in it: a value of a parameter whose declaration has a mistake is not one more mistake."""
     from_file, file_lines = _values_in_file(given.file, mistakes)
     for name in [*given.texts, *given.values]:
-        if name not in declared:
+        if name not in declared and name not in named:
             mistakes.append(Mistake(line, unknown_parameter(name, declared)))
     for name in from_file:
-        if name not in declared:
+        if name not in declared and name not in named:
             mistakes.append(Mistake(file_lines[name], unknown_parameter(name, declared), file=given.file or ""))
     values = {}
     for name, one in declared.items():

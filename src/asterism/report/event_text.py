@@ -8,7 +8,7 @@ from typing import Any
 
 from asterism.base.durations import format_duration
 from asterism.base.text import plural
-from asterism.core.errors import AsterismError, error_text
+from asterism.core.errors import SENTENCE_ERRORS, AsterismError, RecordedError, error_text
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
@@ -24,7 +24,9 @@ def sentence(event: Event, plan: Constellation) -> str:
 
 
 def reason(error: BaseException | None) -> str:
-    """Why something failed. Our own errors are sentences; others are shown with their type."""
+    """Why something failed. Our own errors are sentences, also in a record; others are shown with their type."""
+    if isinstance(error, RecordedError) and error.message and error.kind in SENTENCE_ERRORS:
+        return error.message
     return str(error) if isinstance(error, AsterismError) else error_text(error)
 
 

@@ -18,6 +18,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.server.app import server_app
 from asterism.server.credentials import Credentials
 from asterism.server.endpoint import ServerState
+from asterism.server.gateway_routes import GatewayRoutes
 from asterism.server.request_guard import SERVER_LIMITS, Gate, request_hosts
 
 log = logging.getLogger("asterism.server")
@@ -54,9 +55,10 @@ async def http_service(
     gate = Gate(Credentials(fleet.store), time.monotonic, https=https, shared=address.behind_proxy)
     state = ServerState(fleet, gate, Bodies(limits))
     context = address.tls_context()
+    gateway = GatewayRoutes(fleet, state.bodies, shared=address.behind_proxy)
     with contextlib.closing(address.open_socket()) as sock:
         server = LimitedServer(
-            server_app(state, hosts, more),
+            server_app(state, hosts, [*gateway.routes, *more]),
             address.limits(limits),
             log,
             context,
@@ -72,12 +74,14 @@ async def http_service(
                 listening.result()
             yield HttpService(public_url(address, address.url(sock), names), state, server)
         finally:
+            gateway.stop_waiting()
             server.leaving.set()
             await state.close()
             try:
                 await asyncio.wait([listening])
             finally:  # also when this is cancelled
                 listening.cancel()
+                await gateway.close()
 
 
 def public_url(address: ListenAddress, url: str, names: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ COLUMNS = (*FIXED, *MOVING, "label")
 same list as before there were labels, for older peers and in older backups."""
 
 _TIMES = ("assigned_at", "claimed_at", "started_at")
-_TEXTS = ("retry_of", "paused", "stop_requested_by", "error")
+_TEXTS = ("retry_of", "paused", "stop_requested_by", "error", "traceparent")
 """Fields inside ``state`` whose default is None, besides ``assigned_by``, ``output`` and ``progress`` …"""
 
 _KEYS = {"stop_requested_by": "wished_by"}
@@ -84,6 +84,26 @@ _RARE: dict[str, Any] = {
 
 _grant = itemgetter("created_by", "assigned_by", *_TIMES)
 _rare = itemgetter(*_RARE)
+_beside_output = itemgetter("story", "created_by", "assigned_by", *_TIMES, "scores", *_RARE)
+"""All that is in ``state`` but the output."""
+
+
+class _Memo:
+    """A cache of one entry each, for runs that are written or read together. An entry is replaced as a whole, so
+    threads may share it.
+
+    ``written`` is what ``_state`` has written last: its key, the text before and after the output, and the text of the
+    story. ``created`` is the last ``state`` of a new run that ``_state_fields`` has read."""
+
+    __slots__ = ("created", "written")
+
+    def __init__(self) -> None:
+        self.written: tuple[tuple[Any, ...], str, str, Any] = ((), "", "", None)
+        self.created: tuple[str, dict[str, Any]] = ("", {})
+
+
+_memo = _Memo()
+
 _COMMON = tuple(_RARE.values())
 _blank = BLANK.__dict__.copy
 """Makes the fields of a run with default values, to be filled from a row."""
@@ -130,15 +150,23 @@ def moving(run: Run) -> tuple[Any, ...]:
 
 
 def _state(fields: dict[str, Any]) -> str:
-    """Return the fields without a column of their own as JSON, with the story at the end."""
-    text = _head(*_grant(fields))
-    if (value := fields["output"]) is not None:
-        text = f'{text},"output":{to_text(value)}'
-    if scores := fields["scores"]:
-        text = f"{text},{_scores_text(scores)}"
-    if _rare(fields) != _COMMON and (more := _uncommon(fields)):
-        text = f"{text},{more}"
-    return f"{text},{_STORY}{_story_text(fields)}]}}"
+    """Return the fields without a column of their own as JSON, with the story at the end. Runs that a device takes
+    together differ at most in their output, so what the last one had is remembered."""
+    key, head, rest, told = _memo.written
+    same = _beside_output(fields)
+    if same == key:
+        fields["_told"] = told
+    else:
+        head, rest = _head(*_grant(fields)), ""
+        if scores := fields["scores"]:
+            rest = f",{_scores_text(scores)}"
+        if _rare(fields) != _COMMON and (more := _uncommon(fields)):
+            rest = f"{rest},{more}"
+        rest = f"{rest},{_STORY}{_story_text(fields)}]}}"
+        if "_told" in fields:
+            _memo.written = (same, head, rest, fields["_told"])
+    value = fields["output"]
+    return f"{head}{rest}" if value is None else f'{head},"output":{to_text(value)}{rest}'
 
 
 @lru_cache(1024)
@@ -291,32 +319,44 @@ def run_of(row: Sequence[Any]) -> Run:
         ) = row
         if label:
             fields["label"] = label[0]
-        state = from_text(text)
-        if "stop_requested_by" in state or "stop_request" in state:
-            raise ValueError("a stored run has 'wish' and 'wished_by', not the names of the class")
-        fields.update(state)
-        if "wished_by" in state:
-            fields["stop_requested_by"] = fields.pop("wished_by")
+        fields.update(_state_fields(text))
         fields["input"] = from_text(given)
         fields["status"] = _STATUSES[status]
         if avoid:
             fields["avoid"] = tuple(avoid[1:-1].split("|"))
-        story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in state["story"]])
-        fields["story"] = story
-        start = text.rfind(_STORY)
-        if start >= 0 and next(reversed(state)) == "story":  # as we wrote it, not reordered by a database
-            fields["_told"] = (story, text[start + len(_STORY) : -2])
-        if "previous" in state:
-            fields["previous"] = tuple([Assignment(*one) for one in state["previous"]])
-        if "progress" in state:
-            fields["progress"] = Progress(*state["progress"])
-        if "superseded" in state:
-            fields["superseded"] = tuple([Superseded(*one) for one in state["superseded"]])
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise CorruptRecord(f"run {row[0] if row else '?'} cannot be read: {error!r}") from error
     run: Run = object.__new__(Run)
     object.__setattr__(run, "__dict__", fields)
     return run
+
+
+def _state_fields(text: str) -> dict[str, Any]:
+    """Return the fields in a ``state``, for one run or several: nobody may change the dictionary."""
+    known, known_fields = _memo.created
+    if text == known:
+        return known_fields
+    fields: dict[str, Any] = from_text(text)
+    if "stop_requested_by" in fields or "stop_request" in fields:
+        raise ValueError("a stored run has 'wish' and 'wished_by', not the names of the class")
+    start = text.rfind(_STORY)
+    as_written = start >= 0 and next(reversed(fields)) == "story"  # not reordered by a database
+    story = tuple([_make_entry(Entry, (at, what, None, why)) for at, what, why in fields["story"]])
+    fields["story"] = story
+    if "wished_by" in fields:
+        fields["stop_requested_by"] = fields.pop("wished_by")
+    if "previous" in fields:
+        fields["previous"] = tuple([Assignment(*one) for one in fields["previous"]])
+    if "progress" in fields:
+        fields["progress"] = Progress(*fields["progress"])
+    if "superseded" in fields:
+        fields["superseded"] = tuple([Superseded(*one) for one in fields["superseded"]])
+    new = len(fields) == 2  # creator and story: the same in all runs that were created together, and nothing mutable
+    if as_written:
+        fields["_told"] = (story, text[start + len(_STORY) : -2])
+    if new:
+        _memo.created = (text, fields)
+    return fields
 
 
 # -- sessions and notices ----------------------------------------------------------------------------------------------

@@ -33,6 +33,15 @@ def test_a_completed_handler_repairs_the_plan() -> None:
     assert told(plan, "test")[-1] == ("cancelled", "not needed: 'build' failed, and 'fix' handled that")
 
 
+def test_a_retry_of_a_repaired_plan_says_that_the_failure_was_handled() -> None:
+    plan = built()
+    fail(plan, "build")
+    end(plan, "fix")
+    plan.close(9.0)
+    with pytest.raises(PlanError, match="in plan 'built' every failure was handled; to run it again, name the task"):
+        plan.run_again(10.0)
+
+
 def test_a_handler_that_fails_repairs_nothing() -> None:
     plan = built()
     fail(plan, "build")

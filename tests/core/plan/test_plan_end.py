@@ -158,7 +158,7 @@ def test_a_plan_that_runs_was_cancelled_or_has_no_failure_cannot_be_retried() ->
     end(plan, "a")
     end(plan, "b")
     plan.close(9.0)
-    with pytest.raises(PlanError, match="no task of plan 'tiny' failed; name the task to begin with"):
+    with pytest.raises(PlanError, match="in plan 'tiny' no task failed; to run it again, name the task"):
         plan.run_again(10.0)
     with pytest.raises(UnknownTask):
         plan.run_again(10.0, ["nothing"])
@@ -267,3 +267,12 @@ def test_the_story_of_a_reopening_does_not_depend_on_rejected_edits() -> None:
         return [(entry.what, entry.task) for entry in plan.story()]
 
     assert reopened(edits.RemoveTask("test"), edits.AddTask(Task("fetch"))) == reopened()
+
+
+def test_the_time_at_rest_is_not_time_of_the_plan() -> None:
+    plan = failed_plan()
+    started, ended = plan.started_at, plan.ended_at
+    assert ended is not None
+    assert (plan_end.time_at_rest(plan), plan_end.opened_at(plan)) == (0.0, started)
+    plan.run_again(ended + 1000.0)
+    assert (plan_end.time_at_rest(plan), plan_end.opened_at(plan)) == (1000.0, ended + 1000.0)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asterism.base.foreach_expansion import deferred_group, expansion
 from asterism.core.errors import EditRejected, InvalidTask
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.diff import diff
 from asterism.core.plan.edits import AddTask, CancelTask, EditBatch, RemoveTask
 from asterism.core.plan.journal import RecordedConstellation, RecordedLock, replay
-from asterism.core.plan.task import Task
+from asterism.core.plan.task import Dependency, Task
 from asterism.core.plan.undo_stack import UNDO_LIMIT
 from tests.core.plan.test_plan_properties import plans, structure
 
@@ -106,3 +107,19 @@ def test_what_a_batch_undoes_is_in_its_json_only_if_it_undoes_something() -> Non
     assert EditBatch.from_json(batch.to_json()) == batch
     with pytest.raises(InvalidTask, match="undoes of a batch is a version, not 'x'"):
         EditBatch.from_json({"edits": [], "undoes": "x"})
+
+
+def test_the_expansion_of_a_group_is_not_what_a_person_undoes() -> None:
+    plan, steps = recorded(Constellation("p"))
+    plan.add(Task("list"))
+    plan.add(deferred_group(Task("it", argv=("echo", "{item}")), {"from": "list"}, {}), "list")
+    start = RecordedConstellation.of(plan)
+    plan.apply(FIRST, 0.0)
+    expanded = expansion(plan["it"].task, (Dependency("list", "it"),), ["x"])
+    plan.apply(expanded, 0.0)
+    batch = plan.undo_stack.batch("y")
+    assert (batch.undoes, batch.edits) == (1, (RemoveTask("a"),))
+    plan.apply(batch, 1.0)
+    assert ("a" in plan, "it[x]" in plan) == (False, True)
+    replay(start, RecordedLock(start), json.loads(json.dumps(steps[-3:])))
+    assert start.undo_stack._inverses == plan.undo_stack._inverses == {}

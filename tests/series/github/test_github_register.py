@@ -68,8 +68,8 @@ async def test_claims_go_through_while_replies_get_lost(server):
     async def one(issue: int) -> int | str | None:
         register, wanted = opened(server), Claim(issue)
         try:
-            while True:  # a claim that finds GitHub unavailable is repeated, as a job would be
-                with contextlib.suppress(RegisterUnavailable):
+            while True:  # a claim that finds GitHub unavailable, or never hears its outcome, is repeated by its job
+                with contextlib.suppress(RegisterUnavailable, OutcomeUnknown):
                     retry = RetryOptions(tries=0, jitter=(0.0, 0.05))
                     return (await claim(register, NAME, wanted, retry=retry)).after.position(issue)
         finally:

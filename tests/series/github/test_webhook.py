@@ -25,11 +25,11 @@ from click.testing import Result
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from asterism.base.listen_address import CannotServe, parse_listen_address
 from asterism.core.series.machine import Series
 from asterism.series.github.discovery import SeriesMatcher
 from asterism.series.github.sync import SyncWorker
 from asterism.series.github.sync_report import SeriesReport, SyncReport
-from asterism.base.listen_address import CannotServe, parse_listen_address
 from asterism.series.github.webhook import SeenDeliveries, affected_series, is_signed
 from asterism.series.register import RegisterUnavailable
 from asterism.testing.virtual_time import run as virtually

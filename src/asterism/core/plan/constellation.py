@@ -209,7 +209,8 @@ class Constellation(Graph):
         again. Raises PlanError and EditRejected, with the plan unchanged."""
         chosen = plan_end.retry_choice(self, from_tasks)
         if not chosen and (batch is None or not batch.edits):
-            raise PlanError(f"no task of plan {self.id!r} failed; name the task to begin with, to run it again")
+            none = "every failure was handled" if self.counts[FAILED] else "no task failed"
+            raise PlanError(f"in plan {self.id!r} {none}; to run it again, name the task to begin with (--from TASK)")
         undo = self.reopen(chosen, now, why)
         collapsed = collapse(self, chosen)
         if collapsed:  # after the edits of the caller, whose violations name them by their position

@@ -73,6 +73,23 @@ def _edge_reason(graph: Graph, node: Node, dependency: Dependency) -> tuple[str,
     return f"{dependency.requirement}, but {source!r} {ended}", True
 
 
+def time_at_rest(graph: Graph) -> float:
+    """For how many seconds a plan that was reopened was at rest, between its ends and its reopenings."""
+    rest, ended_at = 0.0, None
+    for entry in graph.story():
+        if entry.task is None and entry.what in ENDED_STATES:
+            ended_at = entry.at
+        elif entry.task is None and entry.what == "reopened" and ended_at is not None:
+            rest, ended_at = rest + entry.at - ended_at, None
+    return rest
+
+
+def opened_at(graph: Graph) -> float | None:
+    """When a plan began, or was last reopened."""
+    reopened = (one.at for one in reversed(graph.story()) if one.task is None and one.what == "reopened")
+    return next(reopened, graph.started_at)
+
+
 # -- reopening ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,8 @@
 """Undo stack of a plan: the accepted batches that can still be undone, newest last.
 
+The batch that expands a group (``Task.foreach``) is not among them: nobody asked for it, and the group would be
+expanded again at once.
+
 Replay of the journal fills it, so every process that reads the plan knows it. It is not part of a snapshot: batches
 before the last compaction of the journal cannot be undone.
 """
@@ -10,7 +13,7 @@ from dataclasses import replace
 
 from asterism.core.errors import EditRejected, Violation
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import EditBatch, UpdateTask
 
 UNDO_LIMIT = 100
 """How many batches are remembered."""
@@ -22,7 +25,7 @@ class UndoStack:
 
     def record(self, applied: Applied) -> None:
         """An accepted batch is remembered; the undo of one forgets that one."""
-        if not applied.batch.edits:
+        if not applied.batch.edits or _expands_a_group(applied.batch):
             return
         undone = applied.batch.undoes
         if undone is not None and undone in self._inverses:
@@ -52,3 +55,8 @@ class UndoStack:
             raise EditRejected([Violation(None, "no_undo", message)])
         why = f"undo version {version}" + (f": {reason}" if reason else "")
         return replace(inverse, author=author, reason=why, undoes=version)
+
+
+def _expands_a_group(batch: EditBatch) -> bool:
+    last = batch.edits[-1]
+    return isinstance(last, UpdateTask) and "of" in (last.changes.get("foreach") or ())

@@ -6,6 +6,7 @@ store.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
@@ -29,6 +30,8 @@ from asterism.core.run.run import (
     RunStatus,
     Superseded,
 )
+
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 MAX_ENTRIES = 10_000
 """The longest story, list of assignments, and so on."""
@@ -123,6 +126,11 @@ def _progress(one: Any) -> bool:
     return isinstance(one, Progress) and _number(one.step) and (one.total is None or _number(one.total))
 
 
+def _traceparent(value: Any) -> bool:
+    """It becomes a variable of a process and a header of a request here."""
+    return isinstance(value, str) and _TRACEPARENT.fullmatch(value) is not None
+
+
 def _number(value: Any) -> bool:
     return type(value) is int and 0 <= value < MAX_NUMBER
 
@@ -142,6 +150,7 @@ _FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
     "keep": lambda value: value in KEEP_RULES,
     "timeout": lambda value: _time(value) and value > 0,
     "label": _optional(_name),
+    "traceparent": _optional(_traceparent),
     "revision": lambda value: _number(value) and value > 0,
     "status": lambda value: isinstance(value, RunStatus),
     "epoch": _count,

@@ -146,8 +146,9 @@ class Run:
     last one if the run ended in it.
 
     ``label`` is what people call the run (run_label.py). ``keep`` is one of KEEP_RULES. ``superseded`` has the results
-    that lost in a merge. In a merged record (merge.py), ``previous`` and ``story`` begin with what happened only in the
-    other stores."""
+    that lost in a merge. ``traceparent`` names the span in which the run was created, if its creator traces
+    (base/trace_context.py). In a merged record (merge.py), ``previous`` and ``story`` begin with what happened only
+    in the other stores."""
 
     id: str
     workflow: str
@@ -163,6 +164,7 @@ class Run:
     keep: str = "epoch"
     timeout: float = 90.0
     label: str | None = None
+    traceparent: str | None = None
 
     revision: int = 1
     status: RunStatus = CREATED

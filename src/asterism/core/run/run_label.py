@@ -86,13 +86,18 @@ def shown_label(run: Run, given: Any = None) -> str:
     of it, such as an input with its secrets masked. Empty if there is nothing."""
     if run.label is not None:
         return run.label
-    if run.key is not None and run.key.startswith(PLAN_PREFIX):
-        return task_of(run.key) or ""
+    if (task := task_name(run)) is not None:
+        return task
     value = run.input if given is None else given
     if not isinstance(value, Mapping) or "$blob" in value:
         return ""
     plain = [value_text(item) for item in value.values() if not isinstance(item, Mapping | list)]
     return tidy_label(", ".join(plain)) or ""
+
+
+def task_name(run: Run) -> str | None:
+    """The name of the task that a run of a plan executes; None for other runs."""
+    return (task_of(run.key) or "") if run.key is not None and run.key.startswith(PLAN_PREFIX) else None
 
 
 def task_of(key: str) -> str | None:

@@ -71,6 +71,7 @@ def create(
     retry_of: str | None = None,
     keep: str = "epoch",
     label: str | None = None,
+    traceparent: str | None = None,
 ) -> Run:
     """A new run without an owner. With a ``series`` it is held until its turn. ``keep``, one of KEEP_RULES, never
     changes, so that peers agree about it."""
@@ -92,6 +93,7 @@ def create(
             "retry_of": retry_of,
             "keep": keep,
             "label": label,
+            "traceparent": traceparent,
             "timeout": workflow.timeout,
             "waiting_since": now,
             "held": series is not None,

@@ -10,6 +10,7 @@ come a second time, and is recognised by its key (``tick_key``).
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -33,6 +34,9 @@ HISTORY_LENGTH = 100
 """How many entries the history of a schedule keeps."""
 
 CREATED, SKIPPED, MISSED, FAILED, EXISTS = OUTCOMES = ("created", "skipped", "missed", "failed", "exists")
+
+
+_TICK_AT_END = re.compile(r"(?<=.)-[0-9]{8}T[0-9]{6}Z\Z")
 
 
 class DueTick(NamedTuple):
@@ -75,6 +79,11 @@ def interval_ticks(start: int, every: int) -> NextTick:
 def tick_text(tick: int) -> str:
     """A tick in UTC, such as ``20261116T030000Z``; part of keys and names."""
     return datetime.fromtimestamp(tick, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def without_tick(name: str) -> str:
+    """The name of a plan without the tick that created it, so that the plans of a schedule can be counted together."""
+    return _TICK_AT_END.sub("", name)
 
 
 def tick_key(name: str, tick: int) -> str:

@@ -6,11 +6,14 @@
 ``acceptance``            which runs the device accepts now: rest, draining, requirements, preferences of workflows
 ``profile``               what the machine measures of itself: system, cores and load, memory, battery
 ``health``                the circuit breaker: a failing device takes no more work
+``connection``            what the device asks of its fleet, as named operations; ``store_connection`` with the store
+``owner_steps``           the steps of an owner as values: claim, start, complete, fail, decline, release
+``take_order``            an order for offered runs, and the rules by which they are taken
 ``lease``                 until when the device is certain of its runs, and how often it must renew
 ``heartbeat``             renews the lease, reports progress, follows the store's reply, stops what outlives the lease
 ``claimer``               finds runs: claims assigned ones, takes offered ones, starts those created in its process
 ``worker``                holds runs, executes them, hands them back
-``completion``            a held run, the steps that begin and end it, one commit for ends that come up together
+``completion``            a held run, and one commit for ends that come up together
 ``executor``              executes a run as a command, a request or a function, judged by the device policy
 ``functions``             Python functions, in threads or on the event loop
 ``run_inputs``            inputs and secrets of a run, filled into the terms of its workflow

@@ -24,12 +24,12 @@ LOOK_INTERVAL = 5.0
 class Acceptance:
     """``session`` is the device as the store knows it, ``measure`` returns what its machine says of itself. The device
     rests, and hands its work back, while the expression ``hands_back`` holds over its profile. ``draining`` is set when
-    it is to take nothing more."""
+    it is to take nothing more. A device without the store of its fleet has no ``coordinator``."""
 
     def __init__(
         self,
         session: Session,
-        coordinator: Coordinator,
+        coordinator: Coordinator | None,
         draining: asyncio.Event,
         *,
         labels: Mapping[str, str],
@@ -74,6 +74,6 @@ class Acceptance:
             return False
         if now - (run.waiting_since or 0.0) > 2 * LOOK_INTERVAL:
             return False
-        if flow.orchestration and not self._coordinator.elected:
+        if flow.orchestration and (self._coordinator is None or not self._coordinator.elected):
             return True
         return flow.prefers is not None and unmet_reason(flow.prefers, self._shown, holds) is not None

@@ -24,13 +24,15 @@ from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.acceptance import Acceptance
 from asterism.fleet.device.claimer import Claimer
+from asterism.fleet.device.connection import DeviceAccess, DeviceConnection
 from asterism.fleet.device.executor import DeviceExecutor, Executor
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.heartbeat import Heartbeat
 from asterism.fleet.device.lease import Lease
-from asterism.fleet.device.membership import DeviceHost, LocalHost, join, leave, mark_draining, store_identity
+from asterism.fleet.device.membership import DeviceHost, LocalHost
 from asterism.fleet.device.own_score import OwnScore
 from asterism.fleet.device.profile import measure
+from asterism.fleet.device.store_connection import StoreConnection
 from asterism.fleet.device.worker import Worker
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
@@ -46,6 +48,8 @@ class DeviceReplaced(AsterismError):
 class DeviceAgent:
     """A device of a fleet, as a process.
 
+    ``fleet``          the fleet of a store, or the access to a gateway (``GatewayAccess``): such a device is never the
+                       coordinator
     ``can``            its capabilities
     ``slots``          how many runs it executes at once; 0: it only coordinates others
     ``backlog``        how many more runs it claims in advance
@@ -66,7 +70,7 @@ class DeviceAgent:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: Fleet | DeviceAccess,
         name: str,
         *,
         can: Iterable[str] = (),
@@ -88,8 +92,8 @@ class DeviceAgent:
     ) -> None:
         _check(name, slots, backlog, heartbeat, timeout)
         _check_rules(name, accepts, hands_back)
-        self.fleet, self.name = fleet, name
-        now = fleet.store.clock()
+        self.name = name
+        now = fleet.store.clock() if isinstance(fleet, Fleet) else fleet.store_time()
         session = Session(
             new_id(now, fleet.chance),
             name,
@@ -102,24 +106,31 @@ class DeviceAgent:
         )
         policy = policy or DevicePolicy.open()
         self._executor = executor or DeviceExecutor(policy, device=name, session=session.id, grace=grace)
-        self._replace, self._host, self._monitor_every = replace, host, monitor_every
+        self._replace, self._host = replace, host
         self.draining = asyncio.Event()
         self.joined = asyncio.Event()
         self._hands_back_all = False  # runs that execute are handed back before it leaves
-        self._coordinator = Coordinator(fleet, name, session.id, policy, every=monitor_every or 0.0, lease=lease)
+        self._coordinator: Coordinator | None = None
+        if isinstance(fleet, Fleet):
+            self.fleet = fleet
+            self.connection: DeviceConnection = StoreConnection(fleet, session.owner)
+            self._coordinator = Coordinator(fleet, name, session.id, policy, every=monitor_every or 0.0, lease=lease)
+        else:
+            self.connection, monitor_every = fleet.connect(session.owner), None
+        self._monitor_every = monitor_every
         self.acceptance = Acceptance(
             session, self._coordinator, self.draining, labels=labels or {}, hands_back=hands_back, measure=measure
         )
-        self.health = DeviceHealth(fleet, name, self._health_changed)
+        self.health = DeviceHealth(self.connection, name, self._health_changed)
         self._wire(heartbeat, timeout, grace)
         self.session = replaced(session, profile=self._profile())
 
     def _wire(self, heartbeat: float, timeout: float, grace: float) -> None:
         """Make the lease, and the parts that share it."""
-        fleet, session = self.fleet, self.session
-        self.lease = Lease(fleet.clock, interval=heartbeat, timeout=timeout, grace=grace)
+        connection, session = self.connection, self.session
+        self.lease = Lease(connection.clock, interval=heartbeat, timeout=timeout, grace=grace)
         self.worker = Worker(
-            fleet,
+            connection,
             session.owner,
             self._executor,
             self.lease,
@@ -128,11 +139,10 @@ class DeviceAgent:
             backlog=session.backlog,
             grace=grace,
         )
-        self.own_score = OwnScore(fleet, session)
-        self.claimer = Claimer(fleet, self.worker, self.lease, self.health, self.acceptance, self.own_score)
+        self.own_score = OwnScore(connection, session)
+        self.claimer = Claimer(connection, self.worker, self.lease, self.health, self.acceptance, self.own_score)
         self.heartbeat = Heartbeat(
-            fleet.store,
-            fleet.clock,
+            connection,
             self.lease,
             self.worker,
             self.claimer,
@@ -154,27 +164,25 @@ class DeviceAgent:
     async def run(self) -> None:
         """Join, work until drained, and leave. Raises DeviceNameTaken, DeviceReplaced, and what makes work impossible,
         such as a store that is corrupt."""
-        store = await store_identity(self.fleet.store, self.fleet.clock)
+        store = await self.connection.open()
         if isinstance(self._executor, DeviceExecutor):
             self._executor.set_store(store)
-        with contextlib.suppress(StoreError):
-            await self.fleet.settings()  # known when the first run prints
         host = self._host or LocalHost(store, self.name)
         self.session = replaced(self.session, host=host.host)
-        began = self.fleet.clock.time()
+        began = self.connection.clock.time()
         start_capture()
         try:
-            await join(self.fleet.store, self.fleet.clock, self.session, host, replace=self._replace)
+            await self.connection.join(self.session, host, replace=self._replace)
             log.info("joined as %s", self.name)
             self.lease.renewed_at = began  # the store may have heard of us as long ago as that
             await self._live()
         finally:
             stop_capture()
-            if self.fleet.local is self.claimer:
-                self.fleet.local = None
             self.health.close()
             self._executor.close()
-            self._coordinator.close()
+            if self._coordinator is not None:
+                self._coordinator.close()
+            self.connection.close()
             host.close()
 
     async def _live(self) -> None:
@@ -184,14 +192,14 @@ class DeviceAgent:
             self.claimer.listen(),
             self.claimer.claim_until_cancelled(),
         ]
-        if self._monitor_every is not None:
+        if self._coordinator is not None and self._monitor_every is not None:
             jobs += [self._coordinator.coordinate(), self._coordinator.deliver_notices()]
         if self.session.slots:
             jobs.insert(1, self.own_score.refresh_until_cancelled())  # before the first run is taken, if it is quick
         tasks = [asyncio.create_task(job) for job in jobs]
         beating = tasks[0]
         drained = asyncio.create_task(self._drained())
-        self.fleet.local = self.claimer
+        self.connection.attach(self.claimer)
         self.joined.set()
         try:
             await asyncio.wait([*tasks, drained], return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +211,7 @@ class DeviceAgent:
                     f"another device has taken the name {self.name!r}: the work of this device was stopped"
                 )
         finally:
-            self.fleet.local = None
+            self.connection.attach(None)
             stopped = await self._stop(tasks[:2], [drained, *tasks[2:]])
             if stopped and not (beating.done() and not beating.cancelled()):
                 await self._leave()
@@ -223,8 +231,9 @@ class DeviceAgent:
         """End the session. If the store cannot be reached, the session times out."""
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self.lease.timeout / 3):
-                await self._coordinator.resign()
-                await leave(self.fleet.store, self.session.id)
+                if self._coordinator is not None:
+                    await self._coordinator.resign()
+                await self.connection.leave()
         log.info("left")
 
     # -- draining ----------------------------------------------------------------------------------------------------
@@ -247,7 +256,7 @@ class DeviceAgent:
         """Returns when the device is draining and holds nothing any more."""
         await self.draining.wait()
         with contextlib.suppress(StoreError):  # if the store does not hear of it, we decline what it assigns
-            await mark_draining(self.fleet.store, self.session.id)
+            await self.connection.drain()
         sure = False
         while True:
             await self.claimer.settled.wait()  # an open request may bring a run that no other device would begin

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
-from typing import NamedTuple
 
 from asterism.base.error_log import RecurringError
 from asterism.base.http_requests import load_httpx
@@ -23,15 +21,16 @@ from asterism.core.errors import InvalidWorkflow, RunRefused
 from asterism.core.run import transitions
 from asterism.core.run.run import ASSIGNED, Run, queue_order
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device.acceptance import LOOK_INTERVAL, Acceptance
+from asterism.fleet.device.acceptance import Acceptance
 from asterism.fleet.device.completion import HeldRun
+from asterism.fleet.device.connection import DeviceConnection
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
 from asterism.fleet.device.own_score import OwnScore
+from asterism.fleet.device.owner_steps import Claim, Decline, Refuse
+from asterism.fleet.device.take_order import DeviceParts, TakeOrder, Unseen
 from asterism.fleet.device.worker import Worker
-from asterism.fleet.fleet import Fleet
 from asterism.fleet.workflows import UnknownWorkflow
-from asterism.store.protocol import OFFERED, Query, TakeRequest, for_device
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -39,42 +38,23 @@ log = logging.getLogger("asterism.device")
 ROUNDS = 4
 """How often one look asks the store again after it read workflows that it did not know."""
 
-SAME_TIME = 0.01
-"""Takes within this many seconds share one timestamp, so that most of their record is equal."""
-
-JUDGED_AHEAD = 16
-"""How many runs are judged at a time, at least, if each run has to be judged by itself."""
-
-
-class _Enough(Exception):
-    """Ends the search of the store: enough runs have to be read or judged first."""
-
-
-class _Unseen(NamedTuple):
-    """What must be read (``kinds``) or judged (``runs``) before it can be taken."""
-
-    kinds: set[tuple[str, int]]
-    runs: list[tuple[Run, Workflow]]
-
-    def __bool__(self) -> bool:
-        return bool(self.kinds or self.runs)
-
 
 class Claimer:
     def __init__(
         self,
-        fleet: Fleet,
+        connection: DeviceConnection,
         worker: Worker,
         lease: Lease,
         health: DeviceHealth,
         acceptance: Acceptance,
         own_score: OwnScore,
     ) -> None:
-        self.fleet, self.worker, self.own_score = fleet, worker, own_score
+        self._connection, self.worker, self.own_score = connection, worker, own_score
         self._lease, self._health, self._acceptance = lease, health, acceptance
         self._able: set[str] = set()  # kinds (workflow@version) that the device can execute
         self._unable: set[str] = set()
         self._cleared: set[str] = set()  # ids of runs that were judged, and would be executed here
+        self._parts = DeviceParts(connection, worker, lease, acceptance, own_score, self._able, self._cleared)
         self._wake = asyncio.Event()  # there may be work
         self._assigned = True  # some of it may be assigned to us
         self._wakes = 0
@@ -105,17 +85,17 @@ class Claimer:
 
     async def listen(self) -> None:
         """Wake when the store announces work, and from time to time. Runs until it is cancelled."""
-        watch = self.fleet.store.watch(frozenset({OFFERED, for_device(self.worker.owner.device)}))
+        watch = self._connection.watch()
         try:
             while True:
-                await watch.wait(LOOK_INTERVAL)
+                await watch.wait(self._connection.look_interval)
                 self.wake()
         finally:
             watch.close()
 
     async def claim_until_cancelled(self) -> None:
         """Look for work whenever there may be some."""
-        trouble = RecurringError(log, "cannot look for work", "looking for work again", self.fleet.clock.time)
+        trouble = RecurringError(log, "cannot look for work", "looking for work again", self._connection.clock.time)
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -129,7 +109,7 @@ class Claimer:
             except (StoreUnavailable, UnknownWorkflow) as error:
                 trouble.occurred(error)
                 self._assigned = True
-                await self.fleet.clock.sleep(1.0)
+                await self._connection.clock.sleep(1.0)
                 self._wake.set()
 
     async def _look_once(self) -> None:
@@ -162,7 +142,7 @@ class Claimer:
         for name, version in sorted(unknown):
             kind = f"{name}@{version}"
             try:
-                flow = await self.fleet.workflows.get(name, version)
+                flow = await self._connection.workflow(name, version)
             except (InvalidWorkflow, UnknownWorkflow) as error:  # a later version of Asterism may have written it
                 log.warning("not for this device: %s", error)
                 self._unable.add(kind)
@@ -179,23 +159,22 @@ class Claimer:
         if why is None:
             self._cleared.add(run.id)
             return
-        device, clock = self.worker.owner.device, self.fleet.store.clock
         with contextlib.suppress(RunRefused):  # another device has it by now
-            await self.fleet.ledger.change(run, lambda current, _: transitions.refuse(current, device, why, clock()))
+            await self._connection.change(run, Refuse(self.worker.owner, why))
             log.info("declined: %s", why, extra={"run": run.id})
 
     # -- runs assigned to this device --------------------------------------------------------------------------------
 
     async def _look_at_own(self) -> None:
         """Claim what is assigned to us, and stop what a person asks us to stop."""
-        own = await self.fleet.store.find(Query(session=self.worker.owner.session))
+        own = await self._connection.own_runs()
         for run in own:
             held = self.worker.held.get(run.id)
             if held is not None and held.grant.epoch == run.epoch and run.stop_request is not None:
                 self.worker.stop(held, run.stop_request)
         assigned = [run for run in own if run.status is ASSIGNED]
         assigned.sort(key=queue_order)
-        remembered = self.fleet.workflows.remembered
+        remembered = self._connection.remembered_workflow
         kinds = {(run.workflow, run.version) for run in assigned}
         unknown = {kind for kind in kinds if (flow := remembered(*kind)) is None or flow.http is not None}
         if unknown:
@@ -213,22 +192,15 @@ class Claimer:
             return  # the heartbeat that is due now brings us back here
         why = self._acceptance.refusal_reason(run, flow) or self.worker.executor.check(flow, run.input)
         for_now = self._acceptance.resting is not None
-        asked = self.fleet.clock.time()
+        asked = self._connection.clock.time()
         starts = self.worker.reserve(run.id, starts=True)
         if not starts and not self.worker.reserve(run.id, starts=False) and why is None:
             why, for_now = "it is full", True
         grant = run.grant
         assert grant is not None
-
-        def answer(run: Run, flow: Workflow) -> Run:
-            now = self.fleet.store.clock()
-            if why is not None:
-                return transitions.decline(run, grant, why, now, for_now=for_now)
-            claimed = transitions.claim(run, grant, flow, now)
-            return transitions.start(claimed, grant, now) if starts else claimed
-
+        step = Claim(grant, starts) if why is None else Decline(grant, why, for_now)
         try:
-            after = await self.fleet.ledger.change(run, answer)
+            after = await self._connection.change(run, step)
             if why is not None:
                 log.info("declined: %s", why, extra={"run": run.id})
             if after.session == self.worker.owner.session:
@@ -241,12 +213,12 @@ class Claimer:
 
     async def adopt(self, run_id: str, epoch: int) -> None:
         """Begin a run that the store says is ours and that we never heard of: the answer to our claim was lost."""
-        asked = self.fleet.clock.time()
-        run = await self.fleet.store.run(run_id)
-        if run is None or run.session != self.worker.owner.session or run.epoch != epoch or run.status is ASSIGNED:
+        asked = self._connection.clock.time()
+        run = await self._connection.own_run(run_id)
+        if run is None or run.epoch != epoch or run.status is ASSIGNED:
             return
         await self._learn({(run.workflow, run.version)})
-        flow = self.fleet.workflows.remembered(run.workflow, run.version)
+        flow = self._connection.remembered_workflow(run.workflow, run.version)
         if flow is not None and not self.worker.knows(run_id, epoch):
             log.info("taken up: the answer to our claim was lost", extra={"run": run_id})
             self._lease.require(flow)
@@ -254,7 +226,7 @@ class Claimer:
 
     async def adopt_all(self) -> None:
         """Adopt every such run now, without waiting for a heartbeat."""
-        for run in await self.fleet.store.find(Query(session=self.worker.owner.session)):
+        for run in await self._connection.own_runs():
             if not self.worker.knows(run.id, run.epoch):
                 await self.adopt(run.id, run.epoch)
 
@@ -263,6 +235,8 @@ class Claimer:
     async def _take_offered(self) -> None:
         if self.worker.suspended:
             return
+        if not self._connection.commits_together:
+            await self._connection.ends_under_way()
         rounds = 0
         while rounds < ROUNDS and self.worker.room > 0 and self._wakes != self._nothing_at:
             wakes, room = self._wakes, self.worker.room
@@ -278,65 +252,23 @@ class Claimer:
         if self.worker.has_waiting:
             self._preempt_for_waiting()
 
-    async def _see(self, unseen: _Unseen) -> None:
+    async def _see(self, unseen: Unseen) -> None:
         await self._learn(unseen.kinds)
         for outcome in await asyncio.gather(*(self._judge(*one) for one in unseen.runs), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _take(self, free: int, limit: int, above: int | None) -> tuple[list[Run], _Unseen]:
+    async def _take(self, free: int, limit: int, above: int | None) -> tuple[list[Run], Unseen]:
         """Take up to ``limit`` runs with a priority ``above`` that, and start the first ``free`` of them. Returns what
         was taken, and what must be read or judged first."""
-        unseen = _Unseen(set(), [])
-        stale: list[Workflow] = []
-        known: dict[tuple[str, int], Workflow] = {}  # what we can execute, and have a fresh lease for
-        scores: dict[tuple[str, int], Mapping[str, float]] = {}  # ours when we ask, the same for all that we get
-        held = len(self.worker.held)
-        acceptance, worker, workflows = self._acceptance, self.worker, self.fleet.workflows
-        starts, moment = 0, float("-inf")
-
-        def step(run: Run) -> Run | None:  # the store may call this in another thread, and again: it only looks
-            nonlocal starts, moment
-            kind = (run.workflow, run.version)
-            flow = known.get(kind) or workflows.remembered(*kind)
-            if flow is None or (kind not in known and run.kind not in self._able):
-                if kind in unseen.kinds:
-                    raise _Enough  # the whole queue may be of that kind
-                unseen.kinds.add(kind)
-                return None
-            if run.id in worker.held or (starts >= free and worker.waited_in_vain(run.id)):
-                return None
-            now = self.fleet.store.clock()
-            if acceptance.leaves_to_others(run, flow, now) or acceptance.refusal_reason(run, flow):
-                return None
-            if kind not in known:
-                if not self._lease.is_fresh(flow):
-                    stale.append(flow)
-                    return None
-                known[kind] = flow
-                scores[kind] = self.own_score.scores(flow, held)
-            if run.id not in self._cleared and worker.executor.judges_each(flow, run.input):
-                if len(unseen.runs) >= max(limit, JUDGED_AHEAD):
-                    raise _Enough
-                unseen.runs.append((run, flow))
-            if unseen.runs:
-                return None  # nothing overtakes a run that must be judged first
-            starts += 1
-            if not (run.waiting_since or 0.0) <= moment <= now < moment + SAME_TIME:
-                moment = now
-            return transitions.take(run, worker.owner, flow, moment, starts=starts <= free, scores=scores[kind])
-
-        asked = self.fleet.clock.time()
-        offer = TakeRequest(worker.owner.device, frozenset(self._unable), self.fleet.store.clock(), limit, above)
-        try:
-            taken = await self.fleet.store.take(offer, step)
-        except _Enough:
-            return [], unseen
-        for flow in (*stale[:1], *known.values()):  # of most kinds there are many runs
+        order = TakeOrder(self._parts, frozenset(self._unable), free=free, limit=limit, above=above)
+        asked = self._connection.clock.time()
+        taken = await self._connection.take(order)
+        for flow in (*order.stale[:1], *order.taken_kinds.values()):  # of most kinds there are many runs
             self._lease.require(flow)
         for run in taken:
-            worker.receive(run, known[run.workflow, run.version], asked)
-        return taken, unseen
+            self.worker.receive(run, order.taken_kinds[run.workflow, run.version], asked)
+        return taken, order.unseen
 
     async def _preempt(self) -> None:
         """Give up the least urgent run that may be given up, if the store offers a more urgent one."""
@@ -395,7 +327,7 @@ class Claimer:
     def accept(self, run: Run, flow: Workflow) -> Run:
         """The run as it is written when it is created: taken by this device, and started."""
         scores = self.own_score.scores(flow, len(self.worker.held))
-        return transitions.take(run, self.worker.owner, flow, self.fleet.store.clock(), starts=True, scores=scores)
+        return transitions.take(run, self.worker.owner, flow, self._connection.store_time(), starts=True, scores=scores)
 
     def begin(self, run: Run, flow: Workflow, asked: float) -> None:
         """Execute a run that was created here. ``asked`` is when its creation was sent, by the device's clock."""

@@ -1,7 +1,6 @@
-"""The runs that a device holds: the steps that begin and end them, and one commit for simultaneous ends.
+"""The runs that a device holds, and one commit for ends that come up together.
 
-``HeldRun`` is what the device knows of a run while it holds it. A ``Step`` of the ledger takes the run as it is stored
-to what it becomes. ``clock`` is always the store's.
+``HeldRun`` is what the device knows of a run while it holds it.
 
 ``CompletionBatch`` writes ends that come up together in one commit. A commit is all or nothing, so after a failed one
 nothing is known of any of its ends: each is then written alone, through the ledger, which finds out whether it was
@@ -15,26 +14,23 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.secret_mask import Mask
 from asterism.core.attempt_log import LogUpdate
 from asterism.core.errors import RunRefused
-from asterism.core.run import transitions
-from asterism.core.run.run import COMPLETED, PROCESSING, Grant, Owner, Progress, Run
+from asterism.core.run.run import COMPLETED, Grant, Progress, Run
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Step
-from asterism.store.protocol import ProgressReport, PutLog, PutRun, StoredChunk, Write
+from asterism.fleet.device.connection import DeviceConnection, End
+from asterism.fleet.device.owner_steps import OwnerStep
+from asterism.store.protocol import ProgressReport, PutLog, StoredChunk
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
 
 LARGEST_BATCH = 100
 """How many ends one commit writes at most."""
-
-StoreClock = Callable[[], float]
 
 _NO_SECRETS = Mask()
 _making_log = threading.Lock()
@@ -139,64 +135,14 @@ def put_log(grant: Grant, update: LogUpdate) -> PutLog:
     return PutLog(grant.run, grant.epoch, chunks, update.drop)
 
 
-# -- steps -------------------------------------------------------------------------------------------------------------
-# With all but the last two parameters bound (functools.partial), each of these is a Step of the ledger.
-
-
-def started(held: HeldRun, clock: StoreClock, run: Run, _: Workflow) -> Run:
-    if run.status is PROCESSING and run.grant == held.grant:
-        return run  # our own earlier write, whose answer was lost
-    return transitions.start(run, held.grant, clock())
-
-
-def completed(held: HeldRun, output: Any, clock: StoreClock, run: Run, _: Workflow) -> Run:
-    run = run if held.progress is None else _with_progress(run, held)
-    return transitions.complete(run, held.grant, output, clock())
-
-
-def failed(held: HeldRun, error: str, clock: StoreClock, run: Run, flow: Workflow, *, final: bool = False) -> Run:
-    """``final`` means that the work is not tried again."""
-    return transitions.fail(_with_progress(run, held), held.grant, error, flow, clock(), final=final)
-
-
-def declined(held: HeldRun, reason: str, clock: StoreClock, run: Run, _: Workflow) -> Run:
-    """Nothing was executed."""
-    return transitions.decline(run, held.grant, reason, clock())
-
-
-def broken_off(held: HeldRun, error: str, clock: StoreClock, run: Run, flow: Workflow) -> Run:
-    """The device could not continue, through no fault of the work."""
-    return transitions.abandon(_with_progress(run, held), held.grant, error, flow, clock())
-
-
-def released(held: HeldRun, reason: str, detail: str, clock: StoreClock, run: Run, _: Workflow) -> Run:
-    return transitions.release(run, held.grant, reason, detail, clock(), held.progress)
-
-
-def disowned(owner: Owner, epoch: int, progress: Progress | None, clock: StoreClock, run: Run, flow: Workflow) -> Run:
-    """The store believes that the owner holds the run, and the owner does not hold it any more."""
-    if run.session != owner.session or run.epoch != epoch:
-        return run
-    assert run.grant is not None
-    run_so_far = run if progress is None else run.changed(progress=progress)
-    return transitions.abandon(run_so_far, run.grant, f"{owner.device} had to stop it", flow, clock())
-
-
-def _with_progress(run: Run, held: HeldRun) -> Run:
-    """The run with the progress that was made, for the next attempt."""
-    if held.progress is None or run.progress == held.progress:
-        return run
-    return run.changed(progress=held.progress)
-
-
 # -- one commit for many -----------------------------------------------------------------------------------------------
 
 
-class End(NamedTuple):
+class HeldEnd(NamedTuple):
     """``after`` is what ``step`` made of the run that is held."""
 
     held: HeldRun
-    step: Step
+    step: OwnerStep
     after: Run
 
 
@@ -206,24 +152,24 @@ class CompletionBatch:
 
     def __init__(
         self,
-        fleet: Fleet,
-        on_written: Callable[[End], None],
-        write_alone: Callable[[End], None],
-        on_dropped: Callable[[End], None],
+        connection: DeviceConnection,
+        on_written: Callable[[HeldEnd], None],
+        write_alone: Callable[[HeldEnd], None],
+        on_dropped: Callable[[HeldEnd], None],
     ) -> None:
-        self._fleet = fleet
+        self._connection = connection
         self._on_written, self._write_alone, self._on_dropped = on_written, write_alone, on_dropped
-        self._open: list[End] = []
+        self._open: list[HeldEnd] = []
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, held: HeldRun, step: Step) -> bool:
+    def add(self, held: HeldRun, step: OwnerStep) -> bool:
         """Write the end with all others that come up before the event loop is free again; the task that writes them
         becomes the task of the held run. Returns False if the end has consequences and must be written alone."""
         run = held.run
-        if run.series is not None or run.id in self._fleet.waiters.consumers:
+        if run.series is not None or self._connection.consumer(run.id) is not None:
             return False
         try:
-            after = step(run, held.workflow)
+            after = step.apply(run, held.workflow, self._connection.end_time())
         except RunRefused:
             return False
         if after.status is not COMPLETED:
@@ -232,24 +178,23 @@ class CompletionBatch:
         if self._task is None or len(self._open) >= LARGEST_BATCH:
             self._task = self._begin()
         held.task = self._task
-        self._open.append(End(held, step, after))
+        self._open.append(HeldEnd(held, step, after))
         return True
 
     def _begin(self) -> asyncio.Task[None]:
-        ends: list[End] = []
+        ends: list[HeldEnd] = []
         self._open = ends
         task = asyncio.create_task(self._write(ends))
         task.add_done_callback(lambda task: self._written(task, ends))
         return task
 
-    async def _write(self, ends: list[End]) -> None:
+    async def _write(self, ends: list[HeldEnd]) -> None:
         if ends is self._open:  # close the batch: nothing is added to it any more
             self._open, self._task = [], None
         try:
-            writes: list[Write] = [PutRun(end.after, end.held.run.revision) for end in ends]
-            for end in ends:
-                writes += end.held.log_writes
-            await self._fleet.store.commit(writes)
+            await self._connection.end_together(
+                [End(end.held.run, end.after, end.step, end.held.log_writes) for end in ends]
+            )
         except (StoreError, ValueError) as error:
             log.info("%d ends could not be written together and are written one by one: %s", len(ends), error)
             for end in ends:
@@ -258,7 +203,7 @@ class CompletionBatch:
             for end in ends:
                 self._on_written(end)
 
-    def _written(self, task: asyncio.Task[None], ends: list[End]) -> None:
+    def _written(self, task: asyncio.Task[None], ends: list[HeldEnd]) -> None:
         if task is self._task:  # it was cancelled before its first step
             self._task = None
         if not task.cancelled():

@@ -30,10 +30,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.base import task_inputs
+from asterism.base import task_inputs, trace_context
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
-from asterism.base.secret_mask import Mask, environment_mask, short_secret_warning
+from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
 from asterism.base.task_inputs import ResolvedInputs
 from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable, NotJson
@@ -54,6 +54,7 @@ from asterism.fleet.device.run_inputs import (
     secrets_of,
     stands_for_itself,
 )
+from asterism.fleet.device.run_trace import is_traced, run_span
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids
 from asterism.fleet.policy.judged_requests import request
@@ -217,6 +218,12 @@ class DeviceExecutor:
 
         When cancelled, the process group of a command gets SIGTERM, then SIGKILL after the grace period, or at once if
         cancelled again."""
+        if not is_traced(work.run):
+            return await self._execute(work)
+        with run_span(work.run, self.device) as run:
+            return await self._execute(work._replace(run=run))
+
+    async def _execute(self, work: RunWork) -> Any:
         constant = stands_for_itself(work.workflow, work.given)
         with self._mask(work.workflow, work.given, constant) as mask:
             if work.output is not None:
@@ -235,13 +242,20 @@ class DeviceExecutor:
     def _mask(self, flow: Workflow, given: Any, constant: bool) -> Mask:
         """The mask for all text about an execution. ``constant`` says that the input holds no reference. Raises
         PolicyForbids and DeviceUnavailable."""
-        refers = not constant or flow.http is not None
-        names = secrets_of(flow, given, self.policy) if refers else frozenset()
+        if constant and flow.http is None:  # the usual case, on the hot path of every run
+            return Mask(more=self._known_secrets)
+        names = secrets_of(flow, given, self.policy)
         if new := names - self._secrets_read:
             self._secrets_read |= new
             self._warn_of_short_secrets(new)
-        read = self._secrets_read
-        return environment_mask(names, lambda name: name in read or self.policy.holds_secret(name))
+        return environment_mask(names, self._is_secret)
+
+    def _is_secret(self, name: str) -> bool:
+        """Whether a variable holds a secret that a run has asked for, or that the device policy names."""
+        return name in self._secrets_read or self.policy.holds_secret(name)
+
+    def _known_secrets(self) -> list[str]:
+        return environment_secrets(self._is_secret)
 
     async def _within(self, seconds: float, work: RunWork, resolved: ResolvedInputs) -> Any:
         try:
@@ -261,6 +275,8 @@ class DeviceExecutor:
             return await self._functions.call(work.workflow.call, resolved.inputs, current)
         if work.workflow.http is not None:
             headers = {"Asterism-Run": work.run.id, "Asterism-Epoch": str(work.run.epoch)}
+            if work.run.traceparent is not None:
+                headers[trace_context.HEADER] = work.run.traceparent
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
         with own_part("its command could not be prepared", EXHAUSTED):
             command = command_of(work.run, work.workflow, resolved, self.policy, self._records.marks())

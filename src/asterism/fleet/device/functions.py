@@ -43,7 +43,8 @@ class RunStopped(AsterismError):
 
 class CurrentRun:
     """The parameter ``run`` of a function. ``attempt`` counts the executions of the run from 1; ``progress`` is what
-    the one before reported last. ``expired`` says whether the limit of the workflow has passed, if it has one."""
+    the one before reported last, ``traceparent`` the span that the work belongs to. ``expired`` says
+    whether the limit of the workflow has passed, if it has one."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class CurrentRun:
     ) -> None:
         self._output = output
         self.id, self.epoch, self.progress = run.id, run.epoch, run.progress
+        self.traceparent = run.traceparent
         self._run = run
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()

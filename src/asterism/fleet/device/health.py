@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from asterism.base.processes import LeaseExpired
 from asterism.core.errors import DeviceTrouble, DeviceUnavailable
 from asterism.core.run.circuit_breaker import CLOSED, QUICK_FAILURE_SECONDS, Breaker
-from asterism.core.run.run import COMPLETED, Run
+from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.completion import HeldRun
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.device.connection import DeviceConnection
 from asterism.fleet.policy.device_policy import PolicyForbids
-from asterism.store.protocol import Notice, Query
 from asterism.store.store_errors import StoreError
 
 log = logging.getLogger("asterism.device")
@@ -34,8 +33,8 @@ COMPARE_INTERVAL = 1.0
 class DeviceHealth:
     """``on_change`` is called when the device stops taking work, and when it takes work again."""
 
-    def __init__(self, fleet: Fleet, device: str, on_change: Callable[[], None]) -> None:
-        self._fleet, self._device, self._on_change = fleet, device, on_change
+    def __init__(self, connection: DeviceConnection, device: str, on_change: Callable[[], None]) -> None:
+        self._connection, self._device, self._on_change = connection, device, on_change
         self._breaker = CLOSED
         self._probed: float | None = None  # the ``retry_at`` after which the probe succeeded
         self._noticed = False  # whether the last notice said that the device has stopped
@@ -65,20 +64,20 @@ class DeviceHealth:
             return None
         if not self._on_trial:
             return 0
-        return self._breaker.allowance(self._fleet.clock.time(), sum(run.since >= retry_at for run in held))
+        return self._breaker.allowance(self._connection.clock.time(), sum(run.since >= retry_at for run in held))
 
     def record_end(self, workflow: Workflow, seconds: float, error: Exception | None) -> None:
         """An execution has ended by itself after so many seconds. A run that was declined, or lost because the device
         was frozen, says nothing about its health."""
         if isinstance(error, PolicyForbids | DeviceUnavailable | LeaseExpired):
             return
-        before, now = self._breaker, self._fleet.clock.time()
+        before, now = self._breaker, self._connection.clock.time()
         if isinstance(error, DeviceTrouble):
             self._breaker = before.trouble(now, str(error))
         elif error is None or seconds >= QUICK_FAILURE_SECONDS:
             self._breaker = before.good()
         else:
-            self._breaker = before.failed(now, self._fleet.store.clock(), workflow.name)
+            self._breaker = before.failed(now, self._connection.store_time(), workflow.name)
         self._follow(before)
 
     def _follow(self, before: Breaker) -> None:
@@ -100,7 +99,7 @@ class DeviceHealth:
         retry_at = self._breaker.retry_at
         if retry_at is None:
             return
-        now = self._fleet.clock.time()
+        now = self._connection.clock.time()
         if now < retry_at:
             return
         if self._on_trial:
@@ -112,7 +111,7 @@ class DeviceHealth:
             await probe()
         except DeviceTrouble as error:
             if self._breaker.retry_at == retry_at:
-                self._breaker = self._breaker.trouble(self._fleet.clock.time(), str(error))
+                self._breaker = self._breaker.trouble(self._connection.clock.time(), str(error))
         else:
             self._probed = retry_at
             self._on_change()  # so that the coordinator, which knows only the profile, gives it one run
@@ -142,7 +141,7 @@ class DeviceHealth:
                 await self._leave_notice()
             except StoreError as error:
                 log.warning("cannot compare with other devices, or leave a notice: %s", error)
-                await self._fleet.clock.sleep(1.0)
+                await self._connection.clock.sleep(1.0)
                 self._follow_up_due = True
 
     def close(self) -> None:
@@ -150,13 +149,13 @@ class DeviceHealth:
             self._task.cancel()
 
     async def _compare(self) -> None:
-        now = self._fleet.clock.time()
+        now = self._connection.clock.time()
         if not self._breaker.suspicious or now - self._compared_at < COMPARE_INTERVAL:
             return  # the next failure brings us back here
         self._compared_at = now
         for workflow in sorted(self._breaker.failing):
-            query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=RUNS_COMPARED)
-            run = self._breaker.contradicted_by(self._device, await self._fleet.store.find(query))
+            completed = await self._connection.recent_completions(workflow, RUNS_COMPARED)
+            run = self._breaker.contradicted_by(self._device, completed)
             if run is not None:
                 self._contradicted(run)
                 return
@@ -164,19 +163,12 @@ class DeviceHealth:
     def _contradicted(self, run: Run) -> None:
         before = self._breaker
         why = f"its last {before.failures} runs failed at once, while {run.device} completed {run.workflow!r}"
-        self._breaker = before.contradicted(self._fleet.clock.time(), why)
+        self._breaker = before.contradicted(self._connection.clock.time(), why)
         self._follow(before)
 
     async def _leave_notice(self) -> None:
         stopped = not self._breaker.closed
         if stopped == self._noticed:
             return
-        at = self._fleet.store.clock()
-        if stopped:
-            why = self._breaker.why
-            message = f"{self._device} has stopped taking work: {why}. It tries one run from time to time"
-            notice = Notice(at, "suspended", message, None, self._device)
-        else:
-            notice = Notice(at, "resumed", f"{self._device} takes work again", None, self._device)
-        await self._fleet.store.commit([notice])
+        await self._connection.announce_health(self._breaker.why if stopped else None)
         self._noticed = stopped

@@ -15,14 +15,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from asterism.base.clock import Clock
 from asterism.base.error_log import RecurringError
 from asterism.core.run.run import ASSIGNED
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.completion import HeldRun
+from asterism.fleet.device.connection import DeviceConnection
 from asterism.fleet.device.lease import Lease, margin
 from asterism.fleet.device.worker import FENCED, LOST, Worker
-from asterism.store.protocol import HeartbeatReply, Store
+from asterism.store.protocol import HeartbeatReply
 from asterism.store.store_errors import StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -36,8 +36,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
+        connection: DeviceConnection,
         lease: Lease,
         worker: Worker,
         claimer: Claimer,
@@ -45,7 +44,8 @@ class Heartbeat:
         measure: Callable[[], Mapping[str, Any]],
         on_draining: Callable[[], None],
     ) -> None:
-        self.store, self.clock, self.lease, self.worker, self.claimer = store, clock, lease, worker, claimer
+        self._connection, self.clock = connection, connection.clock
+        self.lease, self.worker, self.claimer = lease, worker, claimer
         self._measure, self._on_draining = measure, on_draining
         self.quality = 1.0
         """How well the store is reached, in 0…1."""
@@ -109,24 +109,24 @@ class Heartbeat:
         for held in changed:
             held.changed = False
         profile = {**self._measure(), "quality": round(self.quality, 3)}
-        session, timeout = self.worker.owner.session, self.lease.timeout
+        timeout = self.lease.timeout
         try:
             async with asyncio.timeout(min(timeout, *(held.run.timeout for held in self.worker), timeout) / 3):
                 try:
-                    reply = await self.store.heartbeat(session, profile, reports)
+                    reply = await self._connection.beat(profile, reports)
                 except ValueError as error:  # the report of one execution must not end the device
                     log.error("a report cannot be stored: %s", error)
-                    reply = await self.store.heartbeat(session, profile, ())
+                    reply = await self._connection.beat(profile, ())
         except (StoreUnavailable, TimeoutError) as error:
             for held in changed:
                 held.report_written(False)  # it may not have arrived
             if isinstance(error, TimeoutError):
-                raise StoreUnavailable(f"{self.store.url} did not answer a heartbeat") from None
+                raise StoreUnavailable(f"{self._connection.url} did not answer a heartbeat") from None
             raise
         for held in changed:
             held.report_written(True)
         if not reply.alive:
-            return await self._check_store()
+            return False
         self.lease.renewed(sent)
         for held in self.worker:
             # a run that is being stopped is killed a moment later: its guard decides if this process is frozen
@@ -138,13 +138,6 @@ class Heartbeat:
         with contextlib.suppress(StoreUnavailable):  # the next answer repeats what could not be done now
             await self._follow_reply(reply, sent)
         return True
-
-    async def _check_store(self) -> bool:
-        """The store says that this session is not alive. If it does not know the device at all, it is not the store
-        that was joined: that file was moved away, and may be restored."""
-        if await self.store.register(f"device/{self.worker.owner.device}") is None:
-            raise StoreUnavailable(f"{self.store.url} does not know this device: it is another store, or an empty one")
-        return False
 
     async def _follow_reply(self, reply: HeartbeatReply, sent: float) -> None:
         """Stop what the store has taken away or asks to stop, and take up what it says is ours. Nothing here pauses:
@@ -186,7 +179,7 @@ class Heartbeat:
                 elif not held.started and held.run.due_at is not None:
                     spare = margin(held.workflow.claim_timeout, grace)
                     shortest = min(shortest, spare)
-                    if self.store.clock() >= held.run.due_at - spare:
+                    if self._connection.store_time() >= held.run.due_at - spare:
                         self.worker.give_up_waiting(held)
             # often, since a machine that was asleep does not notice the time that has passed
             await self.clock.sleep(min(1.0, shortest / 4))

@@ -52,10 +52,13 @@ class Lease:
 
     # -- how sure the device is of a run -----------------------------------------------------------------------------
 
-    def remaining(self, run: Run) -> float:
+    def remaining(self, run: Run, now: float | None = None) -> float:
         """In how many seconds the device must have stopped work on a run, unless the lease is renewed before. While
-        this is positive, the run is certainly this device's."""
-        return self.renewed_at + run.timeout - margin(run.timeout, self.grace) - self._clock.time()
+        this is positive, the run is certainly this device's. ``now`` is the time by our clock, for a caller that has
+        just read it."""
+        if now is None:
+            now = self._clock.time()
+        return self.renewed_at + run.timeout - margin(run.timeout, self.grace) - now
 
     def unbroken(self, run: Run, since: float) -> bool:
         """Whether the store could not have taken a run away at any moment since then. It could if more than the run's

@@ -59,9 +59,22 @@ class DeviceHost(Protocol):
 
 async def join(store: Store, clock: Clock, session: Session, host: DeviceHost, *, replace: bool = False) -> Session:
     """Enter the session into the store. Raises DeviceNameTaken."""
+    prepare_host(session, host)
+    return await enter(store, clock, session, replace=replace)
+
+
+def prepare_host(session: Session, host: DeviceHost) -> None:
+    """Take the lock of the device on its machine, and end what earlier processes of it left running. Raises
+    DeviceNameTaken."""
     if not host.acquire():
         raise DeviceNameTaken(f"a device {session.device!r} of this store is running on this machine already")
     host.kill_orphans(session.id)
+
+
+async def enter(
+    store: Store, clock: Clock, session: Session, *, replace: bool = False, patience: float = JOIN_TIMEOUT
+) -> Session:
+    """As ``join``, for a device on any machine."""
     entered = False
 
     async def attempt() -> Session:
@@ -79,7 +92,7 @@ async def join(store: Store, clock: Clock, session: Session, host: DeviceHost, *
             raise
         return session
 
-    return await retry_on_conflict(attempt, patience=JOIN_TIMEOUT, outage_pause=JOIN_PAUSE, clock=clock)
+    return await retry_on_conflict(attempt, patience=patience, outage_pause=JOIN_PAUSE, clock=clock)
 
 
 async def _entry(store: Store, session: Session, replace: bool) -> list[Write]:

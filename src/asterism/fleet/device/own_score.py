@@ -13,10 +13,9 @@ from collections.abc import Mapping
 
 from asterism.core.json_values import NOTHING
 from asterism.core.run.placement import DEFAULT_WEIGHTS, Candidate, score
-from asterism.core.run.session import OPEN, Session, election_ranks
+from asterism.core.run.session import Session
 from asterism.core.run.workflow import Workflow
-from asterism.fleet import settings
-from asterism.fleet.fleet import Fleet
+from asterism.fleet.device.connection import DeviceConnection
 
 log = logging.getLogger("asterism.device")
 
@@ -27,7 +26,7 @@ REFRESH_INTERVAL = 60.0
 class OwnScore:
     """``connection`` is how well the store is reached, in 0…1: each heartbeat sets it."""
 
-    def __init__(self, fleet: Fleet, session: Session) -> None:
+    def __init__(self, fleet: DeviceConnection, session: Session) -> None:
         self._fleet, self._session = fleet, session
         self._rank: float | None = None
         self._weights = DEFAULT_WEIGHTS
@@ -60,15 +59,10 @@ class OwnScore:
 
     async def refresh(self) -> None:
         """Read rank and weights. Raises StoreError, and anything for registers that are damaged."""
-        store = self._fleet.store
-        now = store.clock()
-        sessions = [one for one in await store.sessions() if one.state == OPEN and one.reachable(now)]
-        ranks = election_ranks(sessions, await self._fleet.coordinator())
-        self._weights = (await settings.read(store)).weights
-        self._rank = ranks.get(self._session.device, 0.0)
+        self._rank, self._weights, devices = await self._fleet.standing()
         self._known.clear()
         # each device reads about one session a second at most, however many there are
-        self._interval = max(REFRESH_INTERVAL, len(sessions))
+        self._interval = max(REFRESH_INTERVAL, devices)
 
     async def refresh_until_cancelled(self) -> None:
         while True:

@@ -18,6 +18,7 @@ from asterism.base import task_inputs
 from asterism.base.expressions import Selections
 from asterism.base.secret_mask import Mask, secret_names
 from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput, ResolvedInputs
+from asterism.base.trace_context import VARIABLE
 from asterism.core.errors import AsterismError, DeviceUnavailable, safe_repr
 from asterism.core.run.run import Run
 from asterism.core.run.workflow import Workflow
@@ -196,6 +197,8 @@ def _environment(
         "ASTERISM_STEP": "" if last is None else str(last.step),
         "ASTERISM_TOTAL": "" if last is None or last.total is None else str(last.total),
     }
+    if run.traceparent is not None:
+        own[VARIABLE] = run.traceparent
 
     def is_bare(name: str) -> bool:
         """Whether an input becomes a variable under its bare name: the device policy lists it, or allows everything and

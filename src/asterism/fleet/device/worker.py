@@ -21,17 +21,26 @@ from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import COMPLETED, Grant, Owner, Run, queue_order
 from asterism.core.run.workflow import Workflow
-from asterism.fleet.device import completion
-from asterism.fleet.device.completion import CompletionBatch, End, HeldRun
+from asterism.fleet.device.completion import CompletionBatch, HeldEnd, HeldRun
+from asterism.fleet.device.connection import DeviceConnection
 from asterism.fleet.device.executor import Executor, RunWork
 from asterism.fleet.device.health import DeviceHealth
 from asterism.fleet.device.lease import Lease
-from asterism.fleet.fleet import Fleet
-from asterism.fleet.ledger import Step, UnknownRun, blob_of, is_small
+from asterism.fleet.device.owner_steps import (
+    BreakOff,
+    Complete,
+    Decline,
+    Disown,
+    Fail,
+    OwnerStep,
+    Release,
+    Start,
+)
+from asterism.fleet.ledger import UnknownRun, blob_of, is_small
 from asterism.fleet.policy.device_policy import PolicyForbids
 from asterism.fleet.waiters import Consumer
 from asterism.store.optimistic_update import IMMEDIATE_RETRIES
-from asterism.store.protocol import Notice, PutRun
+from asterism.store.protocol import PutRun
 from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
 
 log = logging.getLogger("asterism.device")
@@ -45,7 +54,9 @@ NO_SLOT = "no slot became free in time"
 """Why an execution is stopped. After ``LOST`` and ``FENCED`` the run belongs to others, and nothing is written;
 after any other reason the run is handed back."""
 
-NO_LIMIT = float("inf")
+VAIN_WAITS_NAMED = 200
+"""How many runs that waited in vain an order to a gateway names."""
+
 RESULT_RETRY = 1.0
 """After how many seconds a result that the store could not take is offered to it again."""
 
@@ -55,7 +66,7 @@ class Worker:
 
     def __init__(
         self,
-        fleet: Fleet,
+        connection: DeviceConnection,
         owner: Owner,
         executor: Executor,
         lease: Lease,
@@ -65,11 +76,11 @@ class Worker:
         backlog: int,
         grace: float,
     ) -> None:
-        self.fleet, self.owner, self.executor = fleet, owner, executor
+        self._connection, self.owner, self.executor = connection, owner, executor
         self.slots, self.backlog, self.grace = slots, backlog, grace
         self._lease, self._health = lease, health
         self.connect(on_free=lambda: None, on_report=lambda: None)
-        self._batch = CompletionBatch(fleet, self._written, self._write_alone, lambda end: self._leave(end.held))
+        self._batch = CompletionBatch(connection, self._written, self._write_alone, lambda end: self._leave(end.held))
         self.occupied = asyncio.Event()
         self.held: dict[str, HeldRun] = {}
         self._past_grants: OrderedDict[tuple[str, str, int], None] = OrderedDict()
@@ -147,9 +158,9 @@ class Worker:
             return
         if run.id in self.held:  # this grant, or an earlier one that has not left: the heartbeat brings it again
             return
-        if self._lease.remaining(run) <= 0.0 or not self._lease.unbroken(run, asked):
+        started, now = run.started_at is not None, self._connection.clock.time()
+        if self._lease.remaining(run, now) <= 0.0 or not self._lease.unbroken(run, asked):
             return  # if it is still ours, the next heartbeat says so
-        started, now = run.started_at is not None, self.fleet.clock.time()
         held = HeldRun(run, grant, workflow, now, self._on_report, started, run.progress, make_log=self._make_log)
         self.held[run.id] = held
         self.occupied.set()
@@ -184,9 +195,7 @@ class Worker:
 
     async def _start(self, held: HeldRun) -> None:
         try:
-            held.run = await self.fleet.ledger.change(
-                held.run, partial(completion.started, held, self.fleet.store.clock)
-            )
+            held.run = await self._connection.change(held.run, Start(held.grant))
         except RunRefused as refusal:
             log.info("lost before it began: %s", refusal.why, extra={"run": held.run.id})
             if held.stopping is None:
@@ -198,11 +207,11 @@ class Worker:
 
     def _make_log(self, held: HeldRun) -> LogRecorder | None:
         """What records the output of a run. Called at its first output, in any thread."""
-        limit = self.fleet.known_settings.log_limit
+        limit = self._connection.log_limit
         if not limit:
             return None
         printed = partial(self._printed, held)
-        return LogRecorder(self.fleet.store.clock, limit, mask=lambda: held.mask, on_new=printed)
+        return LogRecorder(self._connection.store_time, limit, mask=lambda: held.mask, on_new=printed)
 
     def _printed(self, held: HeldRun) -> None:
         if held.changed:
@@ -222,7 +231,7 @@ class Worker:
         chunks = []
         for chunk in last.chunks:
             try:
-                value = await self.fleet.blobs.keep(chunk.value, f"the log of run {held.run.id}")
+                value = await self._connection.keep(chunk.value, held.run, f"the log of run {held.run.id}")
             except (AsterismError, ValueError):  # the store has no room for a blob now, or it is too large for one
                 value = chunk.value
             chunks.append(chunk._replace(value=value))
@@ -251,27 +260,28 @@ class Worker:
             if step is None:
                 await self._hand_back(held)
             else:
-                batched = len(self.held) > 1 and self._batch.add(held, step)
+                together = len(self.held) > 1 and self._connection.commits_together
+                batched = together and self._batch.add(held, step)
                 if not batched:
                     await self._write_end(held, step)
         finally:
             if not batched:
                 self._leave(held)
 
-    async def _outcome(self, held: HeldRun) -> Step | None:
+    async def _outcome(self, held: HeldRun) -> OwnerStep | None:
         """Execute the run and return the step that ends it; None if it was stopped."""
-        run, clock = held.run, self.fleet.store.clock
+        run, clock = held.run, self._connection.clock
         try:
-            given = run.input if blob_of(run.input) is None else await self.fleet.blobs.fetch(run.input)
+            given = run.input if blob_of(run.input) is None else await self._connection.fetch_input(run)
         except StoreUnavailable as error:
             return self._broken_off(held, 0.0, DeviceTrouble(f"its input could not be read: {error}"))
         except (StoreError, ValueError) as error:
-            return partial(completion.failed, held, f"its input could not be read: {error}", clock, final=True)
-        lease = self._lease.remaining(run)
+            return Fail(held.grant, f"its input could not be read: {error}", held.progress, final=True)
+        began = clock.time()
+        lease = self._lease.remaining(run, began)
         if lease <= 0.0:  # this process was frozen since the run came: another device may have it
             held.stopping = held.stopping or FENCED
             return None
-        began = self.fleet.clock.time()
         try:
             log_source.set(held)
             work = RunWork(run, held.workflow, given, held.set_progress, held.set_output, lease, held)
@@ -281,48 +291,48 @@ class Worker:
                 held.stopping = held.stopping or FENCED
             if held.stopping is not None:
                 return None
-            took = self.fleet.clock.time() - began
+            took = clock.time() - began
             if isinstance(error, DeviceTrouble):
                 return self._broken_off(held, took, error)
             self._health.record_end(held.workflow, took, error)
             if isinstance(error, PolicyForbids | DeviceUnavailable) and not getattr(error, "begun", False):
-                return partial(completion.declined, held, str(error), clock)
-            return partial(completion.failed, held, str(RecordedError.of(error)), clock)
+                return Decline(held.grant, str(error))
+            return Fail(held.grant, str(RecordedError.of(error)), held.progress)
         if not self._health.well:
-            self._health.record_end(held.workflow, self.fleet.clock.time() - began, None)
+            self._health.record_end(held.workflow, clock.time() - began, None)
         held.ending = True
         if is_small(value):
-            return partial(completion.completed, held, value, clock)
+            return Complete(held.grant, value, held.progress)
         return await self._completed_with_blob(held, value)
 
-    async def _completed_with_blob(self, held: HeldRun, value: Any) -> Step:
+    async def _completed_with_blob(self, held: HeldRun, value: Any) -> OwnerStep:
         """Store a value that may be large, for as long as it takes."""
         what = f"the result of run {held.run.id}"
         while True:
             try:
-                output = await self.fleet.blobs.keep(value, what)
+                output = await self._connection.keep(value, held.run, what)
             except StoreUnavailable as error:
                 log.warning("%s could not be stored: %s", what, error, extra={"run": held.run.id})
-                await self.fleet.clock.sleep(RESULT_RETRY)
+                await self._connection.clock.sleep(RESULT_RETRY)
             except (AsterismError, ValueError) as error:
-                return partial(completion.failed, held, str(RecordedError.of(error)), self.fleet.store.clock)
+                return Fail(held.grant, str(RecordedError.of(error)), held.progress)
             else:
-                return partial(completion.completed, held, output, self.fleet.store.clock)
+                return Complete(held.grant, output, held.progress)
 
-    def _broken_off(self, held: HeldRun, seconds: float, error: DeviceTrouble) -> Step:
+    def _broken_off(self, held: HeldRun, seconds: float, error: DeviceTrouble) -> OwnerStep:
         """The device could not do its own part: the run is lost, and the work has not failed."""
         log.warning("given up: %s", error, extra={"run": held.run.id})
         self._health.record_end(held.workflow, seconds, error)
         held.lost = True
-        return partial(completion.broken_off, held, f"{self.owner.device}: {error}", self.fleet.store.clock)
+        return BreakOff(held.grant, f"{self.owner.device}: {error}", held.progress)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
-    def _written(self, end: End) -> None:
-        self.fleet.waiters.ended(end.after)
+    def _written(self, end: HeldEnd) -> None:
+        self._connection.ended(end.after)
         self._leave(end.held)
 
-    def _write_alone(self, end: End) -> None:
+    def _write_alone(self, end: HeldEnd) -> None:
         async def write() -> None:
             try:
                 await self._write_end(end.held, end.step, tried=end.after)
@@ -331,22 +341,22 @@ class Worker:
 
         self._spawn(end.held, write())
 
-    async def _write_end(self, held: HeldRun, step: Step, *, result: bool = True, tried: Run | None = None) -> None:
+    async def _write_end(
+        self, held: HeldRun, step: OwnerStep, *, result: bool = True, tried: Run | None = None
+    ) -> None:
         """Write the end of a run, for as long as it takes to know that it is written. Nothing is executed any more, so
         it does no harm to continue after the lease has expired: the store then refuses it. ``tried`` is what may have
         been written already."""
         held.ending = True
         try:
-            if tried is not None:
-                await self.fleet.ledger.change(tried.id, step, patience=NO_LIMIT, tried=tried, also=held.log_writes)
-                return
-            consume = self.fleet.waiters.consumers.get(held.run.id) if result else None
+            consume = self._connection.consumer(held.run.id) if result and tried is None else None
             if consume is None or not await self._consumed(held, step, consume):
-                await self.fleet.ledger.change(held.run, step, patience=NO_LIMIT, also=held.log_writes)
+                await self._connection.end(held.run, step, held.log_writes, tried=tried)
         except Fenced as refusal:
             log.warning("the run belongs to others: %s", refusal.why, extra={"run": held.run.id})
             if result and not held.lost:
-                await self._notice_late_result(held, refusal.why)
+                with contextlib.suppress(StoreError):
+                    await self._connection.notice_late_result(held.run.id, refusal.why)
         except UnknownRun:
             log.warning("the store has no such run any more", extra={"run": held.run.id})
         except RunRefused as refusal:
@@ -355,28 +365,21 @@ class Worker:
             log.error("the store does not accept the end of a run: %s", error, extra={"run": held.run.id})
         except ValueError as error:  # the run would be executed again and again otherwise
             log.error("the end of a run cannot be stored: %s", error, extra={"run": held.run.id})
-            step = partial(completion.failed, held, "its result cannot be stored", self.fleet.store.clock, final=True)
-            await self._write_end(held, step)
+            await self._write_end(held, Fail(held.grant, "its result cannot be stored", held.progress, final=True))
 
-    async def _consumed(self, held: HeldRun, step: Step, consume: Consumer) -> bool:
+    async def _consumed(self, held: HeldRun, step: OwnerStep, consume: Consumer) -> bool:
         """Let the waiter of this process write the end with what follows from it, in one commit. Returns False if the
         end must be written by itself."""
-        after = step(held.run, held.workflow)
+        after = step.apply(held.run, held.workflow, self._connection.end_time())
         if after.status is not COMPLETED or after.series is not None:
             return False
         # what follows is written with it, and may need its slot
         self._busy, self._freed, held.slot_freed = self._busy - 1, self._freed + 1, True
         if await consume(PutRun(after, held.run.revision), *held.log_writes):
-            self.fleet.waiters.ended(after)
+            self._connection.ended(after)
         else:
-            await self.fleet.ledger.change(after.id, step, patience=NO_LIMIT, tried=after, also=held.log_writes)
+            await self._connection.end(held.run, step, held.log_writes, tried=after)
         return True
-
-    async def _notice_late_result(self, held: HeldRun, why: str) -> None:
-        run, device = held.run.id, self.owner.device
-        message = f"a late result of {device} for run {run} was refused: {why}"
-        with contextlib.suppress(StoreError):
-            await self.fleet.store.commit([Notice(self.fleet.store.clock(), "late", message, run, device)])
 
     async def _hand_back(self, held: HeldRun) -> None:
         """Its execution was stopped on purpose: release the run, unless it belongs to others by now."""
@@ -384,8 +387,7 @@ class Worker:
         if why in (LOST, FENCED):
             return
         reason, detail = ("released", why) if held.preempted_by is None else ("preempted", f"by {held.preempted_by}")
-        step = partial(completion.released, held, reason, detail, self.fleet.store.clock)
-        await self._write_end(held, step, result=False)
+        await self._write_end(held, Release(held.grant, reason, detail, held.progress), result=False)
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 
@@ -409,6 +411,10 @@ class Worker:
     def waited_in_vain(self, run_id: str) -> bool:
         """Whether the run has waited here for a slot before; it is not taken again only to wait."""
         return run_id in self._waited_in_vain
+
+    def vain_waits(self) -> list[str]:
+        """The ids of the last runs that waited here in vain."""
+        return list(self._waited_in_vain)[-VAIN_WAITS_NAMED:]
 
     def kill(self, held: HeldRun) -> None:
         """Stop an execution at once, without the grace period."""
@@ -448,11 +454,10 @@ class Worker:
     async def disown(self, run_id: str, epoch: int) -> None:
         """The store believes that this device holds a run that it does not hold any more: give it back, with the
         progress it had made."""
-        report = (await self.fleet.store.reports([run_id])).get(run_id)
-        progress = report.progress if report is not None and report.epoch == epoch else None
-        step = partial(completion.disowned, self.owner, epoch, progress, self.fleet.store.clock)
+        progress = await self._connection.progress_of(run_id, epoch)
+        step = Disown(Grant(run_id, self.owner.session, epoch), self.owner.device, progress)
         with contextlib.suppress(RunRefused, Conflict):  # the next heartbeat tries again; this one must not pause
-            await self.fleet.ledger.change(run_id, step, patience=0.0, tries=IMMEDIATE_RETRIES + 1)
+            await self._connection.change(run_id, step, patience=0.0, tries=IMMEDIATE_RETRIES + 1)
 
     async def abandon(self) -> bool:
         """Stop everything and take nothing more. Ends that are known may still be written; of the rest nothing is

@@ -6,7 +6,9 @@ was judged is executed. Without a device policy everything is allowed.
 
 Limits. An allowed command does what it likes, with any arguments: a policy that lists ``sh``, ``env`` or ``python``
 allows everything. A function runs inside the agent and sees all that the agent sees; ``environment`` and
-``directories`` apply to commands. Host names are compared as text, not resolved: a listed name means a trusted owner.
+``directories`` apply to commands. Host names are compared as text: a listed name means a trusted owner. A name that
+only a pattern such as ``*.example.org`` allows may belong to anybody, so it does not reach addresses that are not
+public, such as the loopback or the metadata of a cloud.
 
 ``secrets`` lists variables of the device that hold secrets: work may read them as ``{"secret": NAME}``, and their
 values are masked in all text that leaves the device, even if the work does not refer to them.
@@ -202,6 +204,20 @@ class DevicePolicy:
         if place is None or not any(rule.allows(scheme, place, number) for rule in self._hosts):
             raise self._forbid(f"requests to {scheme}://{host[:200]}:{number}", "hosts", begun=begun)
 
+    @property
+    def judges_addresses(self) -> bool:
+        """Whether a name may be allowed by a pattern, so that the address it resolves to has to be judged, too."""
+        return not self.everything and any(rule.pattern for rule in self._hosts)
+
+    def address(self, host: str, port: int, address: str, *, begun: bool = False) -> None:
+        """Judge an address to which the name of an allowed host resolves, before the connection to it."""
+        place, known = parse_host(host), parse_host(address)
+        if not self.judges_addresses or not isinstance(place, str) or (not isinstance(known, str) and _public(known)):
+            return
+        if not any(rule.trusts(place, known, port) for rule in self._hosts):
+            what = f"requests to {host[:200]}:{port}, whose address {address} is not public,"
+            raise self._forbid(what, "hosts", begun=begun)
+
     def url(self, url: Any, *, begun: bool = False) -> None:
         """Judge a URL, parsed by httpx as for the request itself: two parsers might read it differently."""
         if self.everything:
@@ -385,6 +401,8 @@ class HostRule:
     names: re.Pattern[str] | None
     network: Network | None
     port: int | None
+    pattern: bool = False
+    """Whether it is a pattern of names, other than ``*``."""
 
     @classmethod
     def parse(cls, text: str) -> HostRule:
@@ -397,7 +415,7 @@ class HostRule:
         if port is not None and port > 65535:
             raise ValueError("must have a port of at most 65535")
         names, network = _host_rule(parts[2].lower())
-        return cls(scheme, names, network, port)
+        return cls(scheme, names, network, port, names is not None and is_pattern(parts[2]))
 
     def allows(self, scheme: str, host: str | Address, port: int) -> bool:
         if self.scheme not in (None, scheme):
@@ -407,6 +425,27 @@ class HostRule:
         if self.network is None:
             return self.names is None or (isinstance(host, str) and self.names.fullmatch(host) is not None)
         return not isinstance(host, str) and host.version == self.network.version and host in self.network
+
+    def trusts(self, name: str, address: str | Address | None, port: int) -> bool:
+        """Whether a name may resolve to an address that is not public: the rule names the host or the address, or
+        everything."""
+        if self.pattern:
+            return False
+        host = name if self.network is None else address
+        return host is not None and any(self.allows(self.scheme or scheme, host, port) for scheme in DEFAULT_PORTS)
+
+
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""Addresses that a NAT64 gateway translates into those of IPv4."""
+
+
+def _public(address: Address | None) -> bool:
+    """Whether an address is one of the public Internet, also if it contains an address of IPv4."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else address.sixtofour
+        if inner is not None and not _public(inner):
+            return False
+    return address is not None and address.is_global and not address.is_multicast
 
 
 def _host_rule(text: str) -> tuple[re.Pattern[str] | None, Network | None]:

@@ -1,12 +1,16 @@
 """HTTP requests of a device: judged by the device policy, and with a limit on the response.
 
-The device policy judges every address before a request is sent to it, also the target of a redirect. No secret goes to
-an origin that the work did not name.
+The device policy judges every address before a request is sent to it, also the target of a redirect. If it has
+patterns of names, it judges the addresses to which a name resolves, too, and the connection goes to one that was
+judged: a name that is resolved twice may lead elsewhere the second time. No secret goes to an origin that the work did
+not name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from asterism.base import http_requests
@@ -42,6 +46,9 @@ async def request(terms: Mapping[str, Any], headers: Mapping[str, str], policy: 
 
 async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy, mask: Mask) -> Any:
     async with await http_client(timeout=None) as client:  # the limit of the workflow applies
+        hop = 0
+        if policy.judges_addresses:
+            _judge_connections(client, lambda *place: policy.address(*place, begun=hop > 0))
         asked = http_requests.build_request(client, terms, headers)
         for hop in range(http_requests.MAX_REDIRECTS + 1):
             policy.url(asked.url, begun=hop > 0)
@@ -53,6 +60,42 @@ async def _answered(terms: Mapping[str, Any], headers: Any, policy: DevicePolicy
                 await answer.aclose()
             asked = http_requests.follow_redirect(answer, mask)
     raise http_requests.too_many_redirects(terms)
+
+
+def _judge_connections(client: Any, judge: Callable[[str, int, str], None]) -> None:
+    """Let ``judge`` see (host, port, address) before each connection. httpx offers no way to replace what connects, so
+    this reaches into it, and fails if it is not as expected: a request is then not sent. A proxy that the environment
+    names resolves names itself."""
+    pool = client._transport._pool
+    pool._network_backend = _JudgedConnections(pool._network_backend, judge)
+
+
+class _JudgedConnections:
+    """A network backend of httpcore that resolves names itself, and connects only to addresses that were judged."""
+
+    def __init__(self, inner: Any, judge: Callable[[str, int, str], None]) -> None:
+        self._inner, self._judge = inner, judge
+
+    async def connect_tcp(self, host: str, port: int, **terms: Any) -> Any:
+        import httpcore
+
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        for address in addresses:
+            self._judge(host, port, address)
+        for number, address in enumerate(addresses, 1):
+            try:
+                return await self._inner.connect_tcp(address, port, **terms)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if number == len(addresses):
+                    raise
+        raise httpcore.ConnectError(f"{host} has no address")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def _exhausted(error: BaseException | None) -> OSError | None:

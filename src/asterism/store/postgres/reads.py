@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from asterism.core.run.run import TERMINAL, Progress, Run, RunStatus
 from asterism.core.run.session import Session
-from asterism.store.postgres.connection import ConnectionPool, ServerClock
+from asterism.store.postgres.connection import ConnectionPool
 from asterism.store.postgres.error_mapping import storable
 from asterism.store.postgres.group_commit import logs_text
 from asterism.store.postgres.schema import statements
@@ -23,6 +24,7 @@ from asterism.store.protocol import (
     WaitingRuns,
 )
 from asterism.store.row_codec import COLUMNS, notice_of, run_of, searched, session_of, to_text
+from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import CorruptRecord
 
 _STATUSES = {str(status): status for status in RunStatus}
@@ -122,8 +124,10 @@ class Reads:
         return {f"{workflow}@{version}" for workflow, version in await self._broad.fetch(statements()["kinds"])}
 
     async def sessions(self, *, ended: bool = False) -> list[Session]:
-        rows = await self._broad.fetch(statements()["sessions"], ended)
-        return [session_of(row, row[-1]) for row in rows]
+        rows = await self._quick.fetch(statements()["sessions"], ended)
+        used = {row[0]: row[-1] for row in rows if row[1] is None}
+        found = [session_of(row, used.get(row[0], 0)) for row in rows if row[1] is not None]
+        return sorted(found, key=attrgetter("id"))
 
     async def register(self, key: str) -> Register | None:
         row = await self._named("register", key)

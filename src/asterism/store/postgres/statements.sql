@@ -62,6 +62,13 @@ SELECT key, value, revision FROM registers WHERE key = $1
 -- name: registers
 SELECT key, value, revision FROM registers WHERE starts_with(key, $1) ORDER BY key
 
+-- name: sessions
+-- And a row for each session that has runs, which has only its id and their number. Both are read by index, also when
+-- the tables have no statistics yet; a join of the two would read all runs then.
+SELECT {session}, 0 AS used FROM sessions WHERE $1 OR state <> 'ended'
+UNION ALL
+SELECT session, NULL, NULL, NULL, NULL, NULL, NULL, NULL, count(*) FROM runs WHERE session IS NOT NULL GROUP BY session
+
 -- name: reports
 SELECT reports.run, reports.epoch, reports.progress, reports.tail
 FROM runs JOIN reports ON reports.session = runs.session AND reports.run = runs.id AND reports.epoch = runs.epoch
@@ -121,14 +128,6 @@ SELECT status, count(*) FROM runs GROUP BY status
 
 -- name: kinds
 SELECT DISTINCT workflow, version FROM runs
-
--- name: sessions
-SELECT {session}, coalesce(used, 0)
-FROM sessions
-LEFT JOIN (SELECT session, count(*) AS used FROM runs WHERE session IS NOT NULL GROUP BY session) AS owned
-    ON owned.session = sessions.id
-WHERE $1 OR state <> 'ended'
-ORDER BY id
 
 -- name: prune_runs
 -- Selected once: a plan may evaluate the subquery of IN repeatedly, and would get further rows each time.

@@ -31,7 +31,6 @@ from asterism.store.postgres.connection import (
     Connection,
     ConnectionFactory,
     ConnectionPool,
-    ServerClock,
 )
 from asterism.store.postgres.group_commit import NO_PEERS, Committer
 from asterism.store.postgres.notifications import Listener, NotificationSender, new_sender
@@ -40,6 +39,7 @@ from asterism.store.postgres.reads import Reads, chunk_of
 from asterism.store.postgres.schema import migrate, statements
 from asterism.store.protocol import Change, PutRun, Register, TakeRequest, Usage, Watch, Write
 from asterism.store.row_codec import COLUMNS, MOVING, moving, notice_of, run_of, session_of, without_empty_label
+from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreCorrupt, StoreError
 from asterism.store.watches import Watches, topics_of
 

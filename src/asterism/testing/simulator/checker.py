@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asterism.core.run.merge import own_story
-from asterism.core.run.run import ASSIGNED, COMPLETED, FAILED, OWNED, PROCESSING, TERMINAL, TRANSITIONS, Run, RunStatus
+from asterism.core.run.run import (
+    ASSIGNED,
+    CLAIMED,
+    COMPLETED,
+    FAILED,
+    OWNED,
+    PROCESSING,
+    TERMINAL,
+    TRANSITIONS,
+    Run,
+    RunStatus,
+)
 from asterism.core.run.session import ENDED
 from asterism.store.memory import MemoryStore
 from asterism.store.protocol import HeartbeatReply, Notice, ProgressReport, PutRun, PutSession, Write
@@ -187,7 +198,7 @@ class Checker:
                 self.broken(f"run {execution.run} (epoch {execution.epoch}) is still executed")
 
     def _check_late_result(self, notice: Notice, by_id: Mapping[str, Run]) -> None:
-        late = re.search(r"epoch (\d+) cannot complete", notice.message) if notice.kind == "late" else None
+        late = re.search(r"epoch (\d+) can no longer complete", notice.message) if notice.kind == "late" else None
         run = by_id.get(notice.run or "")
         if late is None or run is None or run.status is not COMPLETED:
             return
@@ -204,11 +215,15 @@ def _continues(before: Run, after: Run) -> bool:
 
 
 def _is_owner_step(before: Run, after: Run) -> bool:
-    if after.status in OWNED or after.status is COMPLETED:
+    """Whether only the owner of a run may take this step."""
+    moved = after.epoch > before.epoch
+    if not moved and (after.status in OWNED or after.status is COMPLETED):
         return after.status is not before.status
     reason = after.previous[-1].reason if len(after.previous) > len(before.previous) else "timeout"
-    # a person may pause or cancel a run that is not claimed yet
-    return reason != "timeout" and not (before.status is ASSIGNED and reason == "released")
+    if reason == "timeout":
+        return False
+    # a person may pause or cancel a run that is not claimed yet, and move one that is not started
+    return not (reason == "released" and (before.status is ASSIGNED or (moved and before.status is CLAIMED)))
 
 
 def _reachable(status: RunStatus) -> frozenset[RunStatus]:

@@ -14,8 +14,8 @@ from asterism.core.errors import AsterismError, RunRefused
 from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.agent import DeviceAgent
 from asterism.fleet.fleet import Fleet
-from asterism.store.postgres.connection import ServerClock
 from asterism.store.protocol import HeartbeatReply, ProgressReport, Query
+from asterism.store.server_clock import ServerClock
 from asterism.store.store_errors import StoreUnavailable
 from asterism.testing.simulator.checker import CheckedStore, Checker
 from asterism.testing.simulator.faults import ALL, OFTEN, WITH_WALL_CLOCKS, Faults
@@ -68,6 +68,9 @@ class FleetWorld:
     :param faults: the names of the faults that happen.
     :param often: the average time between two faults, in seconds.
     """
+
+    MEDDLING = 0.3
+    """The share of runs that a person does something about."""
 
     def __init__(
         self, seed: int, *, machines: int = 4, runs: int = 6, faults: Sequence[str] = ALL, often: float = OFTEN
@@ -124,6 +127,10 @@ class FleetWorld:
         """Return the connection of a machine to the store."""
         return Wire(self.store, machine, self.chance, self._gives_up)
 
+    def fleet_at(self, life: Life) -> Fleet:
+        """Return the fleet as people on a machine use it."""
+        return life.agent.fleet
+
     async def _live(self, agent: DeviceAgent) -> None:
         """Run a device. One that is replaced or cannot reach the store is started again, as a service would be."""
         try:
@@ -170,15 +177,16 @@ class FleetWorld:
         chance = self.chance
         given = {"steps": chance.randint(1, 4), "seconds": chance.choice([0.1, 2.0, 15.0, 40.0]), "fails": 0.1}
         series = chance.choice([None, None, "alpha"])
-        fleet = life.agent.fleet
+        fleet = self.fleet_at(life)
         with contextlib.suppress(StoreUnavailable):
             run = await fleet.create(flow, given, series=series, priority=chance.randint(0, 2))
             self.checker.acknowledged.append(run)
-            if chance.random() < 0.3:
+            if chance.random() < self.MEDDLING:
                 await asyncio.sleep(chance.uniform(0.0, 20.0))
-                await self._cancel_or_pause(fleet, run.id)
+                await self._meddle(fleet, run.id)
 
-    async def _cancel_or_pause(self, fleet: Fleet, run_id: str) -> None:
+    async def _meddle(self, fleet: Fleet, run_id: str) -> None:
+        """Cancel a run, or pause and resume it; may be overridden."""
         with contextlib.suppress(StoreUnavailable):
             if self.chance.random() < 0.5:
                 await self._cancel(fleet, run_id)

@@ -209,9 +209,11 @@ COMMAND = "python -m asterism.testing.simulator"
 _HERE = "asterism.testing.simulator."
 WORLDS: Mapping[str, str] = {
     "fleet": f"{_HERE}fleet_world:FleetWorld",
+    "gateway": f"{_HERE}gateway_world:GatewayWorld",
     "batteries": f"{_HERE}fleet_world:BatteryWorld",
     "wall-clocks": f"{_HERE}fleet_world:WallClockWorld",
     "schedules": f"{_HERE}schedule_world:ScheduleWorld",
+    "moves": f"{_HERE}move_world:MoveWorld",
     "plans": f"{_HERE}plan_world:PlanWorld",
     "retries": f"{_HERE}retry_world:RetryWorld",
     "peers": f"{_HERE}peer_world:PeerWorld",

@@ -1,0 +1,96 @@
+"""Traces with OpenTelemetry (the extra ``otel``): the tracer, if the program has set one, and ``traceparent`` texts.
+
+Nothing here imports OpenTelemetry: a program that has not imported it cannot have set a provider, and then a trace
+costs one look into ``sys.modules``. A ``traceparent`` (W3C Trace Context) names a span in 55 characters, so that it can
+be kept with a run and handed to the work, in an environment variable or a header.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+VARIABLE = "TRACEPARENT"
+"""The environment variable in which a command gets the span that it works for."""
+
+HEADER = "traceparent"
+"""The header in which a request carries it."""
+
+_API = "opentelemetry.trace"
+_PATTERN = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+def tracer() -> Tracer | None:
+    """The tracer of the provider that the program has set; None if there is none."""
+    api: Any = sys.modules.get(_API)
+    if api is None:
+        return None
+    provider = api.get_tracer_provider()
+    if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+        return None
+    found: Tracer = provider.get_tracer("asterism")
+    return found
+
+
+def traceparent_of(context: SpanContext) -> str | None:
+    """A span as text; None for a span that is not recorded anywhere."""
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+
+def current_traceparent() -> str | None:
+    """The current span of the caller; None if there is none."""
+    api: Any = sys.modules.get(_API)
+    return None if api is None else traceparent_of(api.get_current_span().get_span_context())
+
+
+def is_traceparent(text: object) -> bool:
+    return isinstance(text, str) and _PATTERN.fullmatch(text) is not None
+
+
+def remote_context(traceparent: str | None) -> Context | None:
+    """The context whose current span is that of another process; None if the text names none. OpenTelemetry must have
+    been imported."""
+    found = _PATTERN.fullmatch(traceparent or "")
+    api: Any = sys.modules.get(_API)
+    if found is None or api is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    context = api.SpanContext(trace_id, span_id, is_remote=True, trace_flags=api.TraceFlags(flags))
+    made: Context = api.set_span_in_context(api.NonRecordingSpan(context))
+    return made
+
+
+@contextmanager
+def attached(context: Context | None) -> Iterator[None]:
+    """Make a context the current one for the duration of a block."""
+    if context is None:
+        yield
+        return
+    from opentelemetry import context as contexts
+
+    token = contexts.attach(context)
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+def set_error(span: Span, error: str) -> None:
+    """Mark a span as failed."""
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_status(Status(StatusCode.ERROR, error))
+
+
+def without_none(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes that have a value."""
+    return {name: value for name, value in attributes.items() if value is not None}

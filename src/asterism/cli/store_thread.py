@@ -1,0 +1,58 @@
+"""A fleet in a thread with an event loop of its own: reading a large plan there does not delay a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+from asterism.cli.cli_context import open_fleet
+from asterism.fleet.fleet import Fleet
+
+Value = TypeVar("Value")
+
+
+class StoreThread:
+    """Opens the fleet of a store on entry, and closes it on exit. Entry raises what ``open_fleet`` raises."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._stopped = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self.fleet: Fleet
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.fleet = self.wait_for(open_fleet(self._url))
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.wait_for(self.fleet.close())
+        finally:
+            self._stop()
+
+    def wait_for(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Do work of the fleet in its thread, and block until it is done."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def call(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """Do work of the fleet in its thread. If the caller is cancelled, so is the work."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._until_stopped())
+
+    async def _until_stopped(self) -> None:
+        await self._stopped.wait()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()

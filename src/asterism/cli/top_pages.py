@@ -1,0 +1,140 @@
+"""Pages of ``asterism top`` about one plan, task, run, device or series: details, why it does not run, its log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
+
+from asterism.base.status_colours import BOLD, DIM
+from asterism.base.text import clean
+from asterism.cli.cli_context import format_time
+from asterism.cli.log_output import RunLine, RunLogReader
+from asterism.cli.plan_views import explanation_lines as task_explanation_lines
+from asterism.cli.plan_views import resume_command, story_lines
+from asterism.cli.plan_views import status_lines as plan_status_lines
+from asterism.cli.run_actions import explanation_lines, hints
+from asterism.cli.run_details import details, lines
+from asterism.cli.screen import fact_lines, wrapped
+from asterism.cli.series_views import SeriesView, history_table, status_lines
+from asterism.cli.top_listings import DEVICES, NOTICES, PLANS, RUNS, SERIES, TASKS, Subject
+from asterism.durable.stored_plans import explain_task, read_plan
+from asterism.durable.task_logs import task_runs
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.fleet_json import device_json
+from asterism.fleet.run_explanation import explain_run
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.report.log_text import log_text
+from asterism.series.store_register import StoreRegister
+from asterism.store.protocol import Query
+
+MOST_CHANGES = 50
+"""How many changes of a series its page shows."""
+
+NO_LOG = "Only plans, tasks and runs have logs."
+
+
+def has_log(subject: Subject) -> bool:
+    return subject.kind in (PLANS, TASKS, RUNS)
+
+
+async def page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
+    """Everything about a subject, as lines for a terminal of this width."""
+    if subject.kind == RUNS:
+        return _clean(lines(await details(fleet, await fleet.run(subject.name)), width))
+    if subject.kind == TASKS:
+        return await _task_page(fleet, subject, width)
+    if subject.kind == DEVICES:
+        return await _device_page(fleet, subject.name)
+    if subject.kind == SERIES:
+        return await _series_page(fleet, subject.name, width)
+    if subject.kind == NOTICES:
+        return await page(fleet, Subject(RUNS, subject.plan), width)
+    return await why_page(fleet, subject, width)
+
+
+async def why_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
+    """Why a run or task does not run, and the state of anything else."""
+    if subject.kind == RUNS:
+        run = await fleet.run(subject.name)
+        answer = await explain_run(fleet, run.id)
+        return _clean(explanation_lines(answer, await hints(fleet, run, answer), width))
+    if subject.kind == TASKS:
+        return _clean(task_explanation_lines(await explain_task(fleet, subject.plan, subject.name, hints), width))
+    if subject.kind == PLANS:
+        stored = await read_plan(fleet, subject.name)
+        told = plan_status_lines(stored, fleet.store.clock(), resume_command(fleet, subject.name))
+        return _clean(line for sentence in told for line in wrapped(sentence, width))
+    return await page(fleet, subject, width)
+
+
+async def _task_page(fleet: Fleet, subject: Subject, width: int) -> list[Text]:
+    plan = (await read_plan(fleet, subject.plan)).record.plan
+    story = story_lines(plan.story(subject.name), PlanMask(plan))
+    return [*await why_page(fleet, subject, width), Text(), Text("Story", BOLD), *_clean(story)]
+
+
+async def _device_page(fleet: Fleet, name: str) -> list[Text]:
+    sessions = [one for one in await fleet.store.sessions(ended=True) if one.device == name]
+    if not sessions:
+        return [Text(clean(f"The store knows no device {name!r} any more."))]
+    session = max(sessions, key=lambda one: (one.joined_at, one.id))
+    rank = (await fleet.placer(fresh=True)).ranks.get(name, 0.0)
+    told = device_json(session, fleet.store.clock(), rank, await fleet.coordinator())
+    for at in ("joined_at", "last_heartbeat_at"):
+        told[at] = format_time(told[at])
+    known = {key: value for key, value in told.items() if value not in (None, [], {})}
+    facts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
+    held = await fleet.runs(Query(session=session.id, limit=50))
+    runs = [Text(f"  {run.id}  {clean(run.workflow)}  {run.reported_status}") for run in held]
+    return [*fact_lines(facts), Text(), Text("Runs that it holds", BOLD), *(runs or [Text("  none", DIM)])]
+
+
+async def _series_page(fleet: Fleet, name: str, width: int) -> list[Text]:
+    register = StoreRegister(fleet.store, owned=False)
+    view = SeriesView.of(name, (await register.read(name)).text)
+    changes = await register.history(name, MOST_CHANGES)
+    return _clean([*status_lines(view, register.clock()), Text(), *history_table(name, changes, width)])
+
+
+def _clean(told: Iterable[Text]) -> list[Text]:
+    found = []
+    for line in told:
+        line.plain = clean(line.plain)  # text from outside may contain line breaks and control characters
+        found.append(line)
+    return found
+
+
+class LogFeed:
+    """The log of a run, a task or a plan, from where it was read the last time."""
+
+    def __init__(self, fleet: Fleet, subject: Subject) -> None:
+        self._fleet, self._subject = fleet, subject
+        self._readers: dict[str, RunLogReader] = {}
+        self._attempt: tuple[str, int] | None = None
+
+    async def read(self) -> list[Text]:
+        """The lines that are new, in the order of time."""
+        found = [line for reader in await self._all_readers() for line in await reader.read()]
+        found.sort(key=lambda one: one.line.at)
+        return [text for one in found for text in self._texts(one)]
+
+    async def _all_readers(self) -> Sequence[RunLogReader]:
+        kind, name, plan = self._subject
+        if kind == RUNS:
+            run = await self._fleet.run(name)
+            self._readers.setdefault(name, RunLogReader(self._fleet, run)).run = run
+        else:
+            runs = await task_runs(self._fleet.store, name if kind == PLANS else plan, None if kind == PLANS else name)
+            for one in runs:
+                known = self._readers.setdefault(one.run.id, RunLogReader(self._fleet, one.run, one.task, one.before))
+                known.run = one.run
+        return list(self._readers.values())
+
+    def _texts(self, one: RunLine) -> list[Text]:
+        if self._subject.kind == PLANS:
+            return [Text(clean(f"{one.task} | "), DIM).append_text(log_text(one.line))]
+        before, self._attempt = self._attempt, (one.run, one.attempt)
+        heading = [Text(f"-- attempt {one.attempt} --", DIM)] if before not in (None, self._attempt) else []
+        return [*heading, log_text(one.line)]

@@ -1,0 +1,510 @@
+"""The connection of a device to a gateway: one address and a key, no store. The server makes each step.
+
+Messages are batched as commits are: while one message with steps is under way, the next steps gather and leave together
+when it is answered. A step whose answer was lost is sent again; the server recognises it (``owner_steps.py``).
+
+When the server is away, work goes on until the lease ends. The end of a run is kept in the outbox of the device, on its
+disk, from the first time that it could not be delivered, and is delivered or refused later, if need be by the next
+process of the device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from asterism.base.clock import BootClock, Clock
+from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
+from asterism.core.run.placement import Weights
+from asterism.core.run.run import Owner, Progress, Run
+from asterism.core.run.session import Session
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.connection import STEP_TIMEOUT, End, Standing
+from asterism.fleet.device.gateway_messages import (
+    POLL_TIME,
+    STEPS_AT_ONCE,
+    log_json,
+    parse_error,
+    parse_reply,
+    report_json,
+    step_json,
+)
+from asterism.fleet.device.membership import DeviceNameTaken, prepare_host
+from asterism.fleet.device.outbox import Outbox
+from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep, Refuse
+from asterism.fleet.fleet import InProcessDevice
+from asterism.fleet.ledger import TooLarge, blob_of, is_small
+from asterism.fleet.waiters import Consumer
+from asterism.fleet.workflows import UnknownWorkflow
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import HeartbeatReply, ProgressReport, PutLog, Watch
+from asterism.store.row_codec import run_of
+from asterism.store.server_clock import ServerClock
+from asterism.store.store_errors import StoreError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from asterism.fleet.device.membership import DeviceHost
+    from asterism.fleet.device.take_order import TakeOrder
+
+log = logging.getLogger("asterism.device")
+
+NO_LIMIT = float("inf")
+RECONNECT_PAUSE = 1.0
+"""How long a device waits after a request for work that was not answered, in seconds."""
+
+TOKENS_REMEMBERED = 10_000
+"""How many tokens of grants are remembered."""
+
+RENEW_BEFORE = 60.0
+"""How long before its end an access token is renewed, in seconds."""
+
+
+class DeviceRevoked(StoreError):
+    """The server no longer accepts the key of this device; everything it did was stopped."""
+
+
+class GatewayRefused(StoreError):
+    """The server does not accept a message of this device, and will not. ``kind`` says why, as one word."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class GatewayTransport(Protocol):
+    """Carries messages to a gateway."""
+
+    url: str
+
+    async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
+        """Send a message and return the answer. A body of bytes is a large value, and one that is answered by bytes is
+        asked for with ``fetch``. Raises StoreUnavailable without an answer, GatewayRefused for a refusal."""
+
+    async def close(self) -> None: ...
+
+
+class Signer(Protocol):
+    """The key of a device."""
+
+    def sign(self, *words: str) -> str:
+        """The signature of some words."""
+
+
+class GatewayAccess:
+    """The access of an enrolled device to a gateway. ``key`` is its own key, ``outbox`` keeps results that could not be
+    delivered."""
+
+    def __init__(
+        self,
+        transport: GatewayTransport,
+        key: Signer,
+        outbox: Outbox,
+        *,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+        wall: Callable[[], float] | None = None,
+    ) -> None:
+        self.transport, self.key, self.outbox = transport, key, outbox
+        self.clock: Clock = clock or BootClock()
+        self.chance = chance or random.Random()
+        self._wall = wall
+
+    def store_time(self) -> float:
+        import time
+
+        return time.time() if self._wall is None else self._wall()
+
+    def connect(self, owner: Owner) -> GatewayConnection:
+        return GatewayConnection(self, owner)
+
+
+class GatewayConnection:
+    """``owner`` is the session of the device. ``timeout`` is how long an answer may take, in seconds."""
+
+    look_interval = POLL_TIME
+    commits_together = False
+
+    def __init__(self, access: GatewayAccess, owner: Owner, *, timeout: float = 10.0) -> None:
+        self._access, self.owner, self._transport, self._timeout = access, owner, access.transport, timeout
+        self.clock, self.url, self._chance = access.clock, access.transport.url, access.chance
+        self._estimate = ServerClock(self.clock.time)
+        self._estimate.learn(access.store_time(), self.clock.time())
+        self._workflows: dict[tuple[str, int], Workflow] = {}
+        self._tokens: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._access_token, self._renew_at = "", float("-inf")
+        self._login = asyncio.Lock()
+        self._waiting: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._answered = asyncio.Event()  # set when no message with steps is under way
+        self._answered.set()
+        self.log_limit = 0
+        self._large = self._most = 0
+
+    def store_time(self) -> float:
+        return self._estimate()
+
+    def end_time(self) -> float:
+        return self._estimate()
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, operation: str, body: Any = None, *, timeout: float | None = None) -> Any:
+        """Send a message with the credential of this session. An expired credential is renewed once."""
+        within = self._timeout if timeout is None else timeout
+        for attempt in (1, 2):
+            token = await self._token()
+            try:
+                return await self._transport.send(operation, body if body is not None else {}, token, timeout=within)
+            except GatewayRefused as refusal:
+                if refusal.kind == "revoked":
+                    raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
+                if refusal.kind == "not_joined":  # the answer to a heartbeat decides whether the session is over
+                    raise StoreUnavailable(str(refusal)) from None
+                if refusal.kind != "expired" or attempt == 2:
+                    raise
+                if token == self._access_token:
+                    self._renew_at = float("-inf")
+        raise AssertionError
+
+    async def _token(self) -> str:
+        if self.clock.time() < self._renew_at:
+            return self._access_token
+        async with self._login:
+            if self.clock.time() >= self._renew_at:
+                await self._log_in()
+            return self._access_token
+
+    async def _log_in(self) -> None:
+        """Get an access token, for a challenge that the key of the device has signed."""
+        asked, device = self.clock.time(), {"device": self.owner.device}
+        try:
+            challenge = await self._transport.send("challenge", device, None, timeout=self._timeout)
+            signed = self._access.key.sign("token", challenge["challenge"], self.owner.session)
+            answer = await self._transport.send(
+                "token",
+                {**device, "session": self.owner.session, "challenge": challenge["challenge"], "signature": signed},
+                None,
+                timeout=self._timeout,
+            )
+        except GatewayRefused as refusal:
+            if refusal.kind == "revoked":
+                raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
+            if refusal.kind == "expired":
+                raise StoreUnavailable(str(refusal)) from None
+            raise
+        self._access_token = answer["token"]
+        self._renew_at = asked + max(0.0, answer["seconds"] - RENEW_BEFORE)
+        self._estimate.learn(answer["now"], asked)
+
+    def _received(self, record: Sequence[Any], token: str | None) -> Run:
+        run = run_of(record)
+        if token is not None:
+            self._remember(run.id, run.epoch, token)
+        return run
+
+    def _remember(self, run_id: str, epoch: int, token: str) -> None:
+        self._tokens[run_id, epoch] = token
+        if len(self._tokens) > TOKENS_REMEMBERED:
+            self._tokens.popitem(last=False)
+
+    # -- the session -------------------------------------------------------------------------------------------------
+
+    async def open(self) -> str:
+        async def attempt() -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = await self._ask("hello")
+            return answer
+
+        hello = await retry_on_conflict(attempt, patience=60.0, clock=self.clock, chance=self._chance)
+        self._large, self._most, self.log_limit = hello["large"], hello["most"], hello["log_limit"]
+        await self._deliver_outbox()
+        return str(hello["store"])
+
+    async def _deliver_outbox(self) -> None:
+        """Deliver what an earlier process of the device could not. Its runs are still its own until this one joins."""
+        for name, data in self._access.outbox.waiting():
+            run_id = str(data.get("run", ""))
+            try:
+                await self._deliver(run_id, data)
+                log.info("delivered the result of an earlier process", extra={"run": run_id})
+            except StoreUnavailable as error:
+                log.warning("the result of an earlier process was not delivered: %s", error, extra={"run": run_id})
+                continue
+            except (AsterismError, ValueError) as error:
+                log.warning("the result of an earlier process was refused: %s", error, extra={"run": run_id})
+            self._access.outbox.remove(name)
+
+    async def join(self, session: Session, host: DeviceHost, *, replace: bool) -> None:
+        prepare_host(session, host)
+        body = {
+            "host": session.host,
+            "can": sorted(session.can),
+            "slots": session.slots,
+            "backlog": session.backlog,
+            "accepts": session.accepts,
+            "timeout": session.timeout,
+            "profile": dict(session.profile),
+            "replace": replace,
+        }
+
+        async def attempt() -> None:
+            try:
+                await self._ask("join", body)
+            except GatewayRefused as refusal:
+                raise DeviceNameTaken(str(refusal)) if refusal.kind == "name_taken" else refusal from None
+
+        await retry_on_conflict(attempt, patience=60.0, outage_pause=(1.0, 1.0), clock=self.clock, chance=self._chance)
+
+    async def beat(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
+        asked = self.clock.time()
+        sent = [report_json(one, token) for one in reports if (token := self._tokens.get((one.run, one.epoch)))]
+        try:
+            data = await self._ask("beat", {"profile": dict(profile), "reports": sent})
+        except GatewayRefused as refusal:
+            raise ValueError(str(refusal)) if refusal.kind == "invalid" else refusal from None
+        reply, tokens = parse_reply(data)
+        self._estimate.learn(reply.now, asked)
+        for owned, token in zip(reply.held, tokens, strict=True):
+            self._remember(owned.run, owned.epoch, token)
+        return reply
+
+    async def drain(self) -> None:
+        await self._ask("drain")
+
+    async def leave(self) -> None:
+        await self._ask("leave")
+
+    def close(self) -> None:
+        if self._sender is not None:
+            self._sender.cancel()
+
+    def watch(self) -> Watch:
+        return _Poll(self)
+
+    def attach(self, device: InProcessDevice | None) -> None:
+        """Nothing is created in the process of such a device."""
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    async def own_runs(self) -> list[Run]:
+        answer = await self._ask("own")
+        return [self._received(*one) for one in answer["runs"]]
+
+    async def own_run(self, run_id: str) -> Run | None:
+        answer = await self._ask("own", {"run": run_id})
+        return next((self._received(*one) for one in answer["runs"]), None)
+
+    async def take(self, order: TakeOrder) -> list[Run]:
+        kinds = order.kinds()
+        body: dict[str, Any] = {
+            "limit": order.limit,
+            "free": order.free,
+            "above": order.above,
+            "not_kinds": sorted(order.not_kinds),
+            "kinds": {kind: scores.get(self.owner.device) for kind, scores in kinds.fresh.items()},
+            "stale": sorted(kinds.stale),
+            "held": order.held(),
+            "vain_waits": order.vain_waits(),
+        }
+        answer = await self._ask("take", body)
+        for flow in answer["workflows"]:
+            self._learn(flow)
+        order.unseen.kinds.update((name, version) for name, version in answer["unseen"])
+        taken = [self._received(*one) for one in answer["runs"]]
+        order.met(taken, answer["stale"])
+        return taken
+
+    async def change(
+        self, run: str | Run, step: DeviceStep, *, patience: float = STEP_TIMEOUT, tries: int | None = None
+    ) -> Run:
+        run_id = run if isinstance(run, str) else run.id
+
+        async def attempt() -> Run:
+            answer = await self._send_step(run_id, self._step_json(run_id, step))
+            return self._received(*answer["run"])
+
+        return await retry_on_conflict(attempt, patience=patience, tries=tries, clock=self.clock, chance=self._chance)
+
+    def _step_json(self, run_id: str, step: DeviceStep) -> dict[str, Any]:
+        assert not isinstance(step, Refuse), "a gateway shows no run that is not granted"
+        return step_json(step, self._tokens.get((run_id, step.grant.epoch)))
+
+    async def end(self, run: Run, step: OwnerStep, log: Sequence[PutLog], *, tried: Run | None = None) -> None:
+        data = {**self._step_json(run.id, step), "run": run.id, "log": log_json(log[0]) if log else None}
+        kept: str | None = None
+
+        async def attempt() -> None:
+            nonlocal kept
+            try:
+                await self._deliver(run.id, data)
+            except StoreUnavailable:
+                if kept is None and isinstance(step, Complete):
+                    kept = self._access.outbox.put(data)
+                raise
+
+        try:
+            await retry_on_conflict(attempt, patience=NO_LIMIT, clock=self.clock, chance=self._chance)
+        except asyncio.CancelledError:
+            raise  # it stays in the outbox, for the next process of this device
+        except BaseException:
+            self._delivered(kept)
+            raise
+        self._delivered(kept)
+
+    def _delivered(self, kept: str | None) -> None:
+        if kept is not None:
+            self._access.outbox.remove(kept)
+
+    async def _deliver(self, run_id: str, data: Mapping[str, Any]) -> None:
+        """Send the end of a run. A large result goes before it, apart."""
+        output = data.get("output")
+        body = {name: value for name, value in data.items() if name not in ("run", "output")}
+        if data["do"] == "complete":
+            text = b"" if is_small(output) else json.dumps(output, separators=(",", ":")).encode()
+            if self._large and len(text) > self._large:
+                put = await self._ask("blob", text, timeout=self._timeout + len(text) / 100_000)
+                body["blob"] = put["blob"]
+            else:
+                body["output"] = output
+        await self._send_step(run_id, body)
+
+    async def end_together(self, ends: Sequence[End]) -> None:
+        raise NotImplementedError("steps are gathered in messages")
+
+    async def _send_step(self, run_id: str, data: dict[str, Any]) -> Any:
+        """Send a step with all others that come up while a message is under way. Returns its answer."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((data, future))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send_waiting())
+        answer = await future
+        if "error" in answer:
+            raise parse_error(answer, run_id)
+        return answer
+
+    async def ends_under_way(self) -> None:
+        await self._answered.wait()  # once: others may follow without a break
+
+    async def _send_waiting(self) -> None:
+        while self._waiting:
+            batch: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
+            self._answered.clear()
+            try:
+                await asyncio.sleep(0)  # ends that come up together leave together
+                batch, self._waiting = self._waiting[:STEPS_AT_ONCE], self._waiting[STEPS_AT_ONCE:]
+                answer = await self._ask("steps", {"steps": [data for data, _ in batch]})
+                answers = answer["steps"]
+            except asyncio.CancelledError:
+                for _, future in batch:
+                    future.cancel()
+                raise
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                        future.exception()  # a caller that was cancelled does not retrieve it
+            else:
+                for (_, future), one in zip(batch, answers, strict=True):
+                    if not future.done():
+                        future.set_result(one)
+            finally:
+                self._answered.set()
+
+    async def notice_late_result(self, run_id: str, why: str) -> None:
+        """The server leaves the notice, when it refuses the result."""
+
+    async def progress_of(self, run_id: str, epoch: int) -> Progress | None:
+        """The server adds the progress that it knows."""
+        return None
+
+    def consumer(self, run_id: str) -> Consumer | None:
+        return None
+
+    def ended(self, run: Run) -> None:
+        """Nobody waits for runs in the process of such a device."""
+
+    # -- workflows and values ----------------------------------------------------------------------------------------
+
+    async def workflow(self, name: str, version: int) -> Workflow:
+        known = self._workflows.get((name, version))
+        if known is not None:
+            return known
+        try:
+            answer = await self._ask("workflow", {"name": name, "version": version})
+        except GatewayRefused as refusal:
+            if refusal.kind == "unknown_workflow":
+                raise UnknownWorkflow(str(refusal)) from None
+            raise
+        self._learn(answer)
+        found = self._workflows.get((name, version))
+        if found is None:
+            raise InvalidWorkflow(f"workflow {name!r}, version {version}, is not valid")
+        return found
+
+    def _learn(self, data: Mapping[str, Any]) -> None:
+        with contextlib.suppress(InvalidWorkflow, KeyError, TypeError):  # a later version of Asterism wrote it
+            flow = Workflow.from_json(data)
+            self._workflows[flow.name, flow.version] = flow
+
+    def remembered_workflow(self, name: str, version: int) -> Workflow | None:
+        return self._workflows.get((name, version))
+
+    async def fetch_input(self, run: Run) -> Any:
+        token = self._tokens.get((run.id, run.epoch))
+        if blob_of(run.input) is None or token is None:
+            return run.input
+        data = await self._ask("fetch", {"grant": token}, timeout=self._timeout + run.input["size"] / 100_000)
+        return json.loads(data)
+
+    async def keep(self, value: Any, run: Run, what: str) -> Any:
+        """The value itself: it leaves with the end of the run. Only its size is checked here."""
+        if is_small(value) or (isinstance(value, str) and len(value) * 6 < self._most):
+            return value
+        try:
+            size = len(json.dumps(value, separators=(",", ":")))
+        except ValueError as error:
+            raise NotJson(f"{what} cannot be written as JSON: {error}") from None
+        if self._most and size > self._most:
+            raise TooLarge(f"{what} has {size:,} bytes; the limit of this fleet is {self._most:,}")
+        if blob_of(value) is not None:
+            raise NotJson(f"{what} looks like a reference to a blob; put it into another object")
+        return value
+
+    # -- the fleet ---------------------------------------------------------------------------------------------------
+
+    async def standing(self) -> Standing:
+        answer = await self._ask("standing")
+        return Standing(answer["rank"], Weights(**answer["weights"]), answer["devices"])
+
+    async def recent_completions(self, workflow: str, limit: int) -> list[Run]:
+        answer = await self._ask("completions", {"workflow": workflow, "limit": limit})
+        return [run_of(record) for record in answer["runs"]]
+
+    async def announce_health(self, why: str | None) -> None:
+        await self._ask("health", {"why": why})
+
+
+class _Poll:
+    """Waits for work in requests that the server answers when there is some."""
+
+    def __init__(self, connection: GatewayConnection) -> None:
+        self._connection = connection
+
+    async def wait(self, timeout: float) -> bool:
+        seconds = min(timeout, POLL_TIME)
+        try:
+            answer = await self._connection._ask(
+                "wait", {"seconds": seconds}, timeout=seconds + self._connection._timeout
+            )
+        except StoreUnavailable:
+            await self._connection.clock.sleep(RECONNECT_PAUSE * self._connection._chance.uniform(0.5, 1.5))
+            return False
+        return bool(answer["woken"])
+
+    def close(self) -> None:
+        """The server forgets a device that has left."""

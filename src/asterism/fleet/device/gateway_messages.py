@@ -1,0 +1,260 @@
+"""Messages between a device and a gateway: steps, runs, reports and errors as JSON.
+
+A message never says who sends it: the credential does. A step on a run shows the token of its grant, which only the
+gateway can make; it names the run and the epoch, so that no message can speak of another grant than the one that the
+device was given. Both sides use the functions of this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from asterism.core.attempt_log import LogChunk
+from asterism.core.errors import Fenced, RunRefused
+from asterism.core.run.run import Grant, Progress, Run, RunStatus
+from asterism.fleet.device.owner_steps import (
+    BreakOff,
+    Claim,
+    Complete,
+    Decline,
+    Disown,
+    Fail,
+    OwnerStep,
+    Release,
+    Start,
+)
+from asterism.fleet.ledger import UnknownRun
+from asterism.store.protocol import HeartbeatReply, OwnedRun, ProgressReport, PutLog, StoredChunk
+from asterism.store.store_errors import Conflict, StoreError, StoreUnavailable
+
+PREFIX = "/gateway/v1"
+"""Where the operations of a gateway are, below the address of the server."""
+
+POLL_TIME = 50.0
+"""How long a device waits for work in one request, in seconds."""
+
+STEPS_AT_ONCE = 200
+"""How many steps one message has at most."""
+
+LONGEST_TEXT = 64 * 1024
+_GRANT = re.compile(r"astg_([A-Za-z0-9_-]{1,100})\.([0-9]{1,9})\.([A-Za-z0-9_-]{1,100})\.([0-9a-f]{32})")
+
+
+class InvalidMessage(ValueError):
+    """A message that is not as this protocol says."""
+
+
+class GrantToken(NamedTuple):
+    """What the token of a grant says, and the code that only the gateway can make."""
+
+    grant: Grant
+    code: str
+
+
+def grant_text(grant: Grant, code: str) -> str:
+    return f"astg_{grant.run}.{grant.epoch}.{grant.session}.{code}"
+
+
+def parse_grant(text: object) -> GrantToken:
+    found = _GRANT.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise InvalidMessage("a step needs the token of its grant")
+    return GrantToken(Grant(found[1], found[3], int(found[2])), found[4])
+
+
+# -- fields ------------------------------------------------------------------------------------------------------------
+
+
+def text_in(body: Mapping[str, Any], name: str, most: int = LONGEST_TEXT) -> str:
+    """A text of a message. Raises InvalidMessage."""
+    value = body.get(name)
+    if not isinstance(value, str) or len(value) > most:
+        raise InvalidMessage(f"{name} must be a text of at most {most:,} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"{name} is not valid text") from None
+    return value
+
+
+def number_in(body: Mapping[str, Any], name: str, most: float, *, least: float = 0) -> float:
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise InvalidMessage(f"{name} must be a number between {least:g} and {most:g}")
+    return value
+
+
+def count_in(body: Mapping[str, Any], name: str, most: int, *, least: int = 0) -> int:
+    value = number_in(body, name, most, least=least)
+    if not isinstance(value, int):
+        raise InvalidMessage(f"{name} must be a whole number")
+    return value
+
+
+def list_in(body: Mapping[str, Any], name: str, most: int) -> list[Any]:
+    value = body.get(name, [])
+    if not isinstance(value, list) or len(value) > most:
+        raise InvalidMessage(f"{name} must be a list of at most {most:,}")
+    return value
+
+
+def texts_in(body: Mapping[str, Any], name: str, most: int, longest: int = 600) -> list[str]:
+    values = list_in(body, name, most)
+    return [text_in({name: one}, name, longest) for one in values]
+
+
+def object_in(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = body.get(name, {})
+    if not isinstance(value, dict):
+        raise InvalidMessage(f"{name} must be an object")
+    return value
+
+
+def _progress(value: object) -> Progress | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise InvalidMessage("progress must be two numbers")
+    step, total = value
+    for one in (step, 0 if total is None else total):
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < 10**15:
+            raise InvalidMessage("progress must be two numbers")
+    return Progress(step, total)
+
+
+def _progress_json(progress: Progress | None) -> list[int | None] | None:
+    return None if progress is None else [progress.step, progress.total]
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+_NAMES: Mapping[type[Any], str] = {
+    Claim: "claim",
+    Start: "start",
+    Complete: "complete",
+    Fail: "fail",
+    Decline: "decline",
+    BreakOff: "break_off",
+    Release: "release",
+    Disown: "disown",
+}
+
+
+def step_json(step: OwnerStep, token: str | None) -> dict[str, Any]:
+    """A step as data; ``token`` is that of its grant."""
+    data: dict[str, Any] = {"do": _NAMES[type(step)], "grant": token}
+    for name in ("starts", "output", "error", "final", "reason", "detail", "for_now"):
+        if hasattr(step, name):
+            value = getattr(step, name)
+            data[name] = value[:LONGEST_TEXT] if isinstance(value, str) and name != "output" else value
+    if getattr(step, "progress", None) is not None:
+        data["progress"] = _progress_json(cast(Complete, step).progress)
+    return data
+
+
+def parse_step(data: Mapping[str, Any], grant: Grant, device: str) -> OwnerStep:
+    """The step of a message, for a grant that was checked. Raises InvalidMessage."""
+    do, progress = data.get("do"), _progress(data.get("progress"))
+    if do == "claim":
+        return Claim(grant, data.get("starts") is True)
+    if do == "start":
+        return Start(grant)
+    if do == "complete":
+        return Complete(grant, data.get("output"), progress)
+    if do == "fail":
+        return Fail(grant, text_in(data, "error"), progress, data.get("final") is True)
+    if do == "decline":
+        return Decline(grant, text_in(data, "reason"), data.get("for_now") is True)
+    if do == "break_off":
+        return BreakOff(grant, text_in(data, "error"), progress)
+    if do == "release":
+        reason = text_in(data, "reason")
+        if reason not in ("released", "preempted"):
+            raise InvalidMessage("the reason of a release is released or preempted")
+        return Release(grant, reason, text_in(data, "detail"), progress)
+    if do == "disown":
+        return Disown(grant, device, progress)
+    raise InvalidMessage("there is no such step")
+
+
+# -- logs and reports --------------------------------------------------------------------------------------------------
+
+
+def log_json(log: PutLog | None) -> dict[str, Any] | None:
+    if log is None:
+        return None
+    return {"chunks": [[chunk.first, chunk.value] for chunk in log.chunks], "drop": log.drop and list(log.drop)}
+
+
+def parse_log(data: object, grant: Grant) -> PutLog | None:
+    """A part of the log of a grant. Raises InvalidMessage."""
+    if data is None:
+        return None
+    try:
+        chunks = [LogChunk.from_json(int(first), value) for first, value in data["chunks"]]  # type: ignore[index]
+        drop = data["drop"] and (int(data["drop"][0]), int(data["drop"][1]))  # type: ignore[index]
+        stored = [StoredChunk(grant.epoch, one.first, one.line_count, one.to_json()) for one in chunks]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise InvalidMessage(f"the log is not valid: {error}") from None
+    return PutLog(grant.run, grant.epoch, stored, drop or None)
+
+
+def report_json(report: ProgressReport, token: str) -> dict[str, Any]:
+    progress = _progress_json(report.progress)
+    return {"grant": token, "progress": progress, "tail": report.tail, "log": log_json(report.log)}
+
+
+def parse_report(data: Mapping[str, Any], grant: Grant) -> ProgressReport:
+    log, progress = parse_log(data.get("log"), grant), _progress(data.get("progress"))
+    return ProgressReport(grant.run, grant.epoch, progress, text_in(data, "tail"), log)
+
+
+# -- replies -----------------------------------------------------------------------------------------------------------
+
+
+def reply_json(reply: HeartbeatReply, tokens: Sequence[str]) -> dict[str, Any]:
+    held = [[*one, token] for one, token in zip(reply.held, tokens, strict=True)]
+    return {"now": reply.now, "alive": reply.alive, "draining": reply.draining, "held": held}
+
+
+def parse_reply(data: Mapping[str, Any]) -> tuple[HeartbeatReply, list[str]]:
+    held = [OwnedRun(run, epoch, RunStatus(status), request) for run, epoch, status, request, _ in data["held"]]
+    tokens = [one[4] for one in data["held"]]
+    return HeartbeatReply(data["now"], data["alive"], data["draining"], held), tokens
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def error_json(error: Exception, run: str = "") -> dict[str, Any]:
+    """The error of a step, for the device that sent it."""
+    if isinstance(error, RunRefused):
+        kind = "unknown" if isinstance(error, UnknownRun) else "fenced" if isinstance(error, Fenced) else "refused"
+        return {"error": kind, "run": error.run_id, "message": error.why}
+    if isinstance(error, Conflict):
+        return {"error": "conflict", "message": error.what}
+    if isinstance(error, StoreUnavailable):
+        return {"error": "unavailable", "message": str(error)}
+    if isinstance(error, StoreError):
+        return {"error": "store", "message": str(error)}
+    return {"error": "invalid", "message": str(error)}
+
+
+def parse_error(data: Mapping[str, Any], run_id: str) -> Exception:
+    kind, message = data["error"], str(data.get("message", ""))
+    if kind == "unknown":
+        return UnknownRun(run_id)
+    if kind in ("fenced", "refused"):
+        return (Fenced if kind == "fenced" else RunRefused)(run_id, message)
+    if kind == "conflict":
+        return Conflict(message)
+    if kind == "unavailable":
+        return StoreUnavailable(message)
+    return StoreError(message) if kind == "store" else ValueError(message)
+
+
+def without_result(run: Run) -> Run:
+    """A completed run as other devices see it: which device, and when."""
+    return run.changed(input={}, output=None, story=(), previous=(), scores={}, declined={})

@@ -1,0 +1,186 @@
+"""The connection of a device that shares the store of its fleet: each step is a commit of the device itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asterism.core.run.run import COMPLETED, Owner, Progress, Run
+from asterism.core.run.session import OPEN, Session, election_ranks
+from asterism.core.run.workflow import Workflow
+from asterism.fleet import settings
+from asterism.fleet.device import membership
+from asterism.fleet.device.acceptance import LOOK_INTERVAL
+from asterism.fleet.device.connection import STEP_TIMEOUT, End, Standing
+from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep
+from asterism.fleet.device.take_order import EnoughSeen, TakeOrder
+from asterism.fleet.fleet import Fleet, InProcessDevice
+from asterism.fleet.waiters import Consumer
+from asterism.store.protocol import (
+    OFFERED,
+    HeartbeatReply,
+    Notice,
+    ProgressReport,
+    PutLog,
+    PutRun,
+    Query,
+    TakeRequest,
+    Watch,
+    Write,
+    for_device,
+)
+from asterism.store.store_errors import StoreError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from asterism.fleet.device.membership import DeviceHost
+
+NO_LIMIT = float("inf")
+SAME_END = 0.001
+"""Results within this window share one timestamp, in seconds: records that differ in nothing else are encoded once."""
+
+
+class StoreConnection:
+    """``owner`` is the session of the device."""
+
+    look_interval = LOOK_INTERVAL
+    commits_together = True
+
+    def __init__(self, fleet: Fleet, owner: Owner) -> None:
+        self.fleet, self.owner, self._store = fleet, owner, fleet.store
+        self.clock, self.url, self.store_time = fleet.clock, fleet.store.url, fleet.store.clock
+        self.remembered_workflow, self.workflow = fleet.workflows.remembered, fleet.workflows.get
+        self.ended = fleet.waiters.ended
+        self._last_end = float("-inf")  # the time of the last result
+
+    def end_time(self) -> float:
+        """The time of a result: now, or that of another result less than SAME_END ago."""
+        now = self.store_time()
+        if not self._last_end <= now < self._last_end + SAME_END:
+            self._last_end = now
+        return self._last_end
+
+    @property
+    def log_limit(self) -> int:
+        return self.fleet.known_settings.log_limit
+
+    # -- the session -------------------------------------------------------------------------------------------------
+
+    async def open(self) -> str:
+        identity = await membership.store_identity(self._store, self.clock)
+        with contextlib.suppress(StoreError):
+            await self.fleet.settings()  # known when the first run prints
+        return identity
+
+    async def join(self, session: Session, host: DeviceHost, *, replace: bool) -> None:
+        await membership.join(self._store, self.clock, session, host, replace=replace)
+
+    async def beat(self, profile: Mapping[str, Any], reports: Sequence[ProgressReport]) -> HeartbeatReply:
+        reply = await self._store.heartbeat(self.owner.session, profile, reports)
+        # a store that does not know the device at all is not the one that was joined: that file was moved away, and may
+        # be restored
+        if not reply.alive and await self._store.register(f"device/{self.owner.device}") is None:
+            raise StoreUnavailable(f"{self.url} does not know this device: it is another store, or an empty one")
+        return reply
+
+    async def drain(self) -> None:
+        await membership.mark_draining(self._store, self.owner.session)
+
+    async def leave(self) -> None:
+        await membership.leave(self._store, self.owner.session)
+
+    def close(self) -> None:
+        """Nothing runs beside the operations."""
+
+    def watch(self) -> Watch:
+        return self._store.watch(frozenset({OFFERED, for_device(self.owner.device)}))
+
+    def attach(self, device: InProcessDevice | None) -> None:
+        self.fleet.local = device
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    async def own_runs(self) -> list[Run]:
+        return await self._store.find(Query(session=self.owner.session))
+
+    async def own_run(self, run_id: str) -> Run | None:
+        run = await self._store.run(run_id)
+        return run if run is not None and run.session == self.owner.session else None
+
+    async def take(self, order: TakeOrder) -> list[Run]:
+        request = TakeRequest(self.owner.device, order.not_kinds, self.store_time(), order.limit, order.above)
+        try:
+            return await self._store.take(request, order.take)
+        except EnoughSeen:
+            order.forget_kinds()
+            return []
+
+    async def change(
+        self, run: str | Run, step: DeviceStep, *, patience: float = STEP_TIMEOUT, tries: int | None = None
+    ) -> Run:
+        return await self.fleet.ledger.change(run, partial(self._apply, step), patience=patience, tries=tries)
+
+    def _apply(self, step: DeviceStep, run: Run, flow: Workflow) -> Run:
+        return step.apply(run, flow, self.end_time() if isinstance(step, Complete) else self.store_time())
+
+    async def end(self, run: Run, step: OwnerStep, log: Sequence[PutLog], *, tried: Run | None = None) -> None:
+        known = run if tried is None else run.id
+        apply = partial(self._apply, step)
+        await self.fleet.ledger.change(known, apply, patience=NO_LIMIT, tried=tried, also=log)
+
+    async def ends_under_way(self) -> None:
+        """Ends are commits of their own."""
+
+    async def end_together(self, ends: Sequence[End]) -> None:
+        writes: list[Write] = [PutRun(end.after, end.before.revision) for end in ends]
+        for end in ends:
+            writes += end.log
+        await self._store.commit(writes)
+
+    async def notice_late_result(self, run_id: str, why: str) -> None:
+        await self._store.commit([late_notice(self.store_time(), self.owner.device, run_id, why)])
+
+    async def progress_of(self, run_id: str, epoch: int) -> Progress | None:
+        report = (await self._store.reports([run_id])).get(run_id)
+        return report.progress if report is not None and report.epoch == epoch else None
+
+    def consumer(self, run_id: str) -> Consumer | None:
+        return self.fleet.waiters.consumers.get(run_id)
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    async def fetch_input(self, run: Run) -> Any:
+        return await self.fleet.blobs.fetch(run.input)
+
+    async def keep(self, value: Any, run: Run, what: str) -> Any:
+        return await self.fleet.blobs.keep(value, what)
+
+    # -- the fleet ---------------------------------------------------------------------------------------------------
+
+    async def standing(self) -> Standing:
+        now = self.store_time()
+        sessions = [one for one in await self._store.sessions() if one.state == OPEN and one.reachable(now)]
+        ranks = election_ranks(sessions, await self.fleet.coordinator())
+        weights = (await settings.read(self._store)).weights
+        return Standing(ranks.get(self.owner.device, 0.0), weights, len(sessions))
+
+    async def recent_completions(self, workflow: str, limit: int) -> list[Run]:
+        query = Query(statuses=frozenset({COMPLETED}), workflow=workflow, newest=True, limit=limit)
+        return await self._store.find(query)
+
+    async def announce_health(self, why: str | None) -> None:
+        await self._store.commit([health_notice(self.store_time(), self.owner.device, why)])
+
+
+def late_notice(now: float, device: str, run_id: str, why: str) -> Notice:
+    """A result of a device was refused, because the run belongs to others."""
+    return Notice(now, "late", f"a late result of {device} for run {run_id} was refused: {why}", run_id, device)
+
+
+def health_notice(now: float, device: str, why: str | None) -> Notice:
+    """A device has stopped taking work, or takes it again (None)."""
+    if why is None:
+        return Notice(now, "resumed", f"{device} takes work again", None, device)
+    message = f"{device} has stopped taking work: {why}. It tries one run from time to time"
+    return Notice(now, "suspended", message, None, device)

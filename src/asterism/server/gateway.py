@@ -1,0 +1,545 @@
+"""The gateway: what devices without a store ask, done with the identity of their credential.
+
+Each operation is a method of ``Gateway`` with the identity of the caller and the body of the message. The gateway makes
+the transition: a device says what happened to a run that it was granted, and shows the token of the grant; who the
+device is comes from its access token, and what it may still do is decided by the epoch.
+
+=============  =========================================================================================================
+``hello``      the identity of the store, and the limits that a device has to know
+``join``       enters the session of the credential
+``beat``       a heartbeat with progress and output; the answer has the runs of the session and what people ask of them
+``wait``       answered when there may be work, or after ``seconds``
+``own``        the runs of the session, each with the token of its grant
+``take``       takes offered runs of the given kinds, many at once
+``steps``      steps on granted runs: claim, start, complete, fail, decline, break_off, release, disown
+``blob``       stores a large result; ``fetch`` reads a large input
+``workflow``   a workflow, ``standing`` the rank of the device, ``completions`` who completed a workflow lately
+``health``     leaves a notice that the device has stopped taking work, or takes it again
+``drain``      takes nothing more; ``leave`` ends the session
+=============  =========================================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from asterism.base import expressions
+from asterism.base.error_log import RecurringError
+from asterism.core.errors import AsterismError, Fenced, NotJson, RunRefused
+from asterism.core.json_values import plain_json
+from asterism.core.run.run import ASSIGNED, COMPLETED, Grant, Run
+from asterism.core.run.session import OPEN, VIA, Session
+from asterism.core.run.workflow import SHORTEST_HEARTBEAT, Workflow
+from asterism.fleet.device import membership
+from asterism.fleet.device.acceptance import LOOK_INTERVAL
+from asterism.fleet.device.device_key import is_signed
+from asterism.fleet.device.gateway_messages import (
+    POLL_TIME,
+    STEPS_AT_ONCE,
+    InvalidMessage,
+    count_in,
+    error_json,
+    list_in,
+    number_in,
+    object_in,
+    parse_log,
+    parse_report,
+    parse_step,
+    reply_json,
+    text_in,
+    texts_in,
+    without_result,
+)
+from asterism.fleet.device.membership import DeviceNameTaken
+from asterism.fleet.device.owner_steps import Claim, Complete, Decline, Disown, OwnerStep, Start
+from asterism.fleet.device.store_connection import StoreConnection, late_notice
+from asterism.fleet.fleet import Fleet
+from asterism.fleet.ledger import blob_of
+from asterism.fleet.workflows import UnknownWorkflow
+from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity, enrol
+from asterism.server.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
+from asterism.store.protocol import (
+    OFFERED,
+    HeartbeatReply,
+    PutLog,
+    PutRun,
+    Query,
+    TakeRequest,
+    Write,
+    for_device,
+)
+from asterism.store.row_codec import record_of
+from asterism.store.store_errors import StoreError, StoreUnavailable
+
+log = logging.getLogger("asterism.server")
+
+HOST_SUFFIX = " (gateway)"
+"""What the host of a session ends with that joined through a gateway."""
+
+STEP_PATIENCE = 5.0
+"""How long a step is tried while the store is unavailable, in seconds; then the device tries again."""
+
+RECORDS_REMEMBERED = 20_000
+"""How many records of granted runs are remembered, which saves reading them."""
+
+SILENT_FOR = 3600.0
+"""After how long without a heartbeat a session is forgotten here, in seconds."""
+
+LARGEST_PROFILE = 200
+"""How many entries the profile of a device has at most."""
+
+
+_ANSWERED = (Claim, Start, Decline, Disown)
+"""The steps after which a device needs the record of the run."""
+
+
+class GatewayRefusal(AsterismError):
+    """A message that is not answered. ``status`` is that of HTTP, ``kind`` a word for the device."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+class Gateway:
+    """``fleet`` is that of the server. Call ``open`` first, and run ``look_for_work`` beside."""
+
+    def __init__(self, fleet: Fleet, credentials: DeviceCredentials, store_id: str) -> None:
+        self.fleet, self.credentials, self._store_id = fleet, credentials, store_id
+        self._store, self._clock = fleet.store, fleet.clock
+        self._sessions: dict[str, Session] = {}
+        self._stopping = False
+        self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
+        self._watches: dict[str, DeviceWatch] = {}
+        self._records: OrderedDict[str, Run] = OrderedDict()
+        self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
+            name: getattr(self, f"_{name}")
+            for name in (
+                *("hello", "join", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
+                *("standing", "completions", "health", "drain", "leave"),
+            )
+        }
+
+    @classmethod
+    async def open(cls, fleet: Fleet) -> Gateway:
+        store_id = await membership.store_identity(fleet.store, fleet.clock)
+        return cls(fleet, await DeviceCredentials.open(fleet.store), store_id)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    async def answer(self, operation: str, token: str | None, body: Any) -> Any:
+        """Answer a message: JSON, or bytes for ``fetch``. Raises GatewayRefusal and StoreUnavailable."""
+        try:
+            if operation in ("enrol", "challenge", "token"):
+                return await getattr(self, f"_{operation}")(_checked_object(body))
+            perform = self._operations.get(operation)
+            if perform is None:
+                raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
+            identity = await self.identify(token, fresh=operation in ("hello", "join", "beat"))
+            return await perform(identity, body if operation == "blob" else _checked_object(body))
+        except CredentialRefused as refusal:
+            status = 403 if refusal.kind == "revoked" else 401
+            raise GatewayRefusal(status, refusal.kind, str(refusal)) from None
+        except ValueError as error:
+            raise GatewayRefusal(400, "invalid", str(error)) from None
+
+    async def identify(self, token: str | None, *, fresh: bool = False) -> Identity:
+        """Who has an access token. Raises CredentialRefused."""
+        if not token:
+            raise CredentialRefused("an access token is needed", "expired")
+        return await self.credentials.identify(token, fresh=fresh)
+
+    async def _enrol(self, body: Mapping[str, Any]) -> Any:
+        name, key, code = text_in(body, "device", 200), text_in(body, "key", 100), text_in(body, "code", 200)
+        if not name or not name.isprintable() or "|" in name or "/" in name:
+            raise InvalidMessage("the name of a device must be printable, without '|' and '/'")
+        if not is_signed(key, text_in(body, "signature", 200), "enrol", code, name):
+            raise CredentialRefused("the request was not signed by the key that it names")
+        device = await enrol(self._store, code, name, key)
+        log.info("enrolled device %s", name)
+        return {"can": None if device.can is None else sorted(device.can), "store": self._store_id}
+
+    async def _challenge(self, body: Mapping[str, Any]) -> Any:
+        return {"challenge": self.credentials.challenge()}
+
+    async def _token(self, body: Mapping[str, Any]) -> Any:
+        from asterism.server.enrolment import ACCESS_TIME
+
+        names = [text_in(body, name, 300) for name in ("device", "session", "challenge", "signature")]
+        token = await self.credentials.log_in(*names)
+        return {"token": token, "seconds": ACCESS_TIME, "now": self._store.clock()}
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    async def _hello(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        settings = await self.fleet.settings()
+        return {
+            "store": self._store_id,
+            "now": self._store.clock(),
+            "large": min(settings.large, settings.most),
+            "most": settings.most,
+            "log_limit": settings.log_limit,
+        }
+
+    async def _join(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        host, can = text_in(body, "host", 300), frozenset(texts_in(body, "can", 200, 100))
+        accepts = None if body.get("accepts") is None else text_in(body, "accepts", 10_000)
+        if host.startswith(VIA) or not host.isprintable():
+            raise InvalidMessage("this host is not possible")
+        if accepts is not None and (problem := expressions.check(accepts)) is not None:
+            raise InvalidMessage(f"accepts is not valid: {problem}")
+        if who.can is not None and not can <= who.can:
+            missing = ", ".join(sorted(can - who.can))
+            raise GatewayRefusal(403, "capability", f"this device was not enrolled for {missing}: make another code")
+        session = Session(
+            who.owner.session,
+            who.owner.device,
+            self._store.clock(),
+            host=host + HOST_SUFFIX,
+            can=can or who.can or frozenset(),
+            slots=count_in(body, "slots", 10_000),
+            backlog=count_in(body, "backlog", 10_000),
+            accepts=accepts,
+            timeout=number_in(body, "timeout", 86_400.0, least=2 * SHORTEST_HEARTBEAT),
+            profile=_profile(body),
+        )
+        wants = body.get("replace") is True
+        try:
+            if wants:
+                await self._check_replaceable(who)
+            await membership.enter(self._store, self._clock, session, replace=wants, patience=0.0)
+        except DeviceNameTaken as error:
+            raise GatewayRefusal(409, "name_taken", str(error)) from None
+        self._sessions[session.id] = session
+        self._heard[session.id] = self._clock.time()
+        return {}
+
+    async def _check_replaceable(self, who: Identity) -> None:
+        """A credential replaces only what joined through a gateway, with a credential of the same device."""
+        for one in await self._store.sessions():
+            if one.device == who.owner.device and one.state == OPEN and not one.host.endswith(HOST_SUFFIX):
+                raise DeviceNameTaken(
+                    f"device {one.device!r} shares the store, and a gateway does not replace it: choose another name"
+                )
+
+    async def _session(self, who: Identity) -> Session:
+        """The session of a credential. Raises GatewayRefusal if it has not joined, or is another device's."""
+        found = self._sessions.get(who.owner.session)
+        if found is None:  # it joined another server on this store, or this one before it was started again
+            sessions = await self._store.sessions()
+            self._sessions |= {one.id: one for one in sessions if one.host.endswith(HOST_SUFFIX)}
+            found = self._sessions.get(who.owner.session)
+        if found is None or found.device != who.owner.device:
+            raise GatewayRefusal(409, "not_joined", "this session has not joined, or is over")
+        return found
+
+    async def _beat(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        profile = _profile(body)
+        reports = []
+        for one in map(_checked_object, list_in(body, "reports", 10_000)):
+            grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
+            if grant.session == who.owner.session:
+                report = parse_report(one, grant)
+                reports.append(report._replace(log=report.log and await self._stored_log(report.log)))
+        try:
+            session = await self._session(who)
+        except GatewayRefusal:
+            if await self._store.register(f"device/{who.owner.device}") is None:
+                raise StoreUnavailable(
+                    "the store does not know this device: it is another one, or an empty one"
+                ) from None
+            return reply_json(HeartbeatReply(self._store.clock(), False, False, ()), ())
+        reply = await self._store.heartbeat(who.owner.session, profile, reports)
+        if not reply.alive:
+            self._forget(who.owner.session)
+            return reply_json(reply, ())
+        self._sessions[session.id] = replace(session, profile=profile, used=len(reply.held), draining=reply.draining)
+        self._heard[session.id] = self._clock.time()
+        tokens = [self._token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
+        return reply_json(reply, tokens)
+
+    async def _stored_log(self, part: PutLog) -> PutLog:
+        """A part of a log, with what is large as a blob."""
+        chunks = []
+        for chunk in part.chunks:
+            try:
+                chunks.append(chunk._replace(value=await self.fleet.blobs.keep(chunk.value, f"the log of {part.run}")))
+            except (AsterismError, ValueError):
+                chunks.append(chunk)
+        return replace(part, chunks=chunks)
+
+    async def _drain(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        session = await self._session(who)
+        self._sessions[session.id] = replace(session, draining=True)
+        await membership.mark_draining(self._store, who.owner.session)
+        return {}
+
+    async def _leave(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        await membership.leave(self._store, who.owner.session)
+        self._forget(who.owner.session)
+        return {}
+
+    def _forget(self, session: str) -> None:
+        self._sessions.pop(session, None)
+        self._heard.pop(session, None)
+        watch = self._watches.pop(session, None)
+        if watch is not None:
+            watch.close()
+
+    def _forget_silent(self) -> None:
+        """Forget devices that left without a word. One that comes back is read from the store."""
+        before = self._clock.time() - SILENT_FOR
+        for session in [*self._sessions, *self._watches]:
+            if self._heard.setdefault(session, self._clock.time()) < before:
+                self._forget(session)
+
+    # -- waiting for work --------------------------------------------------------------------------------------------
+
+    async def _wait(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        """Answer when there may be work. A wake between two requests counts."""
+        await self._session(who)
+        if self._stopping:
+            raise StoreUnavailable("the server is stopping")
+        watch = self._watches.get(who.owner.session)
+        if watch is None:
+            topics = frozenset({OFFERED, for_device(who.owner.device)})
+            self._watches[who.owner.session] = DeviceWatch(self._store.watch(topics))
+            return {"woken": True}  # there may be work from before
+        return {"woken": await watch.wait(number_in(body, "seconds", POLL_TIME))}
+
+    def stop_waiting(self) -> None:
+        """Answer the devices that wait, and let none wait any more: the server stops."""
+        self._stopping = True
+        for watch in self._watches.values():
+            watch.wake()
+
+    async def look_for_work(self) -> None:
+        """Wake the devices that wait from time to time, if there is work: a wake of the store may get lost. One look
+        for all of them. Runs until it is cancelled."""
+        trouble = RecurringError(log, "cannot look for work of devices", "looks for work again", self._clock.time)
+        while True:
+            await self._clock.sleep(LOOK_INTERVAL)
+            try:
+                self._forget_silent()
+                if self._watches:
+                    await self._wake_waiting()
+                trouble.recovered()
+            except StoreError as error:
+                trouble.occurred(error)
+
+    async def _wake_waiting(self) -> None:
+        assigned = {run.session for run in await self._store.find(Query(statuses=frozenset({ASSIGNED})))}
+        everybody = bool(await self._store.waiting())
+        for session, watch in list(self._watches.items()):
+            if everybody or session in assigned:
+                watch.wake()
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def _token_of(self, who: Identity, grant: Grant) -> str:
+        return self.credentials.grant_token(who.owner.device, grant)
+
+    def _granted(self, who: Identity, run: Run) -> list[Any]:
+        """A run of the session as its device gets it, with the token of its grant."""
+        token = None
+        if run.session == who.owner.session and run.grant is not None:
+            token = self._token_of(who, run.grant)
+            self._records[run.id] = run
+            if len(self._records) > RECORDS_REMEMBERED:
+                self._records.popitem(last=False)
+        return [record_of(run), token]
+
+    async def _own(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        if body.get("run") is not None:
+            run = await self._store.run(text_in(body, "run", 100))
+            runs = [run] if run is not None and run.session == who.owner.session else []
+        else:
+            runs = await self._store.find(Query(session=who.owner.session))
+        return {"runs": [self._granted(who, run) for run in runs]}
+
+    async def _take(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        order = GatewayOrder(self.fleet, who, await self._session(who), body)
+        request = TakeRequest(who.owner.device, order.not_kinds, self._store.clock(), order.limit, order.above)
+        try:
+            taken = await self._store.take(request, order.take)
+        except EnoughUnseen:
+            taken = []
+        unseen, flows = sorted(order.unseen), []
+        for name, version in unseen:
+            with contextlib.suppress(UnknownWorkflow, AsterismError):
+                flows.append((await self.fleet.workflows.get(name, version)).to_json())
+        return {
+            "runs": [self._granted(who, run) for run in taken],
+            "unseen": unseen,
+            "workflows": flows,
+            "stale": sorted(order.met_stale),
+        }
+
+    async def _steps(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        """Steps on granted runs. Completions of one message are one commit, if that is possible."""
+        answers: list[Any] = [None] * len(list_in(body, "steps", STEPS_AT_ONCE))
+        ends: list[tuple[int, Complete, Run, Run, list[PutLog]]] = []
+        others: list[tuple[int, Mapping[str, Any]]] = []
+        now = self._store.clock()  # one for all, so that what is equal in their records is encoded once
+        for number, data in enumerate(map(_checked_object, body["steps"])):
+            together = await self._together(who, data, now) if data.get("do") == "complete" else None
+            if together is None:
+                others.append((number, data))
+            else:
+                ends.append((number, *together))
+        if ends and await self._complete_together([end[1:] for end in ends]):
+            for end in ends:
+                answers[end[0]] = {}
+        else:
+            others += [(end[0], body["steps"][end[0]]) for end in ends]
+        results = await asyncio.gather(*(self._step(who, data) for _, data in others))
+        for (number, _), result in zip(others, results, strict=True):
+            answers[number] = result
+        return {"steps": answers}
+
+    async def _together(
+        self, who: Identity, data: Mapping[str, Any], now: float
+    ) -> tuple[Complete, Run, Run, list[PutLog]] | None:
+        """A completion that can be written with others, as far as is known; None if it has to be written alone."""
+        try:
+            grant = self.credentials.grant_of(who.owner.device, data.get("grant"))
+            known = self._records.get(grant.run)
+            if known is None or known.series is not None or known.grant != grant:
+                return None
+            step, logs = await self._parsed(who, data, grant)
+            flow = self.fleet.workflows.remembered(known.workflow, known.version)
+            if flow is None or not isinstance(step, Complete):
+                return None
+            after = step.apply(known, flow, now)
+        except (AsterismError, ValueError):
+            return None
+        return (step, known, after, logs) if after.status is COMPLETED else None
+
+    async def _complete_together(self, ends: list[tuple[Complete, Run, Run, list[PutLog]]]) -> bool:
+        writes: list[Write] = [PutRun(after, before.revision) for _, before, after, _ in ends]
+        for *_, logs in ends:
+            writes += logs
+        try:
+            await self._store.commit(writes)
+        except (StoreError, ValueError):
+            return False
+        for _, before, after, _ in ends:
+            self._records.pop(before.id, None)
+            self.fleet.waiters.ended(after)
+        return True
+
+    async def _parsed(self, who: Identity, data: Mapping[str, Any], grant: Grant) -> tuple[OwnerStep, list[PutLog]]:
+        step = parse_step(data, grant, who.owner.device)
+        if isinstance(step, Complete):
+            step = replace(step, output=await self._output(who, data, grant.run))
+        part = parse_log(data.get("log"), grant)
+        return step, [] if part is None else [await self._stored_log(part)]
+
+    async def _output(self, who: Identity, data: Mapping[str, Any], run_id: str) -> Any:
+        """The result in a step: in the message, or stored by the device before."""
+        if "blob" in data:
+            return self.credentials.blob_of(who.owner.device, data["blob"])
+        what = f"the result of run {run_id}"
+        return await self.fleet.blobs.keep(plain_json(data.get("output"), what), what)
+
+    async def _step(self, who: Identity, data: Mapping[str, Any]) -> Any:
+        """Make a step. Its error is part of the answer: the other steps of the message count."""
+        try:
+            grant = self.credentials.grant_of(who.owner.device, data.get("grant"))
+            step, logs = await self._parsed(who, data, grant)
+            after = await self._owner_step(who, grant, step, logs)
+            return {"run": self._granted(who, after)} if isinstance(step, _ANSWERED) else {}
+        except CredentialRefused as error:
+            return {"error": "fenced", "message": str(error)}
+        except (RunRefused, StoreError, NotJson, ValueError) as error:
+            return error_json(error)
+        except AsterismError as error:
+            return {"error": "invalid", "message": str(error)}
+
+    async def _owner_step(self, who: Identity, grant: Grant, step: OwnerStep, logs: list[PutLog]) -> Run:
+        known = self._records.pop(grant.run, None)
+        if isinstance(step, Disown):
+            step = replace(
+                step, progress=await StoreConnection(self.fleet, who.owner).progress_of(grant.run, grant.epoch)
+            )
+        clock = self._store.clock
+
+        def apply(run: Run, flow: Workflow) -> Run:
+            # a step that was made before, and whose answer was lost, is not made again
+            return run if step.was_applied(run) else step.apply(run, flow, clock())
+
+        try:
+            return await self.fleet.ledger.change(known or grant.run, apply, patience=STEP_PATIENCE, also=logs)
+        except Fenced as refusal:
+            if isinstance(step, Complete):
+                with contextlib.suppress(StoreError):
+                    await self._store.commit([late_notice(clock(), who.owner.device, grant.run, refusal.why)])
+            raise
+
+    # -- values, workflows, the fleet --------------------------------------------------------------------------------
+
+    async def _blob(self, who: Identity, body: Any) -> Any:
+        if not isinstance(body, bytes):
+            raise InvalidMessage("a value is sent as bytes")
+        settings = await self.fleet.settings()
+        if len(body) > settings.most:
+            raise GatewayRefusal(413, "too_large", f"the limit of this fleet is {settings.most:,} bytes")
+        name = await self._store.put_blob(body)
+        return {"blob": self.credentials.blob_token(who.owner.device, name, len(body))}
+
+    async def _fetch(self, who: Identity, body: Mapping[str, Any]) -> bytes:
+        """The input of a granted run, if it is stored apart."""
+        grant = self.credentials.grant_of(who.owner.device, body.get("grant"))
+        run = await self._store.run(grant.run)
+        name = None if run is None or run.grant != grant else blob_of(run.input)
+        if name is None:
+            raise GatewayRefusal(404, "unknown", "this grant has no input apart, or is over")
+        data = await self._store.blob(name)
+        if data is None:
+            raise GatewayRefusal(404, "unknown", f"the blob {name} is missing")
+        return data
+
+    async def _workflow(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        try:
+            flow = await self.fleet.workflows.get(text_in(body, "name", 500), count_in(body, "version", 10**9))
+        except AsterismError as error:
+            raise GatewayRefusal(404, "unknown_workflow", str(error)) from None
+        return flow.to_json()
+
+    async def _standing(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        rank, weights, devices = await StoreConnection(self.fleet, who.owner).standing()
+        return {"rank": rank, "weights": asdict(weights), "devices": devices}
+
+    async def _completions(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        await self._session(who)
+        workflow, limit = text_in(body, "workflow", 500), count_in(body, "limit", 1000)
+        found = await StoreConnection(self.fleet, who.owner).recent_completions(workflow, limit)
+        return {"runs": [record_of(without_result(run)) for run in found]}
+
+    async def _health(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        why = None if body.get("why") is None else text_in(body, "why", 1000)
+        await self._session(who)
+        await StoreConnection(self.fleet, who.owner).announce_health(why)
+        return {}
+
+
+def _checked_object(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise InvalidMessage("a message is a JSON object")
+    return body
+
+
+def _profile(body: Mapping[str, Any]) -> dict[str, Any]:
+    profile = object_in(body, "profile")
+    if len(profile) > LARGEST_PROFILE:
+        raise InvalidMessage(f"a profile has at most {LARGEST_PROFILE} entries")
+    return profile

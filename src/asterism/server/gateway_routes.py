@@ -1,0 +1,151 @@
+"""The HTTP of the gateway: one route for all operations, ``POST /gateway/v1/OPERATION``.
+
+Devices are authenticated before their body is read. Every refusal is a problem document; its ``kind`` is a word for
+the device. An address that sends too many wrong credentials has to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from asterism.base.http_limits import Bodies, RequestRefused, network_of, place_of, read_body
+from asterism.base.strict_json import NotStrictJson, parse_strict
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.gateway_messages import PREFIX
+from asterism.fleet.fleet import Fleet
+from asterism.server.enrolment import CredentialRefused
+from asterism.server.gateway import Gateway, GatewayRefusal
+from asterism.server.problems import problem, problem_of
+from asterism.server.request_guard import RecentEvents
+from asterism.store.store_errors import StoreError
+
+if TYPE_CHECKING:
+    pass
+
+log = logging.getLogger("asterism.server")
+
+STRANGERS = ("enrol", "challenge", "token")
+"""The operations of devices that have no access token yet."""
+
+MAX_STRANGER_BODY = 4000
+MAX_BODY = 16 * 1024 * 1024
+"""The largest message without and with an access token, in bytes; values that are stored apart have their own limit."""
+
+MAX_FAILURES, FAILURE_WINDOW = 20, 60.0
+"""The most wrong credentials of one address within so many seconds."""
+
+MAX_MESSAGE_DEPTH = 200
+
+
+class GatewayRoutes:
+    """The routes of a gateway. Its gateway is opened with the first message."""
+
+    def __init__(self, fleet: Fleet, bodies: Bodies, *, shared: bool = False) -> None:
+        self._fleet, self._bodies, self._shared = fleet, bodies, shared
+        self._gateway: Gateway | None = None
+        self._opening = asyncio.Lock()
+        self._beside: list[asyncio.Task[None]] = []
+        self._failures = RecentEvents(time.monotonic, MAX_FAILURES, FAILURE_WINDOW)
+        self.routes = [Route(f"{PREFIX}/{{operation}}", self._respond, methods=["POST"])]
+
+    async def gateway(self) -> Gateway:
+        if self._gateway is None:
+            async with self._opening:
+                if self._gateway is None:
+                    gateway = await Gateway.open(self._fleet)
+                    self._beside.append(asyncio.create_task(gateway.look_for_work()))
+                    self._gateway = gateway
+        return self._gateway
+
+    def stop_waiting(self) -> None:
+        """Answer the devices that wait for work: the server stops."""
+        if self._gateway is not None:
+            self._gateway.stop_waiting()
+
+    async def close(self) -> None:
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
+
+    async def _respond(self, request: Request) -> Response:
+        operation = request.path_params["operation"]
+        try:
+            return await self._answer(request, operation)
+        except GatewayRefusal as refusal:
+            if refusal.status == 401:
+                self._failures.add(_address(request))
+            return problem(refusal.status, str(refusal), f"gateway-{refusal.kind}", kind=refusal.kind)
+        except NotStrictJson as error:
+            return problem(400, f"the message is not JSON: {error}", "gateway-invalid", kind="invalid")
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except (RequestRefused, StoreError) as error:
+            return problem_of(error, f"gateway {operation}")
+        except Exception as error:
+            return problem_of(error, f"gateway {operation}")
+
+    async def _answer(self, request: Request, operation: str) -> Response:
+        gateway, address = await self.gateway(), _address(request)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        client, most = address, MAX_STRANGER_BODY
+        if operation in STRANGERS:
+            wait = self._failures.wait(address)
+            if wait is not None:
+                raise RequestRefused(429, f"too many wrong credentials from {address}: wait {wait:.0f} s", wait)
+        else:
+            client = await self._admit(gateway, request, token)
+            most = (await self._fleet.settings()).most if operation == "blob" else MAX_BODY
+        body = await read_body(request, self._bodies, client=client, most=most, each=most)
+        message = body if operation == "blob" else parse_strict(body, max_depth=MAX_MESSAGE_DEPTH)
+        answer = await gateway.answer(operation, token, message)
+        if isinstance(answer, bytes):
+            return Response(answer, media_type="application/octet-stream")
+        return Response(json.dumps(answer, separators=(",", ":")), media_type="application/json")
+
+    async def _admit(self, gateway: Gateway, request: Request, token: str) -> str:
+        """Give the connection to the device of a credential, before its body is read. Returns its name."""
+        try:
+            identity = await gateway.identify(token)
+        except CredentialRefused as refusal:
+            status = 403 if refusal.kind == "revoked" else 401
+            raise GatewayRefusal(status, refusal.kind, str(refusal)) from None
+        client = f"device {identity.owner.device}"
+        place = place_of(request)
+        if place is not None:
+            place.admit("the proxy" if self._shared else client)
+        return client
+
+
+def _address(request: Request) -> str:
+    return network_of(request.client.host) if request.client is not None else "nowhere"
+
+
+@contextlib.asynccontextmanager
+async def monitor_beside(fleet: Fleet) -> AsyncIterator[None]:
+    """Monitor the fleet while the block runs, since devices of a gateway cannot: the server stands for election as a
+    device without slots does. If a server on this machine does so already, this one does not."""
+    agent = DeviceAgent(fleet, f"server-{socket.gethostname()}", slots=0)
+    task = asyncio.create_task(agent.run())
+    task.add_done_callback(_monitor_ended)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _monitor_ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("this server does not monitor the fleet: %s", error)

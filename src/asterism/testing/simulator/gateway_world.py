@@ -1,0 +1,278 @@
+"""Simulated fleets whose machines have no store: they reach a gateway, over a network that loses and repeats messages.
+
+The server crashes, too, and forgets all that is not in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from asterism.core.run.run import Grant, Run
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.device_key import DeviceKey
+from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.fleet.device.outbox import MemoryOutbox
+from asterism.fleet.fleet import Fleet
+from asterism.server.enrolment import DeviceCredentials, Identity, enrol, invite
+from asterism.server.gateway import Gateway, GatewayRefusal
+from asterism.store.protocol import HeartbeatReply, ProgressReport, TakeRequest, Write
+from asterism.store.store_errors import StoreUnavailable
+from asterism.testing.simulator.checker import CheckedStore
+from asterism.testing.simulator.fleet_world import GPU, HEARTBEAT, TIMEOUT, FleetWorld, Life, SimHost
+from asterism.testing.simulator.machines import PERFECT_LINK, Machine, SimExecutor, Wire, _Message, _Outcome
+
+_writer: ContextVar[str] = ContextVar("_writer", default="")
+"""The session for which the server acts."""
+
+NAMES = {"take": "take", "beat": "heartbeat", "steps": "commit"}
+"""The operations that faults intercept, by the names of faults."""
+
+
+class ServerStore:
+    """The store as the server uses it: the checker gets to know for which session."""
+
+    def __init__(self, store: CheckedStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        self._store.writer = _writer.get()
+        await self._store.commit(writes)
+
+    async def take(self, offer: TakeRequest, step: Callable[[Run], Run | None]) -> list[Run]:
+        self._store.writer = _writer.get()
+        return await self._store.take(offer, step)
+
+    async def heartbeat(
+        self, session: str, profile: Mapping[str, Any], reports: Sequence[ProgressReport]
+    ) -> HeartbeatReply:
+        self._store.writer = session
+        return await self._store.heartbeat(session, profile, reports)
+
+
+class SimCredentials(DeviceCredentials):
+    """Notes for which session a step is made."""
+
+    def grant_of(self, device: str, token: object) -> Grant:
+        grant = super().grant_of(device, token)
+        _writer.set(grant.session)
+        return grant
+
+
+class SimGateway(Gateway):
+    async def identify(self, token: str | None, *, fresh: bool = False) -> Identity:
+        identity = await super().identify(token, fresh=fresh)
+        _writer.set(identity.owner.session)
+        return identity
+
+
+class SimServer:
+    """The process of a server: it may be down."""
+
+    def __init__(self, store: CheckedStore, chance: random.Random) -> None:
+        self._store, self._chance = ServerStore(store), chance
+        self._gateway: SimGateway | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self) -> None:
+        fleet = Fleet(self._store, by="server", clock=_LoopClock(), chance=self._chance)
+        credentials = await SimCredentials.open(fleet.store)
+        self._gateway = SimGateway(fleet, credentials, "simulated")
+        self.spawn(self._gateway.look_for_work())
+
+    def crash(self) -> None:
+        self._gateway = None
+        for task in list(self._tasks):
+            task.cancel()
+
+    def spawn(self, job: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    @property
+    def up(self) -> bool:
+        return self._gateway is not None
+
+    async def answer(self, operation: str, token: str | None, body: str | bytes) -> Any:
+        assert self._gateway is not None
+        try:
+            answer = await self._gateway.answer(operation, token, body if isinstance(body, bytes) else json.loads(body))
+        except GatewayRefusal as refusal:
+            raise GatewayRefused(str(refusal), refusal.kind) from None
+        return answer if isinstance(answer, bytes) else json.loads(json.dumps(answer))
+
+
+class SimTransport(Wire):
+    """The network of a machine to the server."""
+
+    def __init__(
+        self, server: SimServer, store: CheckedStore, machine: Machine, chance: random.Random, gives_up: float
+    ) -> None:
+        super().__init__(store, machine, chance, gives_up)
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
+        await self._machine.gate()
+        sent = body if isinstance(body, bytes) else json.dumps(body)
+        name = NAMES.get(operation, operation)
+        waits = float(body["seconds"]) if operation == "wait" else 0.0
+        until = self._loop.time() + waits + self.gives_up
+
+        async def request() -> Any:
+            return await self._server.answer(operation, token, sent)
+
+        message = _Message(name, request, operation != "wait", self._loop.create_future(), until)
+        late = self.before.pop(name)() if name in self.before else 0.0
+        if late < float("inf"):
+            self._later(late + self._delay(), message, self._arrive, message)
+        self._is_lost(message)  # unless an answer comes before
+        outcome, failure = await message.answer
+        await self._machine.gate()
+        if failure is not None:
+            raise failure
+        return outcome
+
+    def _arrive(self, message: _Message) -> None:
+        chance, quality = self._chance, self.quality
+        if self.cut or not self._server.up or (quality is not PERFECT_LINK and chance.random() < quality.lost):
+            return
+        if message.repeats and quality is not PERFECT_LINK and chance.random() < quality.repeated:
+            self._loop.call_later(chance.uniform(0.0, quality.slowest), self._repeat, message)
+        self._server.spawn(self._performed(message))
+
+    def _repeat(self, message: _Message) -> None:
+        """The same message arrives again; nobody waits for the answer."""
+        if self._server.up:
+            self._server.spawn(_outcome(message))
+
+    async def _performed(self, message: _Message) -> None:
+        outcome = await _outcome(message)
+        worth_it = outcome[1] is None and (message.name != "take" or bool(outcome[0]["runs"]))
+        late = self.after.pop(message.name)() if worth_it and message.name in self.after else 0.0
+        self._loop.call_later(late or self._delay(), self._return, message, outcome)
+
+    def _return(self, message: _Message, outcome: _Outcome) -> None:
+        if not self.cut and not (self.quality is not PERFECT_LINK and self._chance.random() < self.quality.answer_lost):
+            self._answer(message, outcome)
+
+
+async def _outcome(message: _Message) -> _Outcome:
+    try:
+        return await message.request(), None
+    except (StoreUnavailable, GatewayRefused) as error:
+        return None, error
+
+
+class _LoopClock:
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class GatewayWorld(FleetWorld):
+    """Machines that reach the store only through a gateway. The server monitors them."""
+
+    def __init__(self, seed: int, **terms: Any) -> None:
+        super().__init__(seed, **terms)
+        self.server = SimServer(self.store, self.chance)
+        self._keys: dict[str, DeviceKey] = {}
+        self._disks: dict[str, MemoryOutbox] = {}
+        self._monitors: list[asyncio.Task[None]] = []
+        self.faults.all += [self._crash_server] * 2
+
+    def boot(self, name: str, *, replace: bool = False) -> None:
+        machine = Machine(name, self._rates[name], self._skews[name])
+        wire = SimTransport(self.server, self.store, machine, self.chance, self._gives_up)
+        host = f"{name}/{self._hosts[name]}"
+        access = GatewayAccess(
+            wire,
+            self._keys[name],
+            self._disks.setdefault(host, MemoryOutbox()),
+            clock=machine,
+            chance=self.chance,
+            wall=lambda: 1_000_000.0 + machine.time(),
+        )
+        agent = DeviceAgent(
+            access,
+            name,
+            can=GPU if name != "m0" else (),
+            slots=self.chance.randint(1, 2),
+            backlog=self.chance.randint(0, 1),
+            executor=SimExecutor(machine, self.checker, self.chance),
+            heartbeat=HEARTBEAT,
+            timeout=TIMEOUT,
+            grace=0.5,
+            replace=replace,
+            host=SimHost(host),
+            **self.device_terms(name),
+        )
+        wire.session = agent.session.id
+        self.checker.note(f"{name} boots")
+        self.lives[name] = Life(machine, wire, agent, asyncio.create_task(self._live(agent)), [])
+
+    def fleet_at(self, life: Life) -> Fleet:
+        """People use the store."""
+        return Fleet(ServerStore(self.store), by="person", chance=self.chance)
+
+    async def play(self) -> None:
+        for name in self.names:
+            self._keys[name] = DeviceKey.new()
+            await enrol(self.store, await invite(self.store, name=name), name, self._keys[name].public)
+        await self.server.start()
+        self._watch_over()
+        try:
+            await super().play()
+        finally:
+            self.server.crash()
+            for task in self._monitors:
+                task.cancel()
+            await asyncio.gather(*self._monitors, return_exceptions=True)
+
+    def _watch_over(self) -> None:
+        """Start a monitor beside the server."""
+        machine = Machine("hub", 1.0, 0.0)
+        wire = self.wire(machine)
+        fleet = Fleet(wire, by="hub", clock=machine, chance=self.chance)
+        agent = DeviceAgent(
+            fleet,
+            "hub",
+            slots=0,
+            executor=SimExecutor(machine, self.checker, self.chance),
+            heartbeat=HEARTBEAT,
+            timeout=TIMEOUT,
+            monitor_every=self._watches_every,
+            lease=6.0,
+            host=SimHost("hub"),
+            measure=dict,
+        )
+        wire.session = agent.session.id
+        self._monitors.append(asyncio.create_task(self._live(agent)))
+
+    def _heal(self) -> None:
+        super()._heal()
+        if not self.server.up:
+            self.spawn(self.server.start())
+
+    async def _crash_server(self) -> None:
+        """The process of the server ends in the middle of everything, and is started again."""
+        if self.server.up:
+            self.checker.note("the server crashes")
+            self.server.crash()
+            await asyncio.sleep(self.chance.choice([0.1, 3.0, 8.0, 15.0]))
+            with contextlib.suppress(StoreUnavailable):
+                if not self.server.up:
+                    await self.server.start()
+            self.checker.note("the server is back")

@@ -1,0 +1,57 @@
+"""``device invite``, ``device join --server`` and ``device revoke``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from asterism.peers.private_files import _new_identity
+from tests.cli.command_scenes import Scene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_an_invitation_is_the_command_to_run(scene: Scene) -> None:
+    line = scene.ok("device", "invite", "--name", "lab-1", "--server", "https://host:7400")
+    assert re.fullmatch(r"asterism device join lab-1 --server https://host:7400 --code astc_[\w-]{32}\n", line)
+    assert "join NAME --server" in scene.ok("device", "invite", "--name", "lab-*")
+
+
+def test_an_invitation_as_json(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_bytes(_new_identity())
+    words = ("--can", "gpu,tpu", "--server", "https://host:7400", "--tls-cert", str(tmp_path / "cert.pem"))
+    found = scene.json("device", "invite", *words)
+    assert (found["can"], found["name"], found["seconds"]) == (["gpu", "tpu"], "*", 600.0)
+    assert re.fullmatch("[0-9a-f]{64}", found["fingerprint"])
+    assert found["command"].endswith(f"--code {found['code']} --fingerprint {found['fingerprint']}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("invite", "--server", "http://host:7400"), "has to begin with https://"),
+        (("invite", "--server", "host"), "is not the address of a server"),
+        (("revoke", "nobody"), "no device 'nobody' is enrolled"),
+        (("join", "lab-1", "--code", "x"), "belong to --server"),
+        (("join", "lab-1", "--server", "https://h", "--store", "sqlite:///a.db"), "has no store"),
+        (("join", "lab-1", "--server", "https://h", "--code", "-"), "There is no code on standard input"),
+        (("join", "lab-1", "--server", "http://127.0.0.1:1"), "is not enrolled at http://127.0.0.1:1"),
+        (("join", "lab-1", "--server", "http://host:1"), "has to begin with https://"),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_do(scene: Scene, words: tuple[str, ...], said: str) -> None:
+    scene.ok("device", "invite")  # there is a store
+    result = scene.run("device", *words)
+    assert result.exit_code != 0
+    assert said in result.output.replace("\n", " ")
+
+
+def test_a_file_that_is_no_certificate_is_refused(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_text("nothing")
+    result = scene.run("device", "invite", "--tls-cert", str(tmp_path / "cert.pem"))
+    assert "is not a certificate in PEM" in result.output

@@ -1,0 +1,356 @@
+"""`asterism top`, driven with Textual's pilot: tabs, details, logs, filter, order, actions, and hostile text."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import RichLog, Static
+
+from asterism.cli import top_listings
+from asterism.cli.store_thread import StoreThread
+from asterism.cli.top_app import Top
+from asterism.cli.top_listings import Filter, Row, Subject
+from asterism.cli.top_screens import ListingScreen, LogScreen, QuestionScreen, TextScreen
+from asterism.cli.top_table import RowTable
+from asterism.fleet.fleet import Fleet
+from asterism.series.claims import Claim, claim
+from asterism.series.store_register import StoreRegister
+from asterism.store.protocol import Notice, PutLog, StoredChunk
+from tests.cli.command_scenes import Scene
+from tests.cli.stored_plan_scenes import keeping
+from tests.process_scenes import PATIENCE
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path)
+    scene.ok("workflow", "add", "nap", "--argv", "sleep {seconds}")
+    scene.ok("workflow", "add", "render", "--shell", "true", "--needs", "gpu")
+    return scene
+
+
+@pytest.fixture
+def with_plan(scene: Scene) -> Scene:
+    return keeping(scene)
+
+
+@asynccontextmanager
+async def top(scene: Scene, tab: str = "plans", size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[None]]:
+    with StoreThread(scene.url) as store:
+        async with Top(store, tab).run_test(size=size) as pilot:
+            yield pilot
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], Any]) -> None:
+    """Wait until the screen shows it."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await pilot.pause(0.05)
+
+
+def rows(pilot: Pilot[Any]) -> list[str]:
+    return pilot.app.screen.query_one(RowTable).lines
+
+
+def status(pilot: Pilot[Any]) -> str:
+    return str(pilot.app.screen.query_one("#status", Static).content)
+
+
+def drawn(pilot: Pilot[Any]) -> str:
+    """The whole terminal as text."""
+    height = pilot.app.size.height
+    return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips()[:height])
+
+
+async def ask(scene: Scene, work: Callable[[Fleet], Awaitable[Any]]) -> Any:
+    async with await Fleet.open(scene.url, by="ann") as fleet:
+        return await work(fleet)
+
+
+async def create(scene: Scene, workflow: str, label: str | None = None) -> str:
+    async def make(fleet: Fleet) -> str:
+        given = {"seconds": 1} if workflow == "nap" else {}
+        return (await fleet.create(await fleet.workflows.latest(workflow), given, label=label)).id
+
+    return str(await ask(scene, make))
+
+
+# -- tabs --------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_store_says_what_to_type(scene: Scene) -> None:
+    async with top(scene) as pilot:
+        for key, words in {
+            "1": "asterism run PLAN.YAML",
+            "2": "asterism runs create",
+            "3": "asterism device join",
+            "4": "asterism series claim",
+            "5": "There are no notices",
+        }.items():
+            await pilot.press(key)
+            await until(pilot, lambda words=words: words in status(pilot))
+
+
+async def test_every_tab_lists_what_the_store_has(with_plan: Scene) -> None:
+    scene = with_plan
+    run = await create(scene, "nap", "a short nap")
+
+    async def notify(fleet: Fleet) -> None:
+        await claim(StoreRegister(fleet.store, owned=False), "RFC-093", Claim(12, by="ann"))
+        await fleet.store.commit([Notice(fleet.store.clock(), "late", "a result came too late", run, "lab-1")])
+
+    await ask(scene, notify)
+    async with top(scene) as pilot:
+        await until(pilot, lambda: any("nightly" in row and "0/2" in row for row in rows(pilot)))
+        await pilot.press("2")
+        await until(pilot, lambda: any("a short nap" in row and run[-8:] in row for row in rows(pilot)))
+        await pilot.press("4")
+        await until(pilot, lambda: any("RFC-093" in row and "#12" in row for row in rows(pilot)))
+        await pilot.press("5")
+        await until(pilot, lambda: any("a result came too late" in row for row in rows(pilot)))
+        await pilot.press("enter")  # the run that the notice is about
+        await until(pilot, lambda: "a short nap" in drawn(pilot))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_nothing_is_wider_than_the_terminal(scene: Scene, size: tuple[int, int]) -> None:
+    await create(scene, "nap", "a label that is much longer than forty columns wide")
+    async with top(scene, "runs", size) as pilot:
+        await until(pilot, lambda: rows(pilot))
+        assert all(len(line) <= size[0] for line in drawn(pilot).splitlines())
+        assert ("a label that is much longer than forty columns wide" in drawn(pilot)) == (size[0] == 200)
+
+
+async def test_a_new_run_appears_without_a_key(scene: Scene) -> None:
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: "There are no runs" in status(pilot))
+        await create(scene, "render")
+        await until(pilot, lambda: any("render" in row for row in rows(pilot)))
+
+
+# -- details, why, logs ------------------------------------------------------------------------------------------------
+
+
+async def test_why_names_what_holds_a_run(scene: Scene) -> None:
+    await create(scene, "render")
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: rows(pilot))
+        await pilot.press("w")
+        await until(pilot, lambda: "asterism device join NAME --can gpu" in " ".join(drawn(pilot).split()))
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, ListingScreen)
+
+
+async def test_the_tasks_of_a_plan_and_why_one_waits(with_plan: Scene) -> None:
+    async with top(with_plan) as pilot:
+        await until(pilot, lambda: rows(pilot))
+        await pilot.press("enter")
+        await until(pilot, lambda: any("test" in row and "waiting" in row for row in rows(pilot)))
+        await pilot.press("down", "w")
+        await until(pilot, lambda: "it needs 'build' to succeed" in drawn(pilot) or "build" in drawn(pilot))
+        assert isinstance(pilot.app.screen, TextScreen)
+        await pilot.press("escape", "escape")
+        assert pilot.app.screen.query_one(RowTable).subject == Subject("plans", "nightly")
+
+
+async def test_a_log_grows_while_it_is_shown(scene: Scene) -> None:
+    run = await create(scene, "render")
+
+    def printed(number: int) -> Callable[[Fleet], Any]:
+        async def write(fleet: Fleet) -> None:
+            line = [[0.0, "stdout", f"line {number}"]]
+            await fleet.store.commit([PutLog(run, 1, [StoredChunk(1, number, 1, line)])])
+
+        return write
+
+    await ask(scene, printed(1))
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: rows(pilot))
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(pilot.app.screen, LogScreen) and "line 1" in drawn(pilot))
+        await ask(scene, printed(2))
+        await until(pilot, lambda: "line 2" in drawn(pilot))
+        assert len(pilot.app.screen.query_one(RichLog).lines) == 2  # each line once
+
+
+# -- filter and order --------------------------------------------------------------------------------------------------
+
+
+async def test_a_filter_shows_what_matches_and_escape_removes_it(scene: Scene) -> None:
+    await create(scene, "render")
+    await create(scene, "nap", "Video")
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: len(rows(pilot)) == 2)
+        await pilot.press("slash", *"video", "enter")
+        await until(pilot, lambda: len(rows(pilot)) == 1 and "Video" in rows(pilot)[0])
+        assert "1 of 2 match the filter" in status(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(rows(pilot)) == 2)
+        await pilot.press("slash", *"workflow:render", "enter")
+        await until(pilot, lambda: len(rows(pilot)) == 1 and "render" in rows(pilot)[0])
+
+
+async def test_an_unknown_status_in_a_filter_is_an_error_that_names_the_known_ones(scene: Scene) -> None:
+    await create(scene, "render")
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: rows(pilot))
+        await pilot.press("slash", *"status:odd", "enter")
+        await until(pilot, lambda: "'odd' is not a status" in status(pilot) and "failed" in status(pilot))
+
+
+async def test_rows_are_sorted_by_a_column_both_ways(scene: Scene) -> None:
+    for label in ("b", "a", "c"):
+        await create(scene, "nap", f"label-{label}")
+    async with top(scene, "runs") as pilot:
+
+        def labels() -> list[str]:
+            return [word for row in rows(pilot) for word in row.split() if word.startswith("label-")]
+
+        await until(pilot, lambda: labels() == ["label-b", "label-a", "label-c"])
+        await pilot.press("s", "s")  # by run, by label
+        await until(pilot, lambda: labels() == ["label-a", "label-b", "label-c"])
+        await pilot.press("R")
+        await until(pilot, lambda: labels() == ["label-c", "label-b", "label-a"])
+
+
+async def test_the_cursor_stays_on_its_row_when_rows_come_and_go(scene: Scene) -> None:
+    first = await create(scene, "render")
+    second = await create(scene, "render")
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: len(rows(pilot)) == 2)
+        await pilot.press("down")
+        await ask(scene, lambda fleet: fleet.cancel(first))  # it moves behind the runs that wait
+        await until(pilot, lambda: second[-8:] in rows(pilot)[0])
+        assert pilot.app.screen.query_one(RowTable).subject == Subject("runs", second)
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_action_asks_first_and_no_changes_nothing(scene: Scene) -> None:
+    run = await create(scene, "render")
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: rows(pilot))
+        await pilot.press("c")
+        await until(pilot, lambda: f"Cancel run {run[-8:]}?" in drawn(pilot))
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ListingScreen))
+    assert (await ask(scene, lambda fleet: fleet.run(run))).reported_status == "created"
+
+
+async def test_pause_resume_cancel_and_retry_a_run(scene: Scene) -> None:
+    await create(scene, "render")
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: rows(pilot))
+        for key, word in {"p": "paused", "c": "cancelled"}.items():
+            await pilot.press(key)
+            await until(pilot, lambda: isinstance(pilot.app.screen, QuestionScreen))
+            await pilot.press("y")
+            await until(pilot, lambda word=word: rows(pilot) and f" {word} " in rows(pilot)[0])
+            if key == "p":
+                await pilot.press("p")  # a second time it resumes
+                await until(pilot, lambda: "Resume run" in drawn(pilot))
+                await pilot.press("y")
+                await until(pilot, lambda: rows(pilot) and " created " in rows(pilot)[0])
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(pilot.app.screen, QuestionScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: len(rows(pilot)) == 2)
+        assert "is a retry of" in status(pilot)
+
+
+async def test_what_does_not_apply_is_refused_with_a_reason(scene: Scene) -> None:
+    await create(scene, "render")
+    async with top(scene, "runs") as pilot:
+        await until(pilot, lambda: rows(pilot))
+        await pilot.press("r")
+        await until(pilot, lambda: "only what has ended can be retried" in status(pilot))
+
+
+async def test_a_plan_is_paused_and_cancelled(with_plan: Scene) -> None:
+    async with top(with_plan) as pilot:
+        await until(pilot, lambda: rows(pilot))
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, QuestionScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: (rows(pilot) and "by ann" in rows(pilot)[0]) or "paused" in status(pilot))
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(pilot.app.screen, QuestionScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: rows(pilot) and "cancelled" in rows(pilot)[0])
+
+
+# -- safety ------------------------------------------------------------------------------------------------------------
+
+
+async def test_text_from_outside_neither_acts_on_the_terminal_nor_is_markup(scene: Scene) -> None:
+    hostile = "[red]x[/] \x1b]0;title\x07 \u202e end"
+    run = await create(scene, "render", "[red]x[/] a")
+
+    async def write(fleet: Fleet) -> None:
+        await fleet.store.commit([Notice(0.0, "odd", hostile, run, hostile)])
+        await fleet.store.commit([PutLog(run, 1, [StoredChunk(1, 1, 1, [[0.0, "stdout", hostile]])])])
+
+    await ask(scene, write)
+    async with top(scene, "notices", (160, 24)) as pilot:
+        await until(pilot, lambda: "[red]x[/]" in drawn(pilot))
+        for key in ("enter", "escape", "2", "l"):
+            assert not set(drawn(pilot)) & {"\x1b", "\x07", "\u202e"}
+            await pilot.press(key)
+            await until(pilot, lambda: "[red]x[/]" in drawn(pilot))
+        assert not set(drawn(pilot)) & {"\x1b", "\x07", "\u202e"}
+
+
+def test_a_missing_store_is_an_error_before_the_terminal_changes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Exception, match="there is no store"):
+        StoreThread(f"{scene.url}.other").__enter__()
+
+
+def test_without_textual_the_command_says_what_to_install(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "textual", None)
+    result = scene.run("top")
+    assert result.exit_code == 64
+    assert "needs Textual: install the extra 'top'" in result.output
+
+
+def test_without_a_terminal_the_command_names_others(scene: Scene) -> None:
+    result = scene.run("top")
+    assert result.exit_code == 64
+    assert "asterism runs watch" in result.output
+
+
+@pytest.fixture
+def with_ended_plan(with_plan: Scene) -> Scene:
+    with_plan.ok("plan", "cancel", "nightly")
+    return with_plan
+
+
+async def test_an_ended_plan_is_loaded_once(with_ended_plan: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = []
+    read = top_listings.read_plan
+
+    async def counted(fleet: Fleet, name: str) -> Any:
+        loads.append(name)
+        return await read(fleet, name)
+
+    monkeypatch.setattr(top_listings, "read_plan", counted)
+    async with await Fleet.open(with_ended_plan.url) as fleet:
+        listings = top_listings.FleetListings(fleet)
+        for _ in range(3):
+            assert len((await listings.listing("plans", Filter())).rows) == 1
+        listings.close()
+    assert loads == ["nightly"]
+
+
+def test_words_of_a_filter_ignore_case_and_all_have_to_match() -> None:
+    row = Row(Subject("plans", "nightly"), ["Nightly", "executing"])
+    assert Filter.parse("NIGHT exec").matches(row)
+    assert not Filter.parse("night failed").matches(row)
+    assert Filter.parse("status:failed device:a b").fields == {"status": "failed", "device": "a"}

@@ -1,0 +1,194 @@
+"""The gateway over HTTP and TLS: messages, large values, refusals, limits, and what a device trusts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from asterism.base.http_limits import Bodies, Limits
+from asterism.base.listen_address import ListenAddress
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.device_key import DeviceKey, EnrolmentFile
+from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.fleet.device.gateway_transport import (
+    HttpTransport,
+    InvalidServer,
+    NotEnrolled,
+    enrol,
+    enrolled_access,
+    server_url,
+)
+from asterism.fleet.device.outbox import MemoryOutbox
+from asterism.fleet.fleet import Fleet
+from asterism.peers.private_files import _new_identity
+from asterism.server.enrolment import invite
+from asterism.server.gateway_routes import MAX_FAILURES, GatewayRoutes
+from asterism.server.http_service import http_service
+from asterism.store.memory import MemoryStore
+from asterism.store.store_errors import StoreUnavailable
+
+LARGE = "x" * 200_000
+
+
+async def echo(text: str) -> dict[str, Any]:
+    print("heard", len(text))
+    return {"text": text}
+
+
+ECHO = Workflow("echo", call="tests.server.test_gateway_http:echo")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Fleet, httpx.ASGITransport]]:
+    """A fleet, and its gateway as an application."""
+    async with Fleet(MemoryStore()) as fleet:
+        routes = GatewayRoutes(fleet, Bodies(Limits()))
+        yield fleet, httpx.ASGITransport(Starlette(routes=routes.routes))
+        await routes.close()
+
+
+@asynccontextmanager
+async def working(agent: DeviceAgent) -> AsyncIterator[None]:
+    task = asyncio.create_task(agent.run())
+    await agent.joined.wait()
+    yield
+    agent.drain()
+    await task
+
+
+async def test_a_device_executes_runs_over_http_with_large_values_and_its_output() -> None:
+    async with served() as (fleet, app):
+        transport, key = HttpTransport("http://server", inner=app), DeviceKey.new()
+        await enrol(transport, key, "lab-1", await invite(fleet.store))
+        async with working(DeviceAgent(GatewayAccess(transport, key, MemoryOutbox()), "lab-1", slots=3)):
+            small = await fleet.create(ECHO, {"text": "hello"})
+            large = await fleet.create(ECHO, {"text": LARGE})
+            assert set(large.input) == {"$blob", "size"}
+            ended = [await fleet.wait(run.id) for run in (small, large)]
+            assert [await fleet.output(run) for run in ended] == [{"text": "hello"}, {"text": LARGE}]
+            assert set(ended[1].output) == {"$blob", "size"}
+            [log] = await fleet.logs(small.id)
+            assert log.text == "heard 5\n"
+        assert [one.state for one in await fleet.devices()] == ["ended"]
+        await transport.close()
+
+
+async def post(app: httpx.ASGITransport, operation: str, content: bytes, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(transport=app, base_url="http://server") as client:
+        return await client.post(f"/gateway/v1/{operation}", content=content, headers=headers)
+
+
+async def test_refusals_are_problem_documents() -> None:
+    async with served() as (_, app):
+        answer = await post(app, "own", b"{}")
+        assert (answer.status_code, answer.headers["content-type"]) == (401, "application/problem+json")
+        assert answer.json()["kind"] == "expired"
+        assert (await post(app, "own", b"{}", authorization="Bearer astd_x.y")).status_code == 401
+        assert (await post(app, "enrol", b"{")).status_code == 400
+        assert (await post(app, "enrol", b"[]")).status_code == 400
+        assert (await post(app, "enrol", b"[" * 1500 + b"]" * 1500)).status_code == 400
+        assert (await post(app, "enrol", b"{" + b" " * 5000 + b"}")).status_code == 413
+        assert (await post(app, "token", b'{"device": 1}')).json()["kind"] == "invalid"
+
+
+async def test_an_address_with_many_wrong_codes_has_to_wait() -> None:
+    async with served() as (fleet, app):
+        key = DeviceKey.new()
+        transport = HttpTransport("http://server", inner=app)
+        for _ in range(MAX_FAILURES):
+            with pytest.raises(GatewayRefused, match="this code is unknown"):
+                await enrol(transport, key, "lab-1", "astc_guess")
+        with pytest.raises(StoreUnavailable, match="too many wrong credentials"):
+            await enrol(transport, key, "lab-1", await invite(fleet.store))
+        await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [("https://host:7400/", "https://host:7400"), ("http://127.0.0.1:7400", "http://127.0.0.1:7400")],
+)
+def test_addresses_of_servers(text: str, url: str) -> None:
+    assert server_url(text) == url
+
+
+@pytest.mark.parametrize(
+    "text", ["host:7400", "ftp://host", "http://host:7400", "https://", "https://host/path", "https://me:word@host"]
+)
+def test_an_address_that_is_not_one_is_refused(text: str) -> None:
+    with pytest.raises(InvalidServer) as refused:
+        server_url(text)
+    assert "word" not in str(refused.value)
+
+
+async def test_a_device_trusts_the_certificate_with_the_given_fingerprint_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "identity.pem"
+    file.write_bytes(_new_identity())
+    begin = file.read_text().index("-----BEGIN CERTIFICATE-----")
+    right = hashlib.sha256(ssl.PEM_cert_to_DER_cert(file.read_text()[begin:])).hexdigest()
+    address = ListenAddress("127.0.0.1", 0, str(file), str(file))
+    async with Fleet(MemoryStore()) as fleet, http_service(fleet, address) as service:
+        code = await invite(fleet.store)
+        assert service.url.startswith("https://")
+        for wrong in (None, "0" * 64):
+            with pytest.raises(GatewayRefused, match="certificate"):
+                await enrolled_access(service.url, "lab-1", code, wrong)
+        access = await enrolled_access(service.url, "lab-1", code, right)
+        async with working(DeviceAgent(access, "lab-1")):
+            run = await fleet.create(ECHO, {"text": "over TLS"})
+            assert (await fleet.wait(run.id)).output == {"text": "over TLS"}
+        await access.transport.close()
+        again = await enrolled_access(service.url, "lab-1", None)  # neither code nor fingerprint
+        await again.transport.send("challenge", {}, None, timeout=5.0)
+        await again.transport.close()
+
+
+async def test_a_device_without_a_code_is_told_how_to_get_one() -> None:
+    with pytest.raises(NotEnrolled, match="asterism device invite"):
+        await enrolled_access("http://127.0.0.1:1", "lab-1", None)
+
+
+async def test_a_key_is_on_disk_before_the_code_is_sent() -> None:
+    """If the answer to the enrolment is lost, the same key asks again."""
+    with pytest.raises(StoreUnavailable):
+        await enrolled_access("http://127.0.0.1:1", "lab-1", "astc_x")
+    first = EnrolmentFile("http://127.0.0.1:1", "lab-1").read()
+    with pytest.raises(StoreUnavailable):
+        await enrolled_access("http://127.0.0.1:1", "lab-1", "astc_x")
+    second = EnrolmentFile("http://127.0.0.1:1", "lab-1").read()
+    assert first is not None
+    assert second is not None
+    assert (first.enrolled, first.key.public) == (False, second.key.public)
+
+
+async def test_a_server_that_stops_answers_the_devices_that_wait() -> None:
+    async with Fleet(MemoryStore()) as fleet:
+        async with http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
+            access = await enrolled_access(service.url, "lab-1", await invite(fleet.store))
+            agent = DeviceAgent(access, "lab-1")
+            task = asyncio.create_task(agent.run())
+            await agent.joined.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await access.transport.close()
+
+
+def test_a_key_does_not_show_in_text() -> None:
+    key = DeviceKey.new()
+    assert key.to_text() not in repr(key)
+    assert json.loads(json.dumps(key.public)) == key.public

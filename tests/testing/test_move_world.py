@@ -1,0 +1,63 @@
+"""Simulated fleets whose runs are moved; and that the simulator notices a missing safeguard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asterism.core.run import transitions
+from asterism.core.run.run import PROCESSING, Run
+from asterism.fleet import run_move
+from asterism.testing.simulator import Violation, simulate
+from asterism.testing.simulator.move_world import MoveWorld
+
+pytestmark = pytest.mark.slow
+
+ABLATED = 30
+"""The number of worlds in which a missing safeguard has to show."""
+
+
+@pytest.mark.hunt(few=4, many=150)
+def test_runs_that_are_moved_have_one_owner_at_a_time(seeds: range) -> None:
+    assert sum(simulate(seed, world=MoveWorld).moves for seed in seeds) > 0
+
+
+def no_stop(patch: pytest.MonkeyPatch) -> None:
+    """A run is moved while its device works on it."""
+    move: Any = transitions.move
+
+    def at_once(run: Run, *given: Any, now: float, **terms: Any) -> Run:
+        if run.status is PROCESSING:
+            run = transitions.reassign(run, now, "released", "moved")
+        return move(run, *given, now=now, **terms)  # type: ignore[no-any-return]
+
+    patch.setattr(transitions, "move", at_once)
+    patch.setattr(run_move, "PROCESSING", None)
+
+
+def no_new_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A run keeps its epoch when it is moved, so the device before is not fenced."""
+    move: Any = transitions.move
+
+    def same_epoch(run: Run, *given: Any, **terms: Any) -> Run:
+        after = move(run, *given, **terms)
+        return after if after is run else after.changed(epoch=max(run.epoch, 1))  # type: ignore[no-any-return]
+
+    patch.setattr(transitions, "move", same_epoch)
+
+
+@pytest.mark.parametrize(
+    ("ablation", "words"),
+    [(no_stop, "still executed it"), (no_new_epoch, "two owners")],
+    ids=["no_stop", "no_new_epoch"],
+)
+def test_a_missing_safeguard_is_noticed(ablation: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ablation(monkeypatch)
+
+    def look() -> None:
+        for seed in range(ABLATED):
+            simulate(seed, world=MoveWorld)
+
+    with pytest.raises(Violation, match=words):
+        look()
