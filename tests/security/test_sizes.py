@@ -98,10 +98,10 @@ async def test_a_name_is_never_a_path(name: str, tmp_path: Path, monkeypatch: py
     """A task may have any name; logs and results are found by ids that the server made."""
     opened: list[object] = []
     real = Path.open
-    monkeypatch.setattr(Path, "open", lambda self, *a, **t: (opened.append(self), real(self, *a, **t))[1])
     from urllib.parse import quote
 
     async with server_scene() as scene, scene.client() as client:
+        monkeypatch.setattr(Path, "open", lambda self, *a, **t: (opened.append(self), real(self, *a, **t))[1])
         await insert_plan(scene.fleet.store, chain("a"))
         quoted = quote(name, safe="")
         for path in (f"plans/{quoted}", f"plans/nightly/tasks/{quoted}", f"plans/nightly/tasks/{quoted}/logs"):

@@ -98,9 +98,9 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/changes",
             "/versions",
             "/versions/{version}",
-            "/layout",
             "/cycles",
             "/approvals",
+            "/layout",
             "/tasks/{task}",
             "/tasks/{task}/why",
         ):

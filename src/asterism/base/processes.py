@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import IO, Any
 
-from asterism.base import process_guard
+from asterism.base import operating_system, process_guard
 from asterism.core.errors import AsterismError, DeviceTrouble
 
 OUTPUT_LIMIT = 1 << 20
@@ -137,12 +137,14 @@ class Commands:
             terms: dict[str, Any] = {"env": dict(environment), "cwd": cwd, "executable": executable}
             terms["stdin"] = asyncio.subprocess.DEVNULL if stdin is None else stdin
             with own_part("the guard of the command could not be started"):
-                pipe = self._guard.pipe()
+                pipe = self._guard.pipe() if operating_system.HAS_PROCESS_GROUPS else -1
                 shared = mmap.mmap(-1, 16)  # shared with the child: its process id, and the errno of its failure
             if lease is not None:
                 self._guard.allow(ticket, lease)
             with shared:
-                terms["preexec_fn"] = partial(_report_to_guard, pipe, ticket, shared, in_child)
+                if operating_system.HAS_PROCESS_GROUPS:
+                    terms["process_group"] = 0
+                    terms["preexec_fn"] = partial(_report_to_guard, pipe, ticket, shared, in_child)
                 return await self._run(argv, terms, partial(_Listener, heard), shared, ticket)
         finally:
             if key is not None and self._keys.get(key) == ticket:
@@ -169,7 +171,8 @@ class Commands:
             await self._stop_starting(spawning, shared)
             raise
         except (DeviceTrouble, RuntimeError) as error:  # asyncio needs a thread, and there may be none
-            _signal_group(_child_pid(shared), signal.SIGKILL)  # it may have been forked before the resource ran out
+            # it may have been forked before the resource ran out
+            _signal_group(_child_pid(shared), operating_system.KILL)
             raise DeviceTrouble(str(error)) from error
         except subprocess.SubprocessError:
             with own_part("the command could not be started"):
@@ -197,7 +200,6 @@ class Commands:
             *argv,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            process_group=0,
             **terms,
         )
 
@@ -211,14 +213,14 @@ class Commands:
         waiting = True
         while not spawning.done():
             if spawning.cancelling():
-                _signal_group(_child_pid(shared), signal.SIGKILL)
+                _signal_group(_child_pid(shared), operating_system.KILL)
                 spawning.cancel()
             try:
                 await asyncio.wait([spawning], timeout=0.1)
             except asyncio.CancelledError:
                 waiting = False
         if spawning.cancelled():
-            _signal_group(_child_pid(shared), signal.SIGKILL)
+            _signal_group(_child_pid(shared), operating_system.KILL)
         elif spawning.exception() is None:
             transport, listener = spawning.result()
             await (self._stop(transport, listener) if waiting else self._kill(transport, listener))
@@ -233,7 +235,7 @@ class Commands:
         await self._end(transport, listener)
 
     async def _kill(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
-        _signal_group(transport.get_pid(), signal.SIGKILL)
+        _signal_group(transport.get_pid(), operating_system.KILL)
         try:
             await asyncio.wait([listener.exited], timeout=self.grace)  # short, but it may have to finish a read
         finally:
@@ -241,7 +243,8 @@ class Commands:
 
     async def _end(self, transport: asyncio.SubprocessTransport, listener: _Listener) -> None:
         """Kill the rest of the group, and read the rest of the output."""
-        _signal_group(transport.get_pid(), signal.SIGKILL)
+        if operating_system.HAS_PROCESS_GROUPS or transport.get_returncode() is None:
+            _signal_group(transport.get_pid(), operating_system.KILL)
         try:
             # a process outside the group may hold the pipes
             await asyncio.wait([listener.output_ended], timeout=self.grace)
@@ -281,10 +284,8 @@ def _raise_child_error(shared: mmap.mmap) -> None:
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    if group <= 0:  # 0 would be our own group
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
+    with contextlib.suppress(PermissionError):
+        operating_system.signal_group(group, number)
 
 
 def _signal_name(number: int) -> str:

@@ -124,15 +124,17 @@ def run_interruptible(work: Coroutine[Any, Any, Value]) -> Value:
     import asyncio
     import signal
 
+    from asterism.base.operating_system import add_signal_handler, remove_signal_handler
+
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         task = loop.create_task(work)
 
         def interrupt() -> None:
-            loop.remove_signal_handler(signal.SIGINT)
+            remove_signal_handler(loop, signal.SIGINT)
             task.cancel()
 
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+        add_signal_handler(loop, signal.SIGINT, interrupt)
         try:
             return loop.run_until_complete(task)
         except asyncio.CancelledError:

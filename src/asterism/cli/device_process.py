@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from asterism.base import expressions
+from asterism.base import expressions, operating_system
 from asterism.base.startup import tune_gc
 from asterism.base.text import plural
 from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
@@ -191,14 +191,14 @@ class DeviceShutdown:
         """Handle SIGINT and SIGTERM while the block runs."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self.request)
+            operating_system.add_signal_handler(loop, number, self.request)
         try:
             yield
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             for number in SIGNALS:
-                loop.remove_signal_handler(number)
+                operating_system.remove_signal_handler(loop, number)
 
     async def run(self) -> int:
         """Run the device until it has left. Returns the exit code."""

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from asterism.base import operating_system
 from asterism.cli.screen import show_cursor
 from asterism.core.errors import PlanError
 from asterism.core.plan.constellation import Constellation
@@ -51,12 +52,12 @@ def _on_signals(interrupt: Callable[[], None]) -> Iterator[None]:
     """Call ``interrupt`` for each signal while the block runs."""
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
-        loop.add_signal_handler(number, interrupt)
+        operating_system.add_signal_handler(loop, number, interrupt)
     try:
         yield
     finally:
         for number in SIGNALS:
-            loop.remove_signal_handler(number)
+            operating_system.remove_signal_handler(loop, number)
 
 
 class _PlanCanceller:

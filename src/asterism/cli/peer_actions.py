@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import click
 from rich.text import Text
 
+from asterism.base import operating_system
 from asterism.base.durations import format_age
 from asterism.base.status_colours import DIM, tone
 from asterism.base.text import clean, plural
@@ -103,12 +104,12 @@ async def serve_until_signal(fleet: Fleet, address: str, *, as_json: bool) -> in
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     async with serve_peers(Exchange(fleet), address) as url:
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            operating_system.add_signal_handler(loop, number, stop.set)
         try:
             await stop.wait()
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+                operating_system.remove_signal_handler(loop, number)
         log.info("stopping")
     if as_json:
         print_json({"store": fleet.store.url, "url": url})

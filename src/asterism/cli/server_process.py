@@ -12,6 +12,7 @@ from functools import partial
 
 import click
 
+from asterism.base import operating_system
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note, print_json
@@ -45,13 +46,13 @@ async def serve_until_signal(
     ):
         service.state.submitted = runner.wake
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            operating_system.add_signal_handler(loop, number, stop.set)
         try:
             await announce(fleet, service.url, as_json=as_json)
             await stop.wait()
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+                operating_system.remove_signal_handler(loop, number)
         log.info("stopping")
     return 0
 

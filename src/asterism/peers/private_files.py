@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -28,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asterism.base import operating_system
 from asterism.base.startup import install_hint
 from asterism.core.errors import AsterismError
 from asterism.store.file_ownership import open_plain, planted
@@ -84,7 +84,7 @@ def read_private(path: Path) -> bytes | None:
 def write_private(path: Path, data: bytes, *, replace: bool) -> bool:
     """Write a file durably. Without ``replace`` an existing file stays. Returns whether it was written."""
     place = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | operating_system.CLOSE_ON_EXEC, 0o600)
     try:
         with open(handle, "wb") as file:
             file.write(data)
@@ -99,16 +99,12 @@ def write_private(path: Path, data: bytes, *, replace: bool) -> bool:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place)
-    _sync_folder(path.parent)
-    return True
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    handle = operating_system.open_folder(path.parent)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+    return True
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -174,9 +170,9 @@ class TokenFile:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Lock out other processes. The lock is on the folder, since the file itself is replaced."""
-        handle = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        handle = operating_system.open_folder(self._path.parent)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            operating_system.lock_file(handle, wait=True)
             yield
         finally:
             os.close(handle)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import shutil
 import signal
@@ -25,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from asterism.base import process_guard
+from asterism.base import operating_system, process_guard
 from asterism.base.text import masked_url
 from asterism.series.register import RegisterUnavailable
 
@@ -118,6 +117,13 @@ class PrivateRepository:
         self.remove()
         await asyncio.to_thread(self._guard.close)
 
+    def _group_terms(self, ticket: int) -> dict[str, Any]:
+        """The process leads a group of its own, has no terminal to prompt on, and reports to the guard."""
+        if not operating_system.HAS_PROCESS_GROUPS:
+            return {}
+        report = partial(process_guard.report, self._guard.pipe(), ticket)
+        return {"start_new_session": True, "preexec_fn": report}
+
     async def run(self, *words: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> GitResult:
         """Run a git command to its end; ``environment`` is added to that of the repository. Raises GitTimeout."""
         self.ensure()
@@ -131,9 +137,8 @@ class PrivateRepository:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    start_new_session=True,  # its own process group, and no terminal to prompt on
                     env={**self._environment, **(environment or {}), "GIT_DIR": str(self._directory)},
-                    preexec_fn=partial(process_guard.report, self._guard.pipe(), ticket),
+                    **self._group_terms(ticket),
                 )
             )
             try:
@@ -158,11 +163,11 @@ class PrivateRepository:
 
 def _remove_abandoned() -> None:
     """Remove the repositories that killed processes left behind. A process that was only idle creates its own again."""
-    oldest = time.time() - ABANDONED_AFTER
+    oldest, user = time.time() - ABANDONED_AFTER, operating_system.user_id() or 0
     for path in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*"):
         with contextlib.suppress(OSError):
             status = path.lstat()
-            if status.st_mtime < oldest and status.st_uid == os.getuid() and path.is_dir() and not path.is_symlink():
+            if status.st_mtime < oldest and status.st_uid == user and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -170,25 +175,16 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End a process with its whole group, unless it has ended."""
     if process.returncode is not None:
         return
-    alive = _signal_group(process.pid, signal.SIGTERM)  # on SIGTERM git removes its locks
+    alive = operating_system.signal_group(process.pid, signal.SIGTERM)  # on SIGTERM git removes its locks
     deadline = time.monotonic() + GRACE
     try:
         while alive and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-            alive = _signal_group(process.pid, 0)
+            alive = operating_system.signal_group(process.pid, 0)
     finally:
         if alive:
-            _signal_group(process.pid, signal.SIGKILL)
+            operating_system.signal_group(process.pid, operating_system.KILL)
         await process.communicate()  # wait() alone never returns while the output pipe is full
-
-
-def _signal_group(group: int, number: int) -> bool:
-    """Returns whether the group still has a process."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------

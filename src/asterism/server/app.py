@@ -38,8 +38,8 @@ def endpoints() -> list[Endpoint]:
     found = [
         *health_routes.ENDPOINTS,
         *plan_routes.ENDPOINTS,
-        *layout_routes.ENDPOINTS,
         *cycle_routes.ENDPOINTS,
+        *layout_routes.ENDPOINTS,
         *run_routes.ENDPOINTS,
         *fleet_routes.ENDPOINTS,
         *series_routes.ENDPOINTS,

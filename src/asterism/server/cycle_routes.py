@@ -126,7 +126,7 @@ ENDPOINTS = (
     Endpoint("POST", f"{CYCLE}/answer", answer, "Answer a cycle.", EDIT, NoModel, Answer, Outcome, edits=True),
     Endpoint(
         *("GET", WAITING_EDITS, show_approvals, "Edits that wait for a person.", READ, ApprovalsQuery),
-        answer=documents.Page[Waiting],
+        answer=documents.Page[documents.WaitingEdit],
     ),
     Endpoint("POST", f"{EDIT_PATH}/approve", approve, "Approve it.", "operate", NoModel, Approval, Outcome, edits=True),
     Endpoint("POST", f"{EDIT_PATH}/refuse", refuse, "Refuse it.", "operate", NoModel, WithReason, Waiting),

@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from asterism.base import task_inputs, trace_context
+from asterism.base import operating_system, task_inputs, trace_context
 from asterism.base.log_recorder import LogRecorder
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
@@ -287,7 +287,8 @@ class DeviceExecutor:
         with self._run_files({}, None) as (_, files, in_child):
             environment = {**self._records.marks(), **files}
             try:
-                await self._commands.run(["/bin/sh", "-c", ":"], environment, in_child=in_child, lease=PROBE_TIMEOUT)
+                empty = operating_system.EMPTY_COMMAND
+                await self._commands.run(empty, environment, in_child=in_child, lease=PROBE_TIMEOUT)
             except (CommandFailed, OSError, subprocess.SubprocessError) as error:
                 raise DeviceTrouble(f"an empty command fails: {error}") from error
 
@@ -436,7 +437,7 @@ class OutputWatcher:
     def _read_progress(self) -> Progress | None:
         """The last line of the file that is not blank. A file that is not a regular one is ignored."""
         try:
-            file = os.open(self._progress, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            file = os.open(self._progress, os.O_RDONLY | operating_system.PLAIN_FILE_ONLY)
         except OSError:
             return None
         try:
@@ -445,7 +446,7 @@ class OutputWatcher:
             if seen == self._seen or not stat.S_ISREG(status.st_mode):
                 return None
             self._seen = seen
-            lines = os.pread(file, 4096, max(0, status.st_size - 4096)).splitlines()
+            lines = operating_system.read_at(file, 4096, max(0, status.st_size - 4096)).splitlines()
         except OSError:
             return None
         finally:

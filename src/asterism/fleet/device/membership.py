@@ -10,7 +10,6 @@ A lock per name on each machine (``DeviceLock``) tells a dead device from a sile
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import socket
@@ -20,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from asterism.base import operating_system
 from asterism.base.clock import Clock
 from asterism.core.errors import AsterismError
 from asterism.core.run.session import ABROAD, ENDED, OPEN, REPLACED, Session
@@ -225,9 +225,9 @@ def died_here(store: str, session: Session) -> bool:
 
 def _is_locked(path: Path) -> bool:
     """Whether a process holds the lock on a file."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDONLY | operating_system.CLOSE_ON_EXEC)
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        operating_system.lock_file(file, shared=True)
         return not _is_file_at(file, path)  # another file is there by now, and so another holder
     except BlockingIOError:
         return True
@@ -258,9 +258,9 @@ class DeviceLock:
         self._path = _lock_path(self._store, self._device)
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         while True:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | operating_system.CLOSE_ON_EXEC, 0o600)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                operating_system.lock_file(file)
                 if _is_file_at(file, self._path):
                     break
             except BlockingIOError:
@@ -274,7 +274,7 @@ class DeviceLock:
         os.write(file, b"%d\n" % os.getpid())
         self._file = file
         # a forked child that does not become another program would keep the lock after our death
-        os.register_at_fork(after_in_child=_ForgetInChild(self))
+        operating_system.call_in_forked_children(_ForgetInChild(self))
         return True
 
     def close(self) -> None:

@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +31,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from asterism.base import operating_system
 
 PROC = Path("/proc")
 LARGEST = 1 << 16
@@ -118,10 +119,11 @@ def state_directory() -> Path:
             return path
     except OSError:
         pass
-    path = Path(tempfile.gettempdir()) / f"asterism-{os.getuid()}"
+    user = operating_system.user_id()
+    path = Path(tempfile.gettempdir()) / f"asterism-{user}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or path.is_symlink():
+    if user is not None and (status.st_uid != user or status.st_mode & 0o077 or path.is_symlink()):
         raise PermissionError(f"{path} belongs to another user, or others have access to it: remove it, or set HOME")
     return path
 
@@ -178,7 +180,7 @@ class ProcessRecords:
         def in_child() -> None:
             os.write(groups, b"+%d %d %s\n" % (ticket, os.getpid(), _own_start_time(own_stat)))
             if ask is not None:
-                ask(_DEATH_SIGNAL, signal.SIGKILL)
+                ask(_DEATH_SIGNAL, operating_system.KILL)
                 if os.getppid() != agent:  # the agent died before the request
                     os._exit(1)
             if cwd is not None and _working_directory() != cwd:
@@ -214,7 +216,8 @@ class ProcessRecords:
             where = {"machine": machine_id(), "boot": boot_id(self._proc), "space": pid_namespace("self", self._proc)}
             which = {"agent": agent, "began": since}
             first = json.dumps({**whose, **where, **which}).encode() + b"\n"
-            groups = os.open(directory / "groups", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | operating_system.CLOSE_ON_EXEC
+            groups = os.open(directory / "groups", flags, 0o600)
             try:
                 if os.write(groups, first) < len(first):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -277,8 +280,9 @@ def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user
     process groups, and the killed processes that had joined the group of another. Only the holder of the device's lock
     (``membership.DeviceLock``) may call this."""
     ended: set[int] = set()
+    owner = operating_system.user_id() if user is None else user
     for _ in range(ROUNDS):
-        orphans = dict(_marked(device, store_mark(store), alive, proc, os.getuid() if user is None else user))
+        orphans = dict(_marked(device, store_mark(store), alive, proc, owner))
         new = _end(orphans, proc)
         ended |= new
         if not new:
@@ -292,7 +296,7 @@ def kill_orphans(device: str, store: str, alive: str, *, proc: Path = PROC, user
     return sorted(ended)
 
 
-def _marked(device: str, store: str, alive: str, proc: Path, user: int) -> Iterator[tuple[int, int]]:
+def _marked(device: str, store: str, alive: str, proc: Path, user: int | None) -> Iterator[tuple[int, int]]:
     """The processes with the marks of a dead session of this device, each with its group."""
     namespace, spared = pid_namespace("self", proc), set(_ancestors(proc))
     for entry in sorted(proc.glob("[0-9]*")):
@@ -317,24 +321,22 @@ def _end(orphans: Mapping[int, int], proc: Path) -> set[int]:
     ended = set()
     for number, group in orphans.items():
         leader = read_stat(group, proc)
-        if group != os.getpgrp() and (group in orphans or leader is None or leader[0] in "ZX"):
+        if group != operating_system.own_group() and (group in orphans or leader is None or leader[0] in "ZX"):
             if group not in ended and _kill_group(group):
                 ended.add(group)
         else:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(number, signal.SIGKILL)
+                os.kill(number, operating_system.KILL)
                 ended.add(number)
     return ended
 
 
 def _kill_group(group: int) -> bool:
-    if group <= 1 or group == os.getpgrp():
+    if group <= 1 or group == operating_system.own_group():
         return False
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+    with contextlib.suppress(PermissionError):
+        return operating_system.signal_group(group, operating_system.KILL)
+    return False
 
 
 def _ancestors(proc: Path) -> Iterator[int]:

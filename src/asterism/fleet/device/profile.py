@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from asterism.base import operating_system
+
 POWER = Path("/sys/class/power_supply")
 
 
@@ -20,10 +22,7 @@ def measure(power: Path = POWER) -> dict[str, Any]:
     whether it is connected to power."""
     battery, plugged = _energy(power)
     constants = _constants()
-    try:
-        cpu = min(1.0, os.getloadavg()[0] / constants["cores"])
-    except OSError:
-        cpu = 0.0
+    cpu = min(1.0, (operating_system.load_average() or 0.0) / constants["cores"])
     return {**constants, "cpu": round(cpu, 3), "battery": battery, "plugged": plugged}
 
 
@@ -35,7 +34,7 @@ def _constants() -> dict[str, Any]:
         "arch": platform.machine(),
         "python": platform.python_version(),
         "cores": _cores(),
-        "memory": _memory(),
+        "memory": operating_system.physical_memory(),
     }
 
 
@@ -43,13 +42,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
 
 
 def _energy(power: Path) -> tuple[float | None, bool]:

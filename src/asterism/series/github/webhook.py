@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from asterism.base import operating_system
 from asterism.base.http_limits import Bodies, Limits, RequestRefused, network_of, place_of, read_body
 from asterism.base.http_server import LimitedServer
 from asterism.base.listen_address import ListenAddress
@@ -210,7 +211,7 @@ async def serve(app: Starlette, worker: SyncWorker, address: ListenAddress, on_l
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.leaving.set)
+        operating_system.add_signal_handler(loop, number, server.leaving.set)
     working = asyncio.create_task(worker.run(), name="series worker")
     working.add_done_callback(lambda task: server.leaving.set())
     on_listen(f"{address.url(sock)}/webhook")

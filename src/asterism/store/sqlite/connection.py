@@ -32,6 +32,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from asterism.base.operating_system import read_at
 from asterism.store.sqlite import schema
 from asterism.store.sqlite.error_mapping import may_write, moved, passing, read_only, store_error
 from asterism.store.store_errors import StoreCorrupt, StoreError, StoreMissing, StoreNotFound, StoreUnavailable
@@ -356,7 +357,7 @@ def _in_use(descriptor: int) -> bool:
 def _read_index(descriptor: int) -> Index | None:
     """Return the index; None if its two copies of the header differ or their checksum is wrong."""
     size = INDEX_HEADER.size
-    data = os.pread(descriptor, 2 * size + BACKFILLED.size, 0)
+    data = read_at(descriptor, 2 * size + BACKFILLED.size, 0)
     if len(data) < 2 * size + BACKFILLED.size or data[:size] != data[size : 2 * size]:
         return None
     begun, page_size, committed, salts, *checksum = INDEX_HEADER.unpack_from(data)
