@@ -125,3 +125,44 @@ def timeline_and_time_travel(page: Any, url: str) -> None:
     page.locator("[data-box=compile]").wait_for()
     page.get_by_role("button", name="Back to live").click()
     page.locator("[data-box=smoke]").wait_for()
+
+
+REVIEWED = """
+asterism: 1
+id: reviewed
+tasks:
+  fetch:
+    shell: echo fetched
+  site:
+    shell: echo built
+    after: fetch
+"""
+
+
+def test_a_cycle_is_answered_and_an_edit_approved(tmp_path: Path) -> None:
+    """A plan whose editors are people: each end waits for them, and a task that one adds waits for approval."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    (tmp_path / "plan.yaml").write_text(REVIEWED)
+    run = [sys.executable, "-m", "asterism", "run", "plan.yaml", "--store", f"sqlite:///{tmp_path}/fleet.db", "--local"]
+    run += ["--editor", "outside", "--approve", "edits=add_task", "--plain"]
+    with chromium() as browser, server(tmp_path, port) as (_, login):
+        running = subprocess.Popen(run, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            with opened(browser, url, login.removeprefix(f"{url}/"), failures=True) as page:
+                page.get_by_role("link", name="reviewed").click()
+                page.locator("[data-box=site].held").wait_for()
+                page.get_by_role("link", name="waiting for a person").click()
+                page.get_by_role("button", name="Answer with edits").click()
+                page.get_by_label("Add an operation").select_option("add_task")
+                page.get_by_label("Id").fill("smoke")
+                page.get_by_label("Command").fill("echo smoke")
+                page.get_by_label("After").fill("fetch")
+                page.get_by_role("button", name="Answer", exact=True).click()
+                page.get_by_role("button", name="Approve").click()
+                page.locator(".batch").get_by_text("add task smoke").wait_for()
+                page.goto(f"{url}/#/plans/reviewed/graph")
+                page.locator("[data-box=smoke]").wait_for()
+        finally:
+            running.terminate()
+            running.wait(60)

@@ -7,8 +7,9 @@ each time (``no-cache``) and get ``304`` while a file has not changed: a new ver
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
@@ -44,8 +45,9 @@ class PageFile:
     etag: str
 
 
-def page_files() -> dict[str, PageFile]:
-    """The files of the page by their path below ``/page/``."""
+@cache
+def page_files() -> Mapping[str, PageFile]:
+    """The files of the page by their path below ``/page/``, read once."""
     return dict(_listed(files("asterism.server") / "page", ""))
 
 
