@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,27 @@ def test_an_address_that_other_machines_reach_needs_tls(tmp_path: Path, words: l
     result = Scene(tmp_path).run("serve", *words)
     assert result.exit_code == 64
     assert message in result.stderr
+
+
+def test_a_plan_is_served_while_it_runs(tmp_path: Path) -> None:
+    """The task asks the server about its own plan."""
+    scene = Scene(tmp_path)
+    token = scene.ok("token", "create", "--scope", "observe", "--for", "task").strip()
+    ask = (
+        "import json, os, sys, urllib.request as u; url = sys.stdin.readline().strip(); "
+        "r = u.Request(url + '/api/v1/plans/p', headers={'Authorization': 'Bearer ' + os.environ['TOKEN']}); "
+        "print(json.load(u.urlopen(r))['counts'])"
+    )
+    plan = tmp_path / "plan.yaml"
+    address = tmp_path / "address"
+    os.mkfifo(address)
+    line = f'{sys.executable} -c "{ask}" < {address}'
+    plan.write_text(json.dumps({"asterism": 1, "id": "p", "tasks": {"a": {"shell": line}}}))
+    words = ["run", str(plan), "--serve", "--store", scene.url, "--plain", "--result", "a"]
+    with scene.process(*words, TOKEN=token) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        link = next(text for text in process.stderr if "Watch it at" in text)
+        address.write_text(link.split()[3].partition("/login")[0] + "\n")
+        assert process.stdout.read() == "{'running': 1}\n"
+        assert process.wait() == 0

@@ -219,7 +219,7 @@ class PlanServer:
             [found] = self.scene.approvals
             self.scene.approvals.clear()
             if path.endswith("/approve"):
-                self.scene.edit(EditBatch.from_json({name: found[name] for name in ("edits", "author", "reason")}))
+                self.scene.edit(EditBatch.from_json(found["batch"]))
         self.scene.tell("plan")
         return JSONResponse({"version": self.scene.plan.version, **BULK})
 
@@ -301,8 +301,11 @@ def release_scene() -> PlanScene:
     scene.events[-1][1]["at"] = began + 40
     scene.approvals = [
         {
-            **{"id": "a1", "author": "model-editor", "reason": "lint failed: mend it first", "asked_at": began + 50},
-            "edits": [{"op": "add_task", "task": {"id": "mend-lint", "shell": "ruff check --fix"}}],
+            **{"id": 1, "at": began + 50, "expires_at": began + 9000, "tasks": ["package"], "reasons": ["all"]},
+            "batch": {
+                **{"author": "model-editor", "reason": "lint failed: mend it first"},
+                "edits": [{"op": "add_task", "task": {"id": "mend-lint", "shell": "ruff check --fix"}}],
+            },
         }
     ]
     scene.edit(

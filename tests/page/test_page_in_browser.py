@@ -145,7 +145,7 @@ def test_an_approval_is_given_and_a_cycle_answered(browser: Any) -> None:
         page.get_by_label("Reason for the decision").fill("fine")
         page.get_by_role("button", name="Approve").click()
         page.get_by_role("button", name="Approve").wait_for(state="detached")
-        assert ("plans/release/approvals/a1/approve", {"reason": "fine"}) in scene.posted
+        assert ("plans/release/approvals/1/approve", {"reason": "fine"}) in scene.posted
         assert "mend-lint" in scene.plan
         page.locator(".batch").get_by_text("add task mend-lint").wait_for()
 
@@ -221,7 +221,7 @@ def test_script_in_any_text_is_inert(browser: Any) -> None:
         scene.facts[name].update(error=NASTY, group=NASTY, definition={"inputs": {NASTY: NASTY}})
     scene.cycles[0]["claimed_by"] = NASTY
     scene.rejected[0].update(author=NASTY, reason=NASTY)
-    scene.approvals[0].update(author=NASTY, reason=NASTY, edits=[{"op": NASTY}])
+    scene.approvals[0].update(batch={"author": NASTY, "reason": NASTY, "edits": [{"op": NASTY}]}, reasons=[NASTY])
     poisoned = json.loads(json.dumps([scene.devices, scene.runs, scene.schedules, scene.series, scene.notices]))
     for found in poisoned:
         for one in found:

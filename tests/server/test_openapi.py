@@ -98,6 +98,8 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/changes",
             "/versions",
             "/versions/{version}",
+            "/cycles",
+            "/approvals",
             "/layout",
             "/tasks/{task}",
             "/tasks/{task}/why",
@@ -107,6 +109,10 @@ async def test_real_answers_are_as_the_document_says() -> None:
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD], "dry_run": True}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/undo", {}, **plan)
+        for action in ("claim", "answer"):
+            await ask("POST", f"/plans/{{plan}}/cycles/{{cycle}}/{action}", {}, **plan, cycle="1")
+        for action in ("approve", "refuse"):
+            await ask("POST", f"/plans/{{plan}}/approvals/{{approval}}/{action}", {}, **plan, approval="1")
         for action in ("pause", "resume", "cancel", "retry"):
             await ask("POST", f"/plans/{{plan}}/{action}", {}, **plan)
         run = (await ask("POST", "/runs", {"workflow": "w", "input": {"name": "x"}}))["id"]

@@ -117,6 +117,9 @@ class UnusablePlanFile(click.ClickException):
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
 @local_options
+@click.option(
+    "--serve", is_flag=True, help="Print a link to watch and change the plan in a browser while it runs; stores it."
+)
 @report_option
 @result_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; all else goes to standard error.")
@@ -135,6 +138,7 @@ def run(
     as_json: bool,
     plain: bool,
     store: str | None,
+    serve: bool,
     settings: dict[str, str],
     params_file: str | None,
     only: tuple[str, ...],
@@ -148,9 +152,10 @@ def run(
 
     With --store the plan is stored, and its tasks are runs of a fleet. Ctrl-C then stops only this process: tasks on
     other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
-    crash."""
-    _check_store_options(context, store)
-    if editor == OUTSIDE and store is None:
+    crash. --serve without --store uses the default store, and adds the time to the name of the plan."""
+    stored = store is not None or serve
+    _check_store_options(context, stored)
+    if editor == OUTSIDE and not stored:
         raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
     check_result_option(result, as_json)
     allow_imports(plan)
@@ -162,8 +167,8 @@ def run(
     terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
     output = OutputOptions(report, as_json, plain, stats, result)
-    if store is not None:
-        return _run_in_store(store, found, {**terms, **store_terms}, output)
+    if stored:
+        return _run_in_store(store, found, {**terms, **store_terms}, output, serve)
     return _run_here(found, terms, output)
 
 
@@ -174,9 +179,9 @@ def _may_grow(found: PlanFile, editor: str | None) -> bool:
     return editor is not None or any(template_of(node.task) for node in found.constellation.nodes.values())
 
 
-def _check_store_options(context: click.Context, store: str | None) -> None:
+def _check_store_options(context: click.Context, stored: bool) -> None:
     """Refuse options that have no effect without ``--store``."""
-    for name in STORE_OPTIONS if store is None else ():
+    for name in () if stored else STORE_OPTIONS:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = next(one.opts[-1] for one in context.command.params if one.name == name and one.opts)
             raise click.UsageError(f"{option} needs --store: without it, the plan ends with this process.")
@@ -226,21 +231,38 @@ async def _with_records(found: PlanFile, run: Callable[[ResultRecords | None], A
         await store.close()
 
 
-def _run_in_store(store: str, found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> int:
+def _run_in_store(
+    store: str | None, found: PlanFile, terms: dict[str, Any], output: OutputOptions, serve: bool = False
+) -> int:
     from asterism.cli.plan_context import quiet_log
     from asterism.cli.plan_execution import WatchedOrchestrator, begin, follow
 
     plan = found.constellation
-    plan.id = terms.pop("name") or plan.id
+    plan.id = terms.pop("name") or (plan.id if store is not None else _name_with_time(plan.id))
     can = frozenset(word for line in found.devices for word in line.can)
     local = local_work(terms.pop("local"), terms.pop("no_local"), can)
 
     async def work(fleet: Fleet) -> int:
         orchestrator = WatchedOrchestrator(fleet, local, output, **terms)
-        return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))
+
+        async def run() -> int:
+            return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))
+
+        if not serve:
+            return await run()
+        from asterism.cli.server_process import serve_while
+
+        return await serve_while(fleet, run, stay=not output.as_json)
 
     with quiet_log(but=("asterism.journal", "asterism.device", "asterism.unchanged")):
         return with_fleet(store, work, create=True)
+
+
+def _name_with_time(name: str) -> str:
+    """The name of a plan in the default store, where an earlier run of the same file may have its own."""
+    import time
+
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 @click.command()

@@ -55,7 +55,9 @@ def history(
                 return
             draw(past.plan, svg_path, as_mermaid)
             if svg_path is None and not as_mermaid:
-                Screen().say(past_line(past))
+                screen = Screen()
+                screen.say()
+                screen.say(past_line(past))
             return
         found, rejected = await versions(fleet.store, name), await rejected_edits(fleet.store, name)
         if as_json:
@@ -73,7 +75,7 @@ def history(
 cycle_argument = click.argument("cycle", type=click.IntRange(min=1))
 
 _editor_options = options(
-    click.option("--as", "who", metavar="NAME", help="The name of the editor; default: the user and this machine."),
+    click.option("--as", "who", metavar="NAME", help="The name of the editor; default: your user name."),
     click.option(
         "--timeout",
         type=duration,

@@ -73,7 +73,7 @@ def past_line(past: PastPlan) -> str:
     made = past.version
     by = f" by {clean(made.author)}" if made.author else ""
     why = f": {clean(made.reason)}" if made.reason else ""
-    return f"\nVersion {made.version}, {format_time(made.at)}{by}{why}"
+    return f"Version {made.version}, {format_time(made.at)}{by}{why}"
 
 
 # -- edit cycles -------------------------------------------------------------------------------------------------------

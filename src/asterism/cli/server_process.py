@@ -1,19 +1,22 @@
-"""The process of ``asterism serve``: listens, runs plans, and stops on a signal."""
+"""The process of ``asterism serve``: listens, runs plans, and stops on a signal; and ``asterism run --serve``."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import click
 
 from asterism.base import operating_system
-from asterism.base.listen_address import ListenAddress
+from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note, print_json
+from asterism.cli.interrupts import work_until_interrupted
 from asterism.core.errors import AsterismError
 from asterism.fleet.fleet import Fleet
 from asterism.server.credentials import Credentials
@@ -54,12 +57,35 @@ async def serve_until_signal(
     return 0
 
 
+async def serve_while(fleet: Fleet, run: Callable[[], Awaitable[int]], *, stay: bool) -> int:
+    """Serve on this machine while a plan runs, and with ``stay`` on a terminal until Ctrl-C. Returns its exit code."""
+    try:
+        from asterism.server.http_service import DEFAULT_PORT, http_service
+    except ImportError:
+        raise AsterismError(f"--serve needs starlette and uvicorn: {install_hint('serve')}") from None
+    async with contextlib.AsyncExitStack() as serving:
+        try:
+            service = await serving.enter_async_context(http_service(fleet, ListenAddress("127.0.0.1", DEFAULT_PORT)))
+        except CannotServe:  # another server has this port
+            service = await serving.enter_async_context(http_service(fleet, ListenAddress("127.0.0.1", 0)))
+        note(f"Watch it at {await login_link(fleet, service.url)} (works once, within 10 minutes)")
+        code = await run()
+        if stay and sys.stderr.isatty():
+            note("The page is served until Ctrl-C.")
+            await work_until_interrupted(asyncio.Event().wait(), lambda: "Stopped.")
+        return code
+
+
 async def announce(fleet: Fleet, url: str, *, as_json: bool) -> None:
     """Print the link with a one-time login. It goes to standard output only, never into a log."""
-    code = await Credentials(fleet.store).create_login(fleet.by, ["admin"], by=fleet.by)
-    link = f"{url}/login?code={code}"
+    link = await login_link(fleet, url)
     if as_json:
         print_json({"url": url, "login": link, "store": fleet.store.url})
         return
     click.echo(link)
     note("Open this link in a browser within 10 minutes; it works once. For another: asterism token login")
+
+
+async def login_link(fleet: Fleet, url: str) -> str:
+    code = await Credentials(fleet.store).create_login(fleet.by, ["admin"], by=fleet.by)
+    return f"{url}/login?code={code}"

@@ -127,6 +127,38 @@ def retry_plan(
     return _post(_at("plans", name, "retry"), documents.PlanState, **body)
 
 
+def cycles(name: str) -> ApiRequest[documents.Cycles]:
+    """The open edit cycles of a plan."""
+    return _get(_at("plans", name, "cycles"), documents.Cycles)
+
+
+def claim_cycle(name: str, cycle: int, *, lease: float = 60.0) -> ApiRequest[documents.CycleDetails]:
+    """Claim an open edit cycle, or renew the claim."""
+    return _post(_at("plans", name, "cycles", str(cycle), "claim"), documents.CycleDetails, lease=lease)
+
+
+def answer_cycle(name: str, cycle: int, edits: Edits = (), *, reason: str = "") -> ApiRequest[documents.EditOutcome]:
+    """Answer an edit cycle; without edits the plan goes on as it is. Raises EditRejected."""
+    body = {"edits": edits_json(edits), "reason": reason}
+    return _post(_at("plans", name, "cycles", str(cycle), "answer"), documents.EditOutcome, **body)
+
+
+def approvals(name: str, *, everything: bool = False) -> ApiRequest[documents.Page[documents.WaitingEdit]]:
+    """The edits of a plan that wait for a person; with ``everything`` also the newest ones that were decided."""
+    return _get(_at("plans", name, "approvals"), documents.Page[documents.WaitingEdit], all=everything)
+
+
+def approve_edit(name: str, approval: int, edits: Edits | None = None) -> ApiRequest[documents.EditOutcome]:
+    """Apply an edit that waits for a person, or other edits in its place. Raises EditRejected; it then still waits."""
+    path = _at("plans", name, "approvals", str(approval), "approve")
+    return _post(path, documents.EditOutcome, edits=None if edits is None else edits_json(edits))
+
+
+def refuse_edit(name: str, approval: int, reason: str = "") -> ApiRequest[documents.WaitingEdit]:
+    """Drop an edit that waits for a person."""
+    return _post(_at("plans", name, "approvals", str(approval), "refuse"), documents.WaitingEdit, reason=reason)
+
+
 def story(name: str, task: str | None = None) -> ApiRequest[documents.Page[documents.StoryEntry]]:
     """What happened to a plan, or to one task."""
     return _get(_at("plans", name, "story"), documents.Page[documents.StoryEntry], task=task)

@@ -42,6 +42,7 @@ class Problem(Document):
     status: int
     detail: str
     violations: list[Violation] | None = None
+    approval: int | None = Field(None, description="The number of an edit that waits for a person.")
 
 
 class Health(Document):
@@ -120,6 +121,45 @@ class Cycle(Document):
     tasks: list[str]
 
 
+class CycleEnd(Document):
+    """The end of a task under review."""
+
+    task: str
+    status: str | None
+    reason: str
+
+
+class CycleDetails(Cycle):
+    """An open edit cycle, with the ends under review. ``version`` is the base of its answer."""
+
+    claimed_until: float | None
+    ends: list[CycleEnd]
+
+
+class Cycles(Page[CycleDetails]):
+    """``answered_by`` is the process that runs the plan; null if the journal says what is open, without claims."""
+
+    answered_by: str | None
+
+
+class WaitingEdit(Document):
+    """An edit that waits for a person, or waited. ``reasons`` say which rules it matches; it holds ``tasks``.
+    ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``."""
+
+    id: int
+    batch: dict[str, Any]
+    at: float
+    expires_at: float
+    reasons: list[str]
+    tasks: list[str]
+    cycle: int | None
+    state: str
+    decided_by: str
+    decided_at: float | None
+    why: str
+    version: int | None
+
+
 class Plan(Document):
     """A plan as it is now. ``position`` is its place in the journal: the events after it continue this view."""
 
@@ -138,7 +178,7 @@ class Plan(Document):
     tasks: list[PlanTask]
     dependencies: list[PlanDependency]
     cycles: list[Cycle]
-    approvals: list[dict[str, Any]] = []
+    approvals: list[WaitingEdit] = []
 
 
 class PlanEvent(Document):

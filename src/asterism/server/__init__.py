@@ -15,8 +15,8 @@
 ``series_routes``     series of issues
 ``event_stream``      server-sent events; ``plan_feed`` and ``fleet_feed`` are their sources
 ``http_service``      listens, and stops in good order
-``gateway``           what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_routes`` is the
-                      HTTP of it
+``gateway``           what devices without a store ask; ``gateway_order`` takes runs for them, ``gateway_runs`` makes
+                      their steps, ``gateway_routes`` is the HTTP of it
 ``enrolment``         one-time codes for devices, their keys and their credentials
 ====================  ==================================================================================================
 

@@ -13,7 +13,15 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
-from asterism.server import fleet_routes, health_routes, layout_routes, plan_routes, run_routes, series_routes
+from asterism.server import (
+    cycle_routes,
+    fleet_routes,
+    health_routes,
+    layout_routes,
+    plan_routes,
+    run_routes,
+    series_routes,
+)
 from asterism.server.endpoint import Endpoint, EndpointApp, ServerState
 from asterism.server.openapi import openapi_endpoint
 from asterism.server.page_routes import page_routes
@@ -30,6 +38,7 @@ def endpoints() -> list[Endpoint]:
     found = [
         *health_routes.ENDPOINTS,
         *plan_routes.ENDPOINTS,
+        *cycle_routes.ENDPOINTS,
         *layout_routes.ENDPOINTS,
         *run_routes.ENDPOINTS,
         *fleet_routes.ENDPOINTS,

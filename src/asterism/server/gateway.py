@@ -21,21 +21,18 @@ device is comes from its access token, and what it may still do is decided by th
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from asterism.base import expressions
 from asterism.base.error_log import RecurringError
-from asterism.core.errors import AsterismError, Fenced, NotJson, RunRefused
-from asterism.core.json_values import plain_json
-from asterism.core.run.run import ASSIGNED, COMPLETED, Grant, Run
+from asterism.core.errors import AsterismError
+from asterism.core.run.run import ASSIGNED, Grant
 from asterism.core.run.session import OPEN, VIA, Session
-from asterism.core.run.workflow import SHORTEST_HEARTBEAT, Workflow
+from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.device import membership
 from asterism.fleet.device.acceptance import LOOK_INTERVAL
 from asterism.fleet.device.device_key import is_signed
@@ -44,34 +41,28 @@ from asterism.fleet.device.gateway_messages import (
     STEPS_AT_ONCE,
     InvalidMessage,
     count_in,
-    error_json,
     list_in,
     number_in,
     object_in,
-    parse_log,
     parse_report,
-    parse_step,
     reply_json,
     text_in,
     texts_in,
     without_result,
 )
 from asterism.fleet.device.membership import DeviceNameTaken
-from asterism.fleet.device.owner_steps import Claim, Complete, Decline, Disown, OwnerStep, Start
-from asterism.fleet.device.store_connection import StoreConnection, late_notice
+from asterism.fleet.device.store_connection import StoreConnection
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.ledger import blob_of
 from asterism.fleet.workflows import UnknownWorkflow
 from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity, enrol
 from asterism.server.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
+from asterism.server.gateway_runs import GrantedRuns, checked_object
 from asterism.store.protocol import (
     OFFERED,
     HeartbeatReply,
-    PutLog,
-    PutRun,
     Query,
     TakeRequest,
-    Write,
     for_device,
 )
 from asterism.store.row_codec import record_of
@@ -82,21 +73,11 @@ log = logging.getLogger("asterism.server")
 HOST_SUFFIX = " (gateway)"
 """What the host of a session ends with that joined through a gateway."""
 
-STEP_PATIENCE = 5.0
-"""How long a step is tried while the store is unavailable, in seconds; then the device tries again."""
-
-RECORDS_REMEMBERED = 20_000
-"""How many records of granted runs are remembered, which saves reading them."""
-
 SILENT_FOR = 3600.0
 """After how long without a heartbeat a session is forgotten here, in seconds."""
 
 LARGEST_PROFILE = 200
 """How many entries the profile of a device has at most."""
-
-
-_ANSWERED = (Claim, Start, Decline, Disown)
-"""The steps after which a device needs the record of the run."""
 
 
 class GatewayRefusal(AsterismError):
@@ -117,7 +98,7 @@ class Gateway:
         self._stopping = False
         self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
         self._watches: dict[str, DeviceWatch] = {}
-        self._records: OrderedDict[str, Run] = OrderedDict()
+        self._runs = GrantedRuns(fleet, credentials)
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
             name: getattr(self, f"_{name}")
             for name in (
@@ -137,12 +118,12 @@ class Gateway:
         """Answer a message: JSON, or bytes for ``fetch``. Raises GatewayRefusal and StoreUnavailable."""
         try:
             if operation in ("enrol", "challenge", "token"):
-                return await getattr(self, f"_{operation}")(_checked_object(body))
+                return await getattr(self, f"_{operation}")(checked_object(body))
             perform = self._operations.get(operation)
             if perform is None:
                 raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
             identity = await self.identify(token, fresh=operation in ("hello", "join", "beat"))
-            return await perform(identity, body if operation == "blob" else _checked_object(body))
+            return await perform(identity, body if operation == "blob" else checked_object(body))
         except CredentialRefused as refusal:
             status = 403 if refusal.kind == "revoked" else 401
             raise GatewayRefusal(status, refusal.kind, str(refusal)) from None
@@ -242,11 +223,11 @@ class Gateway:
     async def _beat(self, who: Identity, body: Mapping[str, Any]) -> Any:
         profile = _profile(body)
         reports = []
-        for one in map(_checked_object, list_in(body, "reports", 10_000)):
+        for one in map(checked_object, list_in(body, "reports", 10_000)):
             grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
             if grant.session == who.owner.session:
                 report = parse_report(one, grant)
-                reports.append(report._replace(log=report.log and await self._stored_log(report.log)))
+                reports.append(report._replace(log=report.log and await self._runs.stored_log(report.log)))
         try:
             session = await self._session(who)
         except GatewayRefusal:
@@ -261,18 +242,8 @@ class Gateway:
             return reply_json(reply, ())
         self._sessions[session.id] = replace(session, profile=profile, used=len(reply.held), draining=reply.draining)
         self._heard[session.id] = self._clock.time()
-        tokens = [self._token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
+        tokens = [self._runs.token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
         return reply_json(reply, tokens)
-
-    async def _stored_log(self, part: PutLog) -> PutLog:
-        """A part of a log, with what is large as a blob."""
-        chunks = []
-        for chunk in part.chunks:
-            try:
-                chunks.append(chunk._replace(value=await self.fleet.blobs.keep(chunk.value, f"the log of {part.run}")))
-            except (AsterismError, ValueError):
-                chunks.append(chunk)
-        return replace(part, chunks=chunks)
 
     async def _drain(self, who: Identity, body: Mapping[str, Any]) -> Any:
         session = await self._session(who)
@@ -343,19 +314,6 @@ class Gateway:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def _token_of(self, who: Identity, grant: Grant) -> str:
-        return self.credentials.grant_token(who.owner.device, grant)
-
-    def _granted(self, who: Identity, run: Run) -> list[Any]:
-        """A run of the session as its device gets it, with the token of its grant."""
-        token = None
-        if run.session == who.owner.session and run.grant is not None:
-            token = self._token_of(who, run.grant)
-            self._records[run.id] = run
-            if len(self._records) > RECORDS_REMEMBERED:
-                self._records.popitem(last=False)
-        return [record_of(run), token]
-
     async def _own(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)
         if body.get("run") is not None:
@@ -363,7 +321,7 @@ class Gateway:
             runs = [run] if run is not None and run.session == who.owner.session else []
         else:
             runs = await self._store.find(Query(session=who.owner.session))
-        return {"runs": [self._granted(who, run) for run in runs]}
+        return {"runs": [self._runs.granted(who, run) for run in runs]}
 
     async def _take(self, who: Identity, body: Mapping[str, Any]) -> Any:
         order = GatewayOrder(self.fleet, who, await self._session(who), body)
@@ -377,112 +335,14 @@ class Gateway:
             with contextlib.suppress(UnknownWorkflow, AsterismError):
                 flows.append((await self.fleet.workflows.get(name, version)).to_json())
         return {
-            "runs": [self._granted(who, run) for run in taken],
+            "runs": [self._runs.granted(who, run) for run in taken],
             "unseen": unseen,
             "workflows": flows,
             "stale": sorted(order.met_stale),
         }
 
     async def _steps(self, who: Identity, body: Mapping[str, Any]) -> Any:
-        """Steps on granted runs. Completions of one message are one commit, if that is possible."""
-        answers: list[Any] = [None] * len(list_in(body, "steps", STEPS_AT_ONCE))
-        ends: list[tuple[int, Complete, Run, Run, list[PutLog]]] = []
-        others: list[tuple[int, Mapping[str, Any]]] = []
-        now = self._store.clock()  # one for all, so that what is equal in their records is encoded once
-        for number, data in enumerate(map(_checked_object, body["steps"])):
-            together = await self._together(who, data, now) if data.get("do") == "complete" else None
-            if together is None:
-                others.append((number, data))
-            else:
-                ends.append((number, *together))
-        if ends and await self._complete_together([end[1:] for end in ends]):
-            for end in ends:
-                answers[end[0]] = {}
-        else:
-            others += [(end[0], body["steps"][end[0]]) for end in ends]
-        results = await asyncio.gather(*(self._step(who, data) for _, data in others))
-        for (number, _), result in zip(others, results, strict=True):
-            answers[number] = result
-        return {"steps": answers}
-
-    async def _together(
-        self, who: Identity, data: Mapping[str, Any], now: float
-    ) -> tuple[Complete, Run, Run, list[PutLog]] | None:
-        """A completion that can be written with others, as far as is known; None if it has to be written alone."""
-        try:
-            grant = self.credentials.grant_of(who.owner.device, data.get("grant"))
-            known = self._records.get(grant.run)
-            if known is None or known.series is not None or known.grant != grant:
-                return None
-            step, logs = await self._parsed(who, data, grant)
-            flow = self.fleet.workflows.remembered(known.workflow, known.version)
-            if flow is None or not isinstance(step, Complete):
-                return None
-            after = step.apply(known, flow, now)
-        except (AsterismError, ValueError):
-            return None
-        return (step, known, after, logs) if after.status is COMPLETED else None
-
-    async def _complete_together(self, ends: list[tuple[Complete, Run, Run, list[PutLog]]]) -> bool:
-        writes: list[Write] = [PutRun(after, before.revision) for _, before, after, _ in ends]
-        for *_, logs in ends:
-            writes += logs
-        try:
-            await self._store.commit(writes)
-        except (StoreError, ValueError):
-            return False
-        for _, before, after, _ in ends:
-            self._records.pop(before.id, None)
-            self.fleet.waiters.ended(after)
-        return True
-
-    async def _parsed(self, who: Identity, data: Mapping[str, Any], grant: Grant) -> tuple[OwnerStep, list[PutLog]]:
-        step = parse_step(data, grant, who.owner.device)
-        if isinstance(step, Complete):
-            step = replace(step, output=await self._output(who, data, grant.run))
-        part = parse_log(data.get("log"), grant)
-        return step, [] if part is None else [await self._stored_log(part)]
-
-    async def _output(self, who: Identity, data: Mapping[str, Any], run_id: str) -> Any:
-        """The result in a step: in the message, or stored by the device before."""
-        if "blob" in data:
-            return self.credentials.blob_of(who.owner.device, data["blob"])
-        what = f"the result of run {run_id}"
-        return await self.fleet.blobs.keep(plain_json(data.get("output"), what), what)
-
-    async def _step(self, who: Identity, data: Mapping[str, Any]) -> Any:
-        """Make a step. Its error is part of the answer: the other steps of the message count."""
-        try:
-            grant = self.credentials.grant_of(who.owner.device, data.get("grant"))
-            step, logs = await self._parsed(who, data, grant)
-            after = await self._owner_step(who, grant, step, logs)
-            return {"run": self._granted(who, after)} if isinstance(step, _ANSWERED) else {}
-        except CredentialRefused as error:
-            return {"error": "fenced", "message": str(error)}
-        except (RunRefused, StoreError, NotJson, ValueError) as error:
-            return error_json(error)
-        except AsterismError as error:
-            return {"error": "invalid", "message": str(error)}
-
-    async def _owner_step(self, who: Identity, grant: Grant, step: OwnerStep, logs: list[PutLog]) -> Run:
-        known = self._records.pop(grant.run, None)
-        if isinstance(step, Disown):
-            step = replace(
-                step, progress=await StoreConnection(self.fleet, who.owner).progress_of(grant.run, grant.epoch)
-            )
-        clock = self._store.clock
-
-        def apply(run: Run, flow: Workflow) -> Run:
-            # a step that was made before, and whose answer was lost, is not made again
-            return run if step.was_applied(run) else step.apply(run, flow, clock())
-
-        try:
-            return await self.fleet.ledger.change(known or grant.run, apply, patience=STEP_PATIENCE, also=logs)
-        except Fenced as refusal:
-            if isinstance(step, Complete):
-                with contextlib.suppress(StoreError):
-                    await self._store.commit([late_notice(clock(), who.owner.device, grant.run, refusal.why)])
-            raise
+        return {"steps": await self._runs.make_all(who, list_in(body, "steps", STEPS_AT_ONCE))}
 
     # -- values, workflows, the fleet --------------------------------------------------------------------------------
 
@@ -530,12 +390,6 @@ class Gateway:
         await self._session(who)
         await StoreConnection(self.fleet, who.owner).announce_health(why)
         return {}
-
-
-def _checked_object(body: Any) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise InvalidMessage("a message is a JSON object")
-    return body
 
 
 def _profile(body: Mapping[str, Any]) -> dict[str, Any]:

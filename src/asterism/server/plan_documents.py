@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from asterism.core.errors import UnknownTask, error_text
 from asterism.core.json_values import plain_json
+from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
@@ -38,8 +40,9 @@ def summary(one: StoredPlan | UnreadablePlan) -> dict[str, Any]:
     }
 
 
-def view(stored: StoredPlan, *, tasks: bool = True) -> dict[str, Any]:
-    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty."""
+def view(stored: StoredPlan, *, tasks: bool = True, waiting: Sequence[WaitingEdit] = ()) -> dict[str, Any]:
+    """A plan as it is now; without ``tasks`` its lists of tasks and dependencies are empty. ``waiting`` are the edits
+    that wait for a person."""
     plan, head = stored.record.plan, stored.record.head
     return {
         "name": head.name,
@@ -56,7 +59,7 @@ def view(stored: StoredPlan, *, tasks: bool = True) -> dict[str, Any]:
         "counts": counts(plan),
         **(structure(plan) if tasks else {"tasks": [], "dependencies": []}),
         "cycles": [cycle_json(one) for one in stored.record.lock.cycles.values()],
-        "approvals": [],
+        "approvals": [PlanMask(plan).shown(one.to_json()) for one in waiting],
     }
 
 

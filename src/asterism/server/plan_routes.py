@@ -15,8 +15,10 @@ from asterism.base.http_limits import RequestRefused
 from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
 from asterism.core.errors import InvalidTask, UnknownTask
+from asterism.core.plan.approval import WAITING
 from asterism.core.plan.edits import EditBatch
 from asterism.durable import admin
+from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import check_name, read_head
 from asterism.durable.plan_history import plan_at, plan_events, versions
 from asterism.durable.plan_requests import EditAnswer, edit_plan, pause_plan, undo_edit
@@ -115,7 +117,9 @@ async def list_all(call: Call) -> Any:
 
 
 async def show(call: Call) -> Any:
-    return plan_documents.view(await read_plan(call.fleet, call.path["plan"]), tasks=call.query.tasks)
+    stored = await read_plan(call.fleet, call.path["plan"])
+    waiting = [one for one in await list_approvals(call.fleet.store, call.path["plan"]) if one.state == WAITING]
+    return plan_documents.view(stored, tasks=call.query.tasks, waiting=waiting)
 
 
 async def story(call: Call) -> Any:
@@ -232,8 +236,8 @@ async def submit(call: Call) -> Any:
 
 async def edit(call: Call) -> Any:
     name, given = call.path["plan"], call.body
-    batch = replace(_batch(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
-    await _check_size(call, name, batch)
+    batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
+    await check_size(call, name, batch)
     return await _edited(name, given.dry_run, edit_plan(call.fleet, name, batch, dry_run=given.dry_run))
 
 
@@ -242,14 +246,16 @@ async def undo(call: Call) -> Any:
     return await _edited(name, given.dry_run, undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run))
 
 
-def _batch(edits: list[dict[str, Any]]) -> EditBatch:
+def batch_of_edits(edits: list[dict[str, Any]]) -> EditBatch:
+    """Raises RequestRefused."""
     try:
         return EditBatch.from_json({"edits": edits})
     except (InvalidTask, TypeError, ValueError) as error:
         raise RequestRefused(422, str(error)[:2000]) from None
 
 
-async def _check_size(call: Call, name: str, batch: EditBatch) -> None:
+async def check_size(call: Call, name: str, batch: EditBatch) -> None:
+    """Raise RequestRefused if a batch makes a plan too large."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
     if added and len((await read_plan(call.fleet, name)).record.plan) + added > MAX_TASKS:
         raise RequestRefused(413, f"the plan would have more than {MAX_TASKS:,} tasks")
@@ -289,7 +295,7 @@ async def cancel(call: Call) -> Any:
 async def retry(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     await find_plan(call.fleet, name)
-    batch = replace(_batch(given.edits), author=call.by, reason=given.reason) if given.edits else None
+    batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason) if given.edits else None
     reopened = await reopen_plan(call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason)
     await _run_here(call, name)
     return await _state(call, tasks=list(reopened.tasks), version=reopened.version)

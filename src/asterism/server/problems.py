@@ -16,6 +16,8 @@ from starlette.responses import JSONResponse, Response
 from asterism.base.http_limits import RequestRefused
 from asterism.base.text import clean
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RunRefused, UnknownTask
+from asterism.core.plan.approval import ApprovalGone, EditWaits
+from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone
 from asterism.core.schedule.schedule import InvalidSchedule
 from asterism.durable.journal_store import ConstellationExists, UnknownConstellation
 from asterism.durable.plan_history import VersionUnknown
@@ -36,6 +38,10 @@ PREFIX = "urn:asterism:problem:"
 
 STATUSES: tuple[tuple[type[AsterismError], int, str], ...] = (
     (EditRejected, 422, "edit-rejected"),
+    (EditWaits, 409, "edit-waits"),
+    (ApprovalGone, 404, "unknown-approval"),
+    (CycleGone, 404, "unknown-cycle"),
+    (CycleClaimed, 409, "cycle-claimed"),
     (UnknownConstellation, 404, "unknown-plan"),
     (UnknownTask, 404, "unknown-task"),
     (VersionUnknown, 404, "unknown-version"),
@@ -112,6 +118,8 @@ def _detail(error: Exception) -> str:
 def _more(error: Exception) -> Mapping[str, Any]:
     if isinstance(error, EditRejected):
         return {"violations": [violation_json(one.edit, one.rule, one.message) for one in error.violations]}
+    if isinstance(error, EditWaits):
+        return {"approval": error.approval.id}
     if isinstance(error, BadPlan):
         return {"violations": [violation_json(None, "plan_file", one.format(error.name)) for one in error.mistakes]}
     return {}

@@ -7,6 +7,8 @@
 ``profile``               what the machine measures of itself: system, cores and load, memory, battery
 ``health``                the circuit breaker: a failing device takes no more work
 ``connection``            what the device asks of its fleet, as named operations; ``store_connection`` with the store
+``gateway_connection``    the same without a store, through a server; with ``gateway_messages``, ``gateway_transport``,
+                          ``step_queue``, ``device_key`` and ``outbox``
 ``owner_steps``           the steps of an owner as values: claim, start, complete, fail, decline, release
 ``take_order``            an order for offered runs, and the rules by which they are taken
 ``lease``                 until when the device is certain of its runs, and how often it must renew

@@ -28,9 +28,7 @@ from asterism.core.run.workflow import Workflow
 from asterism.fleet.device.connection import STEP_TIMEOUT, End, Standing
 from asterism.fleet.device.gateway_messages import (
     POLL_TIME,
-    STEPS_AT_ONCE,
     log_json,
-    parse_error,
     parse_reply,
     report_json,
     step_json,
@@ -38,6 +36,7 @@ from asterism.fleet.device.gateway_messages import (
 from asterism.fleet.device.membership import DeviceNameTaken, prepare_host
 from asterism.fleet.device.outbox import Outbox
 from asterism.fleet.device.owner_steps import Complete, DeviceStep, OwnerStep, Refuse
+from asterism.fleet.device.step_queue import StepQueue
 from asterism.fleet.fleet import InProcessDevice
 from asterism.fleet.ledger import TooLarge, blob_of, is_small
 from asterism.fleet.waiters import Consumer
@@ -139,10 +138,7 @@ class GatewayConnection:
         self._tokens: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._access_token, self._renew_at = "", float("-inf")
         self._login = asyncio.Lock()
-        self._waiting: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
-        self._sender: asyncio.Task[None] | None = None
-        self._answered = asyncio.Event()  # set when no message with steps is under way
-        self._answered.set()
+        self._steps = StepQueue(self._ask_steps)
         self.log_limit = 0
         self._large = self._most = 0
 
@@ -171,6 +167,9 @@ class GatewayConnection:
                 if token == self._access_token:
                     self._renew_at = float("-inf")
         raise AssertionError
+
+    async def _ask_steps(self, steps: list[dict[str, Any]]) -> list[Any]:
+        return list((await self._ask("steps", {"steps": steps}))["steps"])
 
     async def _token(self) -> str:
         if self.clock.time() < self._renew_at:
@@ -280,8 +279,7 @@ class GatewayConnection:
         await self._ask("leave")
 
     def close(self) -> None:
-        if self._sender is not None:
-            self._sender.cancel()
+        self._steps.close()
 
     def watch(self) -> Watch:
         return _Poll(self)
@@ -325,7 +323,7 @@ class GatewayConnection:
         run_id = run if isinstance(run, str) else run.id
 
         async def attempt() -> Run:
-            answer = await self._send_step(run_id, self._step_json(run_id, step))
+            answer = await self._steps.send(run_id, self._step_json(run_id, step))
             return self._received(*answer["run"])
 
         return await retry_on_conflict(attempt, patience=patience, tries=tries, clock=self.clock, chance=self._chance)
@@ -371,49 +369,13 @@ class GatewayConnection:
                 body["blob"] = put["blob"]
             else:
                 body["output"] = output
-        await self._send_step(run_id, body)
+        await self._steps.send(run_id, body)
 
     async def end_together(self, ends: Sequence[End]) -> None:
         raise NotImplementedError("steps are gathered in messages")
 
-    async def _send_step(self, run_id: str, data: dict[str, Any]) -> Any:
-        """Send a step with all others that come up while a message is under way. Returns its answer."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((data, future))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send_waiting())
-        answer = await future
-        if "error" in answer:
-            raise parse_error(answer, run_id)
-        return answer
-
     async def ends_under_way(self) -> None:
-        await self._answered.wait()  # once: others may follow without a break
-
-    async def _send_waiting(self) -> None:
-        while self._waiting:
-            batch: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
-            self._answered.clear()
-            try:
-                await asyncio.sleep(0)  # ends that come up together leave together
-                batch, self._waiting = self._waiting[:STEPS_AT_ONCE], self._waiting[STEPS_AT_ONCE:]
-                answer = await self._ask("steps", {"steps": [data for data, _ in batch]})
-                answers = answer["steps"]
-            except asyncio.CancelledError:
-                for _, future in batch:
-                    future.cancel()
-                raise
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                        future.exception()  # a caller that was cancelled does not retrieve it
-            else:
-                for (_, future), one in zip(batch, answers, strict=True):
-                    if not future.done():
-                        future.set_result(one)
-            finally:
-                self._answered.set()
+        await self._steps.answered()
 
     async def notice_late_result(self, run_id: str, why: str) -> None:
         """The server leaves the notice, when it refuses the result."""

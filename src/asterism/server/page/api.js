@@ -9,7 +9,7 @@ export const connection = signal("connected");
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail || body.title || `The server answered with ${status}.`);
-    Object.assign(this, { status, title: body.title, violations: body.violations ?? [] });
+    Object.assign(this, { status, title: body.title, name: (body.type ?? "").split(":").at(-1), violations: body.violations ?? [] });
   }
 }
 

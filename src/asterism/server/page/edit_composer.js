@@ -1,4 +1,5 @@
 // An edit by hand: a batch of operations, a dry run that the graph shows, then apply. It also answers an open cycle.
+import { go } from "./address.js";
 import { post } from "./api.js";
 import { Field, Violations } from "./parts.js";
 import { Head } from "./task_drawer.js";
@@ -69,6 +70,11 @@ export function EditComposer({ state, draft, show }) {
       }
     } catch (problem) {
       show(null);
+      if (problem.name === "edit-waits") {
+        draft.value = null;
+        go(["plans", state.name, "edits"]); // where it waits for approval
+        return;
+      }
       setVerdict({ ok: false, text: problem.message, violations: problem.violations });
     } finally {
       setBusy(false);

@@ -51,7 +51,8 @@ function paintBoxes(canvas, scene) {
   context.globalAlpha = 1;
 }
 
-// Open tasks are outlines, running ones half full, ended ones full.
+// Open tasks are outlines, running ones half full, completed ones full, failed ones in three parts, cancelled
+// ones thin.
 function paintPlain(context, colour, { status, left, top, tone, selected }) {
   context.fillStyle = selected ? colour("--ink") : tone;
   context.fillRect(left, top, WIDTH, HEIGHT);
@@ -59,6 +60,13 @@ function paintPlain(context, colour, { status, left, top, tone, selected }) {
     const begin = status === "running" ? WIDTH / 2 : 5;
     context.fillStyle = colour("--paper");
     context.fillRect(left + begin, top + 5, WIDTH - begin - 5, HEIGHT - 10);
+  } else if (status === "failed") {
+    context.fillStyle = colour("--paper");
+    context.fillRect(left + WIDTH / 3, top, WIDTH / 9, HEIGHT);
+    context.fillRect(left + (5 * WIDTH) / 9, top, WIDTH / 9, HEIGHT);
+  } else if (status === "cancelled") {
+    context.fillStyle = colour("--paper");
+    context.fillRect(left, top, WIDTH, HEIGHT / 2);
   }
 }
 

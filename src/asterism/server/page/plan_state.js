@@ -92,7 +92,7 @@ export class PlanState {
       const ids = new Set();
       for (const task of view.tasks) {
         ids.add(task.id);
-        task.held_by = holders(task, view.cycles ?? []);
+        task.held_by = holders(task, view);
         const kept = this.tasks.get(task.id);
         if (!kept) this.tasks.set(task.id, signal(task));
         else if (!same(kept.peek(), task)) kept.value = task;
@@ -165,11 +165,12 @@ export class PlanState {
 const PROGRESS = ["status", "device", "reason", "provisional", "attempts", "started_at", "ended_at", "needless"];
 
 // Who holds a task: the person or program that reviews the end of one of its dependencies.
-function holders(task, cycles) {
+function holders(task, { cycles = [], approvals = [] }) {
   const names = (task.held_by ?? []).map((source) => {
     const cycle = cycles.find((one) => one.tasks?.includes(source));
     return cycle?.claimed_by ?? `the review of ${source}`;
   });
+  if (task.status === "pending" && approvals.some((one) => one.tasks.includes(task.id))) names.push("an approval");
   return [...new Set(names)];
 }
 

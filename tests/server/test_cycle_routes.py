@@ -1,0 +1,173 @@
+"""Edit cycles and approvals over HTTP: list, claim, answer, approve, refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from asterism.client import documents
+from asterism.core.plan.approval import ApprovalRule
+from tests.durable.durable_scenes import DONE, Stage, chain
+from tests.durable.durable_work import gate
+from tests.security.test_requests import problem
+from tests.server.server_scenes import ServerScene, ended, plan_server
+
+pytestmark = pytest.mark.virtual_time
+
+PLAN = "/api/v1/plans/nightly"
+REMOVE = {"op": "remove_task", "task_id": "b", "dependents": "bridge"}
+ADD = {"op": "add_task", "task": {"id": "d", "call": "tests.durable.durable_work:work", "inputs": {"name": "d"}}}
+
+
+@asynccontextmanager
+async def running(**terms: Any) -> AsyncIterator[tuple[ServerScene, Stage]]:
+    """A server beside a process that runs a plan whose first task waits at its gate."""
+    async with plan_server() as (scene, stage):
+        stage.spawn(stage.orchestrator(**terms).run(chain("a", "b", "c", call="wait")))
+        await gate("a begun").wait()
+        yield scene, stage
+
+
+def open_gates() -> None:
+    for name in "abc":
+        gate(name).set()
+
+
+OUTSIDE: dict[str, Any] = {"external": True, "claim_timeout": float("inf"), "edit_on": lambda task: task.id == "a"}
+RULES: dict[str, Any] = {"approvals": [ApprovalRule.parse("destructive")]}
+
+
+@asynccontextmanager
+async def bob(scene: ServerScene) -> AsyncIterator[httpx.AsyncClient]:
+    async with scene.client(token=await scene.token("operate", name="bob")) as client:
+        yield client
+
+
+async def items(client: httpx.AsyncClient, what: str) -> list[Any]:
+    answer = await client.get(f"{PLAN}/{what}")
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["items"])
+
+
+# -- cycles ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_editor_claims_and_answers_a_cycle() -> None:
+    async with running(**OUTSIDE) as (scene, _), scene.client("edit:nightly") as editor, bob(scene) as other:
+        open_gates()
+        await asyncio.sleep(2.0)
+        answer = (await editor.get(f"{PLAN}/cycles")).json()
+        (cycle,) = answer["items"]
+        assert (answer["answered_by"], cycle["tasks"], cycle["claimed_by"]) == ("nightly@here", ["a"], None)
+        assert cycle["ends"] == [{"task": "a", "status": "completed", "reason": ""}]
+        path = f"{PLAN}/cycles/{cycle['id']}"
+        claimed = (await editor.post(f"{path}/claim", json={"lease": 120})).json()
+        assert claimed["claimed_by"]
+        for step in ("claim", "answer"):
+            refused = await other.post(f"{path}/{step}")
+            assert "is claimed by" in problem(refused, 409)
+            assert refused.json()["type"] == "urn:asterism:problem:cycle-claimed"
+        rejected = await editor.post(f"{path}/answer", json={"edits": [{"op": "remove_task", "task_id": "x"}]})
+        assert [one["rule"] for one in rejected.json()["violations"]] == ["unknown_task"]
+        done = (await editor.post(f"{path}/answer", json={"edits": [REMOVE], "reason": "enough"})).json()
+        assert (done["accepted"], done["version"], done["applied_by"]) == (True, 1, "nightly@here")
+        assert (await ended(editor))["state"] == "completed"
+        assert set(DONE) == {"a", "c"}
+        version = (await items(editor, "versions"))[1]
+        assert (version["author"], version["reason"]) == (claimed["claimed_by"], "enough")
+
+
+async def test_an_answer_without_edits_goes_on() -> None:
+    async with running(**OUTSIDE) as (scene, _), scene.client() as client:
+        open_gates()
+        await asyncio.sleep(2.0)
+        answer = await client.post(f"{PLAN}/cycles/1/answer")
+        assert answer.json()["version"] == 0
+        assert set(DONE) <= {"a", "b", "c"}
+        await ended(client)
+
+
+async def test_cycles_that_are_not_there() -> None:
+    async with running() as (scene, _), scene.client() as client:
+        assert await items(client, "cycles") == []
+        for number, status in (("7", 404), ("x", 404), ("9" * 30, 404)):
+            for step in ("claim", "answer"):
+                problem(await client.post(f"{PLAN}/cycles/{number}/{step}"), status)
+        problem(await client.post(f"{PLAN}/cycles/1/claim", json={"lease": 0}), 422)
+        problem(await client.get("/api/v1/plans/unknown/cycles"), 404)
+        open_gates()
+
+
+# -- approvals ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_edit_waits_and_a_person_approves_it() -> None:
+    async with running(**RULES) as (scene, _), scene.client("edit:nightly") as robot, scene.client("operate") as ann:
+        waits = await robot.post(f"{PLAN}/edits", json={"edits": [REMOVE], "reason": "not needed"})
+        assert "waits for approval 1" in problem(waits, 409)
+        assert (waits.json()["type"], waits.json()["approval"]) == ("urn:asterism:problem:edit-waits", 1)
+        (edit,) = await items(robot, "approvals")
+        assert (edit["id"], edit["tasks"], edit["batch"]["reason"]) == (1, ["b", "c"], "not needed")
+        assert (await ann.get(PLAN)).json()["approvals"] == [edit]
+        for step in ("approve", "refuse"):  # a credential for edits does not approve its own
+            assert "scope" in problem(await robot.post(f"{PLAN}/approvals/1/{step}"), 403)
+        assert [one["state"] for one in await items(robot, "approvals")] == ["waiting"]
+        done = (await ann.post(f"{PLAN}/approvals/1/approve")).json()
+        assert (done["version"], [one["op"] for one in done["edits"]]) == (1, ["remove_task"])
+        assert await items(ann, "approvals") == []
+        (decided,) = await items(ann, "approvals?all=true")
+        assert decided["state"] == "approved"
+        assert "no edit waits" in problem(await ann.post(f"{PLAN}/approvals/1/approve"), 404)
+        kinds = [one["what"] for one in await items(ann, "changes") if one["kind"] == "approval"]
+        assert kinds == ["edit waits", "edit approved"]
+        open_gates()
+        await ended(ann)
+        assert set(DONE) == {"a", "c"}
+
+
+async def test_an_edit_is_changed_or_refused() -> None:
+    async with running(**RULES) as (scene, _), scene.client("operate") as ann:
+        for _ in range(2):
+            await ann.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
+        rejected = await ann.post(
+            f"{PLAN}/approvals/1/approve", json={"edits": [{"op": "remove_task", "task_id": "x"}]}
+        )
+        assert problem(rejected, 422) == "the edit was rejected, and nothing has changed"
+        assert (await ann.post(f"{PLAN}/approvals/1/approve", json={"edits": [ADD]})).json()["version"] == 1
+        refused = (await ann.post(f"{PLAN}/approvals/2/refuse", json={"reason": "we need it"})).json()
+        assert (refused["state"], refused["why"]) == ("refused", "we need it")
+        open_gates()
+        await ended(ann)
+        assert set(DONE) == {"a", "b", "c", "d"}
+
+
+async def test_approvals_that_are_not_there() -> None:
+    async with running() as (scene, _), scene.client() as client:
+        assert await items(client, "approvals") == []
+        for number in ("1", "x", "9" * 30):
+            problem(await client.post(f"{PLAN}/approvals/{number}/approve"), 404)
+            problem(await client.post(f"{PLAN}/approvals/{number}/refuse"), 404)
+        problem(await client.post(f"{PLAN}/approvals/1/approve", json={"edits": []}), 422)
+        problem(await client.get("/api/v1/plans/unknown/approvals"), 404)
+        open_gates()
+
+
+async def test_the_answers_fit_their_documents() -> None:
+    async with running(**OUTSIDE, **RULES) as (scene, _), scene.client() as client:
+        gate("a").set()
+        await asyncio.sleep(2.0)
+        documents.Cycles.model_validate((await client.get(f"{PLAN}/cycles")).json(), strict=True)
+        claimed = (await client.post(f"{PLAN}/cycles/1/claim")).json()
+        documents.CycleDetails.model_validate(claimed, strict=True)
+        await client.post(f"{PLAN}/cycles/1/answer", json={"edits": [REMOVE]})
+        page = documents.Page[documents.WaitingEdit]
+        assert page.model_validate((await client.get(f"{PLAN}/approvals")).json(), strict=True).items[0].cycle == 1
+        documents.Plan.model_validate((await client.get(PLAN)).json(), strict=True)
+        await client.post(f"{PLAN}/approvals/1/refuse")
+        open_gates()
+        await ended(client)

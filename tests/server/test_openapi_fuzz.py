@@ -1,0 +1,117 @@
+"""The API under random requests, made from its own OpenAPI document: no 5xx, no leak, and answers as documented."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from asterism.base.listen_address import ListenAddress
+from asterism.core.run.workflow import Workflow
+from asterism.durable.journal_store import insert_plan
+from asterism.fleet.fleet import Fleet
+from asterism.server.app import endpoints
+from asterism.server.credentials import Credentials
+from asterism.server.http_service import http_service
+from asterism.server.openapi import openapi_document
+from asterism.store.memory import MemoryStore
+from tests.durable.durable_scenes import chain
+
+CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+STREAMS = ("text/event-stream",)
+LEFT_OUT = ("/logout", "/login")
+"""The one ends the credential of the test, the other is tested in tests/security."""
+
+
+class FuzzedServer:
+    """A server in a thread of its own, with something of everything in its store."""
+
+    def __init__(self) -> None:
+        self.url = self.token = ""
+        self.known: dict[str, str] = {}
+        self._ready, self._loop = threading.Event(), asyncio.new_event_loop()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
+    async def _serve(self) -> None:
+        fleet = Fleet(MemoryStore(), by="server")
+        async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0)) as service:
+            await fleet.workflows.add(Workflow("w", argv=["true"]))
+            await insert_plan(fleet.store, chain("a", "b"))
+            run = await fleet.create("w")
+            await fleet.schedules.add("s", workflow="w", every=3600)
+            self.token = (await Credentials(fleet.store).create("fuzz", ["admin"], by="test")).token
+            self.known = {"plan": "nightly", "task": "a", "run": run.id, "schedule": "s", "series": "x", "version": "0"}
+            self.url = service.url
+            self._ready.set()
+            await self._over.wait()
+
+    @contextmanager
+    def running(self) -> Iterator[FuzzedServer]:
+        self._thread.start()
+        assert self._ready.wait(60)
+        try:
+            yield self
+        finally:
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
+            self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FuzzedServer]:
+    with FuzzedServer().running() as server:
+        yield server
+
+
+def operations() -> Iterator[tuple[str, Any]]:
+    chosen = [one for one in endpoints() if one.media not in STREAMS and one.path not in LEFT_OUT]
+    schema = schemathesis.openapi.from_dict(openapi_document(chosen))
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        yield f"{operation.method.upper()} {operation.path}", operation
+
+
+OPERATIONS = dict(operations())
+FEW = [name for name in OPERATIONS if name.endswith(("/plans", "/edits", "/runs", "/actions", "/changes"))]
+
+
+def fuzz(server: FuzzedServer, operation: Any, headers: dict[str, str], examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(case=operation.as_strategy(), known=st.booleans())
+    def send(case: Any, known: bool) -> None:
+        if known and case.path_parameters:
+            case.path_parameters.update({k: v for k, v in server.known.items() if k in case.path_parameters})
+        answer = case.call(base_url=server.url, headers=headers, timeout=60)
+        assert "Traceback" not in answer.text
+        assert server.token not in answer.text
+        if not headers:
+            assert answer.status_code in (400, 401, 404, 405, 429) or "/health" in case.path or "openapi" in case.path
+        case.validate_response(answer, checks=CHECKS)
+
+    send()
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_random_requests_get_documented_answers(server: FuzzedServer, name: str) -> None:
+    fuzz(server, OPERATIONS[name], {"authorization": f"Bearer {server.token}"}, 5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("with_token", [True, False], ids=["token", "stranger"])
+def test_many_random_requests_get_documented_answers(server: FuzzedServer, name: str, with_token: bool) -> None:
+    fuzz(server, OPERATIONS[name], {"authorization": f"Bearer {server.token}"} if with_token else {}, 200)
