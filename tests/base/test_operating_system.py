@@ -76,8 +76,15 @@ HIDDEN = f"""
 import asyncio, os, signal, sys, time
 asyncio.get_event_loop_policy()
 import multiprocessing, subprocess, tempfile, selectors, socket, sqlite3, concurrent.futures.thread, random, uuid, ssl
+import textual.app, textual.widgets  # they ask sys.platform which calls there are
+import fcntl as real, types
 for name in {sorted(MODULES - {"posix", "nt"})!r}:
     sys.modules[name] = None
+
+def locking(file, mode, size):  # a stand-in for that of Windows
+    real.lockf(file, real.LOCK_EX | (real.LOCK_NB if mode == 2 else 0), size, 0, os.SEEK_CUR)
+
+sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_LOCK=1, LK_NBLCK=2)
 for name in {sorted(CALLS["os"] - {"waitpid", "WNOHANG"})!r}:  # asyncio waits for children with these
     if hasattr(os, name):
         delattr(os, name)

@@ -175,16 +175,21 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End a process with its whole group, unless it has ended."""
     if process.returncode is not None:
         return
-    alive = operating_system.signal_group(process.pid, signal.SIGTERM)  # on SIGTERM git removes its locks
+    alive = _signal_group(process.pid, signal.SIGTERM)  # on SIGTERM git removes its locks
     deadline = time.monotonic() + GRACE
     try:
         while alive and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-            alive = operating_system.signal_group(process.pid, 0)
+            alive = _signal_group(process.pid, 0)
     finally:
         if alive:
-            operating_system.signal_group(process.pid, operating_system.KILL)
+            _signal_group(process.pid, operating_system.KILL)
         await process.communicate()  # wait() alone never returns while the output pipe is full
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Returns whether the group still has a process."""
+    return operating_system.signal_group(group, number)
 
 
 # -- addresses --------------------------------------------------------------------------------------------------------
