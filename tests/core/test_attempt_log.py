@@ -7,7 +7,17 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asterism.core.attempt_log import BLOCK_COST, GAP, AttemptLog, LogChunk, LogReader, LogUpdate, lines_of
+from asterism.core.attempt_log import (
+    BLOCK_COST,
+    GAP,
+    AttemptLog,
+    LogChunk,
+    LogReader,
+    LogUpdate,
+    TaskLog,
+    _after,
+    lines_of,
+)
 
 blocks = st.lists(st.lists(st.text("ab\u00e4", max_size=12), min_size=1, max_size=6), max_size=16)
 limits = st.integers(1, 400)
@@ -122,3 +132,30 @@ def test_a_line_that_was_written_over_is_shown_as_a_terminal_shows_it() -> None:
     log = AttemptLog()
     log.add(0.0, "stdout", "10 %\r50 %\r100 %\nwindows\r\nplain")
     assert [line.text for line in lines_of(log.chunks())] == ["100 %", "windows", "plain"]
+
+
+def test_a_chunk_is_written_as_json_and_read() -> None:
+    log = AttemptLog(1000)
+    log.add(1.0, "stdout", "one\ntwo")
+    (chunk,) = log.chunks()
+    assert LogChunk.from_json(chunk.first, chunk.to_json()) == chunk
+    assert chunk.line_count == 2
+    assert log.cost == cost([chunk])
+
+
+def test_the_log_of_a_task_as_lines_and_text() -> None:
+    log = AttemptLog(1000)
+    log.add(1.0, "stdout", "one\ntwo")
+    whole = TaskLog(1, tuple(log.chunks()))
+    assert [line.text for line in whole.lines] == ["one", "two"]
+    assert whole.text == "one\ntwo\n"
+
+
+def test_the_rest_of_a_chunk_may_begin_inside_a_block() -> None:
+    log = AttemptLog(1000)
+    log.add(1.0, "stdout", "one\ntwo")
+    log.add(2.0, "stderr", "three")
+    (chunk,) = log.chunks()
+    rest = _after(chunk, chunk.first)
+    assert rest.first == chunk.first + 1
+    assert [block.text for block in rest.blocks] == ["two", "three"]

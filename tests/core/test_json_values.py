@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asterism.core.errors import NotJson
-from asterism.core.json_values import MAX_DEPTH, plain_json
+from asterism.core.json_values import MAX_DEPTH, plain_json, plain_object
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,12 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     value["self"] = value
     with pytest.raises(NotJson, match="nested more than"):
         plain_json(value)
+
+
+def test_an_object_is_copied_flat_or_deep() -> None:
+    flat, deep = {"a": 1, "b": None}, {"a": [1, {"b": 2}]}
+    for value in (flat, deep):
+        copied = plain_object(value)
+        assert copied == value
+        assert copied is not value
+    assert plain_object(deep)["a"] is not deep["a"]

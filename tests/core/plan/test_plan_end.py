@@ -276,3 +276,24 @@ def test_the_time_at_rest_is_not_time_of_the_plan() -> None:
     assert (plan_end.time_at_rest(plan), plan_end.opened_at(plan)) == (0.0, started)
     plan.run_again(ended + 1000.0)
     assert (plan_end.time_at_rest(plan), plan_end.opened_at(plan)) == (1000.0, ended + 1000.0)
+
+
+def test_a_plan_that_runs_cannot_be_reopened() -> None:
+    plan = chain("a")
+    begin(plan)
+    with pytest.raises(PlanError, match="it cannot be reopened"):
+        plan.reopen([], 1.0, "")
+
+
+def test_the_state_in_words() -> None:
+    assert failed_plan().state_text == "partially failed"
+
+
+def test_a_handler_that_was_cancelled_has_handled_nothing() -> None:
+    plan = chain("build")
+    plan.add(Task("fix"))
+    plan.connect("build", "fix", "failure", handled=True)
+    begin(plan)
+    plan.cancel(plan.node("fix"), 1.0, "not wanted")
+    fail(plan, "build")
+    assert plan.close(9.0) is ConstellationState.FAILED

@@ -474,3 +474,19 @@ def test_a_provisional_task_below_a_condition_is_revoked_with_it() -> None:
     assert plan.edit([UpdateTask("b", timeout=5)]).stopped == (("c", epoch),)
     assert plan.node("c").open == 1
     check_invariants(plan)
+
+
+def test_a_join_forgets_the_provisional_end_that_it_counted_on() -> None:
+    plan = Constellation()
+    plan.add(Task("a", revocable=True))
+    plan.add(Task("b", revocable=True), ["a"])
+    plan.add(Task("c", revocable=True))
+    plan.add(Task("either", join="any"), ["b", "c"])
+    begin(plan, speculative=True)
+    end(plan, "a", review=True)
+    end(plan, "b", review=True)
+    plan.revoke([plan.node("b")], 5.0, "the plan changed")
+    check_invariants(plan)
+    assert plan["b"].status is PENDING
+    end(plan, "c")
+    assert "either" not in ready(plan)

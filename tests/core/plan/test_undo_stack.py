@@ -123,3 +123,12 @@ def test_the_expansion_of_a_group_is_not_what_a_person_undoes() -> None:
     assert ("a" in plan, "it[x]" in plan) == (False, True)
     replay(start, RecordedLock(start), json.loads(json.dumps(steps[-3:])))
     assert start.undo_stack._inverses == plan.undo_stack._inverses == {}
+
+
+def test_an_older_edit_is_undone_before_a_newer_one() -> None:
+    plan, _ = recorded(Constellation("p"))
+    plan.apply(FIRST, 0.0)
+    undo = plan.undo_stack.batch("x")
+    plan.apply(EditBatch((AddTask(Task("z")),)), 0.0)
+    plan.apply(undo, 0.0)
+    assert plan.undo_stack.batch("x").undoes == 2

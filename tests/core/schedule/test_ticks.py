@@ -31,8 +31,10 @@ from asterism.core.schedule.ticks import (
     recent_ticks,
     rewound,
     tick_key,
+    tick_text,
     with_entries,
     with_work,
+    without_tick,
 )
 
 START = 1_000_000
@@ -311,3 +313,8 @@ def test_keys_name_the_schedule_and_the_tick_in_utc() -> None:
 @given(st.integers(0, 10**6), st.integers(0, 10**6))
 def test_ticks_have_different_keys(one: int, other: int) -> None:
     assert (tick_key("s", one) == tick_key("s", other)) == (one == other)
+
+
+def test_the_name_of_a_plan_without_its_tick() -> None:
+    assert without_tick(f"nightly-{tick_text(0)}") == "nightly"
+    assert without_tick("nightly") == "nightly"

@@ -341,6 +341,39 @@ def test_an_issue_that_slips_through_between_two_pages_is_not_overlooked_by_who_
     assert asyncio.run(numbers(steady=True)) == everybody
 
 
+@pytest.mark.parametrize("first_sync", [True, False])
+def test_an_issue_that_others_release_after_the_survey_is_not_queued_again(server, first_sync):
+    """One process lists the issues and is delayed; others close the first and the second issue meanwhile."""
+    if not first_sync:
+        sync(server)
+    new = server.call(lambda world: world.add_issue("RFC-093-04: new").number)
+
+    async def delayed():
+        register = opened(server)
+        service = service_of(register)
+        survey = service.context.observer.survey
+
+        async def survey_then_delay(*args):
+            done = await survey(*args)
+            service.context.observer.survey = survey
+            await synced(server)
+            for number in (1, 2):
+                merged(server, number)
+                await synced(server)
+            return done
+
+        service.context.observer.survey = survey_then_delay
+        try:
+            return await service.sync()
+        finally:
+            await register.close()
+
+    [report] = asyncio.run(delayed()).series
+    assert report.status == "in step"
+    assert (report.state.active, report.state.queue, report.promoted) == (3, (new,), None)
+    assert assigned(server) == [3]
+
+
 def test_search_is_never_asked_for_it_lags_behind(server):
     sync(server)
     merged(server, 1)

@@ -40,6 +40,8 @@ from asterism.series.register import OutcomeUnknown, RegisterUnavailable, Series
 
 MAX_LOCK_PAUSE = 5.0
 """The longest pause between two tries to acquire the assignment lock, in seconds."""
+SURVEY_TRIES = 5
+"""How often a survey that other processes have overtaken is made again."""
 MAX_NAMED = 10
 """Queued issues that a message names."""
 
@@ -50,12 +52,18 @@ OBSERVE_NOTE = "Asterism only observes this series: nothing is assigned or promo
 # -- the state --------------------------------------------------------------------------------------------------------
 
 
+class SurveyOutdated(Exception):
+    """The state changed after the survey: an issue that the survey shows as open may have left the series since."""
+
+
 @dataclass(frozen=True)
 class Reconciliation:
     """A step for ``update``: gone issues leave, new ones are queued by micro number, and if no issue is active the head
     of the queue is promoted. A new series starts with the issues that are already assigned.
 
-    ``observed.gone`` has only issues that were read, so an issue that was added to the state later stays.
+    ``observed.gone`` has only issues that were read, so an issue that was added to the state later stays. ``seen`` is
+    the revision from before the survey. A later state may lack an issue because it was closed and released since then:
+    instead of queueing it again, the step raises SurveyOutdated.
 
     With ``repair`` an unreadable state is written anew; an assigned issue is being worked on, and takes precedence over
     a salvaged one. If another process repaired it first, the readable state is treated like any other.
@@ -66,6 +74,7 @@ class Reconciliation:
     observed: ObservedSeries
     by: str | None = None
     repair: bool = False
+    seen: int | None = None
     last_known: LastKnown = NOTHING_KNOWN
     claim: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -82,6 +91,9 @@ class Reconciliation:
         for number in self.observed.gone:
             current = current.release(number, now)
         current = current.expire(now)
+        changed = self.seen is not None and series.revision > self.seen
+        if changed and any(current.position(live.item) is None for live in self._live()):
+            raise SurveyOutdated
         current = current.enqueue([(live.item, live.micro) for live in self._live()], now)
         current = current.promote(now, self.claim, self.by)
         if new:
@@ -176,11 +188,29 @@ class SeriesSync:
         report.left_alone = f"{other_rules_reason(rules)}; by these rules {numbers} would not belong to it"
         return None
 
+    async def _observe_again(self) -> ObservedSeries | None:
+        """The same by a new survey, made after the state was read again."""
+        self._seen = await self._context.register.read(self._name)
+        self.report.state = Series.salvaged(self._seen.text, self._name)
+        self._survey = await self._context.observer.survey()
+        return await self._observe()
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     async def _enforce(self, observed: ObservedSeries) -> None:
-        body = shown_body(self._name, self._survey.tracking)
-        await self._update_state(observed, self._seen, LastKnown.of(self._record, body))
+        last_known = LastKnown.of(self._record, shown_body(self._name, self._survey.tracking))
+        began = self._context.clock()
+        for _ in range(SURVEY_TRIES):
+            try:
+                await self._update_state(observed, last_known)
+                break
+            except SurveyOutdated:
+                again = await self._observe_again()
+                if again is None:
+                    return
+                observed = again
+        else:
+            raise Contended(self._name, SURVEY_TRIES, self._context.clock() - began)
         if self._is_settled(observed):
             return
         # another process that promoted the issue has probably assigned it by now: look first
@@ -210,16 +240,18 @@ class SeriesSync:
         report.duplicates = [number for number in assigned if number != report.state.active]
         report.assigned = report.state.active in assigned
 
-    async def _update_state(
-        self, observed: ObservedSeries, seen: Snapshot, last_known: LastKnown = NOTHING_KNOWN
-    ) -> None:
+    async def _update_state(self, observed: ObservedSeries, last_known: LastKnown) -> None:
+        report = self.report
+        broken = _broken_reason(self._seen.text, self._name) is not None
+        seen = None if broken else report.state.revision  # the revision of an unreadable state is a guess
+        step = Reconciliation(observed, self._settings.by, broken, seen, last_known)
+        if broken or step(report.state, self._context.register.clock()) is not report.state:
+            await self._apply(step)  # otherwise nothing changes, by the refs that were listed: no request is needed
+
+    async def _apply(self, step: Reconciliation) -> None:
         context, report = self._context, self.report
-        broken = _broken_reason(seen.text, self._name) is not None
-        step = Reconciliation(observed, self._settings.by, broken, last_known)
-        before = report.state
-        if not broken and step(before, context.register.clock()) is before:
-            return  # nothing to change, by the refs that were listed: no request is needed
-        for number, reason in observed.gone.items():
+        before, broken = report.state, step.repair
+        for number, reason in step.observed.gone.items():
             if before.position(number) is not None:
                 await context.labels.remove_all(number, reason)
         retry, counts = context.retry_options(self._name), UpdateCounts()
@@ -339,7 +371,8 @@ class SeriesSync:
             context.metrics.add("assigned")
         report.assigned = active is not None and active in observed.open
         if active in observed.gone:
-            await self._update_state(observed, Snapshot(report.state.to_text(), None))
+            # only what was read: the issues of the survey may have left since
+            await self._apply(Reconciliation(ObservedSeries(gone=observed.gone), self._settings.by))
             return True
         return False
 

@@ -3,8 +3,10 @@
 A sync may run as often as wanted, in any number of processes at once. If nothing changed it makes two requests, which
 are usually answered from the cache, and writes nothing. The order of its steps makes it safe:
 
-1. It lists the open issues, and reads those that are in a state but not in the list.
-2. It changes the state by compare-and-swap, which alone decides about the active issue.
+1. It reads the states, then lists the open issues, and reads those that are in a state but not in the list.
+2. It changes the state by compare-and-swap, which alone decides about the active issue. An issue that the list has and
+   a newer state lacks may have been closed and released in between: before such an issue is queued, the state is read
+   and the issues are listed again.
 3. If the active issue is not assigned, or others are, it acquires the assignment lock of the series
    (``assignment``) and reads the state, the assignments and the active issue again. It unassigns the others and
    verifies that, and only then assigns the active one and verifies that. The lock is held for a short time, so the
@@ -97,8 +99,8 @@ class SyncService:
             wanted = only if wanted is None else only & wanted
         if wanted is not None and not wanted:
             return SyncReport(self.register.url, self.settings.mode, [], {})
-        survey = await context.observer.survey()
         heads = await self.register.heads()
+        survey = await context.observer.survey()
         names = {name for ref in heads if (name := self.register.name_of(ref)) is not None} | set(survey.series)
         names = {name for name in names if wanted is None or name in wanted}
         texts = await self.register.texts(self._tokens(names, heads))
