@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
     from asterism.server.credentials import Credential
 
 DEFAULT_LISTEN = "127.0.0.1:7400"
+_HOST_NAME = re.compile(r"[0-9A-Za-z.-]{1,253}|\[?[0-9A-Fa-f:]{2,39}\]?")
+
+
+def host_names(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """They are printed in links and compared with the header Host of requests."""
+    for name in names:
+        if not _HOST_NAME.fullmatch(name):
+            raise click.BadParameter(f"{clean(name)!r} is not a host name (example: host.example).")
+    return names
+
 
 listen_options = options(
     click.option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Listen here."),
@@ -22,7 +33,12 @@ listen_options = options(
     click.option("--tls-key", type=click.Path(), metavar="FILE", help="Key of the certificate (PEM)."),
     click.option("--behind-proxy", is_flag=True, help="A proxy in front of this server does TLS."),
     click.option(
-        "--name", "names", multiple=True, metavar="HOST", help="Host name by which clients know it (repeatable)."
+        "--name",
+        "names",
+        multiple=True,
+        callback=host_names,
+        metavar="HOST",
+        help="Host name by which clients know it (repeatable).",
     ),
 )
 
@@ -47,7 +63,9 @@ def serve(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Serve a store over HTTP until Ctrl-C or SIGTERM.
+    """Serve a store over HTTP: API, page and devices.
+
+    It ends with Ctrl-C or SIGTERM.
 
     \b
     asterism serve --store sqlite:///fleet.db
@@ -123,7 +141,9 @@ def create(scopes: tuple[str, ...], name: str, valid: float, store: str | None, 
 @token.command("list")
 @fleet_options
 def list_(store: str | None, as_json: bool) -> None:
-    """List tokens and browser sessions; those that ended are shown for 30 days."""
+    """List tokens and browser sessions.
+
+    Those that ended are shown for 30 days."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.screen import Column, print_lines, table
@@ -156,9 +176,9 @@ def list_(store: str | None, as_json: bool) -> None:
 @click.argument("identity", metavar="ID")
 @fleet_options
 def revoke(identity: str, store: str | None, as_json: bool) -> None:
-    """Revoke a token or a browser session; the next request with it is refused.
+    """Revoke a token or a browser session.
 
-    ID is the second part of the token, as `asterism token list` shows it."""
+    The next request with it is refused. ID is the second part of the token, as `asterism token list` shows it."""
 
     async def write(fleet: Fleet) -> None:
         from asterism.server.credentials import Credentials
