@@ -45,7 +45,7 @@ def test_an_orchestrator_may_die_at_every_commit(stride: int) -> None:
         small(number, after)
 
 
-@pytest.mark.hunt(few=5, many=60)
+@pytest.mark.hunt(few=5, many=25)
 def test_no_world_breaks_a_promise(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, world=plan_world.PlanWorld)
@@ -58,7 +58,7 @@ def test_no_world_with_a_large_plan_breaks_a_promise() -> None:
     assert sum(len(world.bosses) for world in worlds) > 5 * len(worlds), "hardly any orchestrator has died"
 
 
-@pytest.mark.hunt(few=2, many=25)
+@pytest.mark.hunt(few=2, many=10)
 def test_journals_that_are_compacted_all_the_time_lose_nothing(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     monkeypatch.setattr(compaction, "LONG_JOURNAL", 8)
     monkeypatch.setattr(compaction, "STEPS_PER_TASK", 0)
