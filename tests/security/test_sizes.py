@@ -76,6 +76,20 @@ async def test_without_the_limit_deep_json_is_read(monkeypatch: pytest.MonkeyPat
         problem(await client.post(EDITS, content=body, headers=JSON), 422)
 
 
+async def test_many_small_edits_do_not_pass_the_limit_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asterism.server.plan_routes.MAX_TASKS", 3)
+    async with server_scene() as scene, scene.client() as client:
+        await insert_plan(scene.fleet.store, chain("a"))
+        answers = [
+            await client.post(EDITS, json={"edits": [{"op": "add_task", "task": {"id": name, "shell": "true"}}]})
+            for name in "wxyz"
+        ]
+        assert [one.status_code for one in answers] == [200, 200, 413, 413]
+        await client.post(EDITS, json={"edits": [{"op": "remove_task", "task_id": "w"}]})
+        again = await client.post(EDITS, json={"edits": [{"op": "add_task", "task": {"id": "y", "shell": "true"}}]})
+        assert again.status_code == 200
+
+
 async def test_every_edit_that_cannot_be_read_is_a_violation() -> None:
     async with server_scene() as scene, scene.client() as client:
         await insert_plan(scene.fleet.store, chain("a"))

@@ -29,6 +29,7 @@ from asterism.fleet.fleet import Fleet
 from asterism.server.fleet_feed import FleetFeed
 from asterism.server.plan_feed import PlanFeeds
 from asterism.server.plan_layouts import PlanLayouts
+from asterism.server.plan_sizes import PlanSizes
 from asterism.server.problems import problem, problem_of, violation_json
 from asterism.server.request_guard import Caller, Gate
 
@@ -103,6 +104,11 @@ class ServerState:
     def plan_feeds(self) -> PlanFeeds:
         """The events of plans, for those who follow them."""
         return PlanFeeds(self.fleet.store)
+
+    @cached_property
+    def plan_sizes(self) -> PlanSizes:
+        """The sizes of plans that are edited."""
+        return PlanSizes()
 
     @cached_property
     def plan_layouts(self) -> PlanLayouts:

@@ -283,8 +283,8 @@ def batch_of_edits(edits: list[dict[str, Any]]) -> EditBatch:
 async def check_size(call: Call, name: str, batch: EditBatch) -> None:
     """Raise RequestRefused if a batch makes a plan too large."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
-    if added and len((await read_plan(call.fleet, name)).record.plan) + added > MAX_TASKS:
-        raise RequestRefused(413, f"the plan would have more than {MAX_TASKS:,} tasks")
+    if added:
+        await call.server.plan_sizes.add(call.fleet, name, added, MAX_TASKS)
 
 
 async def _edited(name: str, dry_run: bool, change: Any) -> dict[str, Any]:
