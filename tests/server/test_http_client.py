@@ -60,7 +60,7 @@ async def test_a_plan_is_submitted_edited_and_read_with_the_names_of_the_library
 async def test_errors_of_the_server_are_exceptions() -> None:
     async with plan_server() as (scene, _):
         async with client_of(scene, await scene.token("observe")) as client:
-            with pytest.raises(NotFound, match="there is no plan 'x'"):
+            with pytest.raises(NotFound, match=r"^there is no plan 'x' \(404\)$"):
                 await client.plan("x")
             with pytest.raises(NotAllowed, match="scope operate"):
                 await client.submit_plan(plan_text("a"))

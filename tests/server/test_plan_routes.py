@@ -105,7 +105,9 @@ async def test_a_rejected_edit_has_all_its_violations() -> None:
     async with plan_server() as (scene, stage), scene.client() as client:
         await stored(stage)
         edits = [{"op": "remove_task", "task_id": "x"}, {"op": "add_dependency", "dependency": {}}, ADD]
-        assert "lacks a field" in problem(await client.post(f"{PLAN}/edits", json={"edits": edits}), 422)
+        answer = await client.post(f"{PLAN}/edits", json={"edits": edits})
+        assert "cannot be read" in problem(answer, 422)
+        assert "lacks a field" in answer.json()["violations"][0]["message"]
         edits = [{"op": "remove_task", "task_id": "x"}, {"op": "cancel_task", "task_id": "y"}]
         answer = await client.post(f"{PLAN}/edits", json={"edits": edits})
         assert "nothing has changed" in problem(answer, 422)

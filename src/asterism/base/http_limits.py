@@ -113,6 +113,14 @@ class Place:
         requests."""
         self.connections.admit(self, client)
 
+    def readmit(self, client: str) -> None:
+        """Admit a client, also on a connection of another one: a browser keeps its connection when somebody else logs
+        in. Raises RequestRefused as ``admit`` does."""
+        if self.client is not None and self.client != client:
+            self.connections.make_room_for(client)
+            self.client = client
+        self.admit(client)
+
     def leave(self) -> None:
         """Give the place back: the connection is closed."""
         self.connections.leave(self)
@@ -156,9 +164,7 @@ class Connections:
             raise RequestRefused(400, "this connection belongs to another client: open a new one")
         if place.number not in self.strangers:  # it was closed for another one during its request
             raise RequestRefused(503, "the connection was closed to make room for others", 1.0)
-        its = [one for one in self.admitted.values() if one.client == client]
-        if len(its) >= self._per_client and not self._closed_idle(its):
-            raise RequestRefused(429, f"{self._per_client} requests of {client} are under way: wait for them", 1.0)
+        self.make_room_for(client)
         if len(self.admitted) >= self._admitted_at_most and not self._closed_idle(list(self.admitted.values())):
             raise RequestRefused(503, "too many requests are under way: try again later", 5.0)
         del self.strangers[place.number]
@@ -168,6 +174,12 @@ class Connections:
         self._known[place.address] = None
         while len(self._known) > ADDRESSES:
             del self._known[next(iter(self._known))]
+
+    def make_room_for(self, client: str) -> None:
+        """Close an idle connection of a client that has as many as it may. Raises RequestRefused if none is idle."""
+        its = [one for one in self.admitted.values() if one.client == client]
+        if len(its) >= self._per_client and not self._closed_idle(its):
+            raise RequestRefused(429, f"{self._per_client} requests of {client} are under way: wait for them", 1.0)
 
     def leave(self, place: Place) -> None:
         self.strangers.pop(place.number, None)
@@ -269,10 +281,11 @@ class Pace:
 
 
 def length_of(request: Request, most: int) -> int:
-    """The declared length of the body of a request. Raises RequestRefused if it is missing or too large."""
+    """The declared length of the body of a request. Raises RequestRefused if it is missing or too large. With
+    ``Transfer-Encoding`` the body has any length, whatever ``Content-Length`` says."""
     said = request.headers.get("content-length", "")
-    if not (said.isascii() and said.isdigit() and len(said) < 20):
-        raise RequestRefused(411, "the request needs the header Content-Length")
+    if not (said.isascii() and said.isdigit() and len(said) < 20) or "transfer-encoding" in request.headers:
+        raise RequestRefused(411, "the request needs the header Content-Length, and no Transfer-Encoding")
     if int(said) > most:
         raise RequestRefused(413, f"the body is too large: the limit is {most:,} bytes")
     return int(said)

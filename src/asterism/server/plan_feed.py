@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
 
 from asterism.base.http_limits import RequestRefused
-from asterism.core.errors import AsterismError
 from asterism.durable.plan_history import PlanEvent, PlanFollower, Position
 from asterism.server.event_stream import EventBuffer, Events, encode_event
 from asterism.store.protocol import Store
@@ -47,7 +45,7 @@ class PlanFeed:
                     if found[-1].kind == "gone":
                         return await self.buffer.end()
                 await asyncio.sleep(0.0 if found else LOOK_INTERVAL)
-        except AsterismError as error:
+        except Exception as error:  # else its streams would be silent for ever
             await self.buffer.end(error)
 
 
@@ -64,7 +62,9 @@ class PlanFeeds:
         for what is not a position."""
         position = None if after is None else parse_position(after)
         feed = await self._open(name)
-        return self._events(name, feed, position)
+        events = self._events(name, feed, position)
+        await anext(events)  # now it counts as a listener until it is closed, whether or not it is read
+        return events
 
     async def _open(self, name: str) -> PlanFeed:
         async with self._opening:
@@ -78,11 +78,15 @@ class PlanFeeds:
         try:
             if position is None:
                 position = feed.buffer.position
-            elif not feed.buffer.has_since(position) or position > feed.read_until:
-                # older than the buffer, or newer than what the feed has read, or of another plan of this name
-                async for missed in self._missed(name, position):
+            yield b""
+            ahead = position > feed.read_until  # of what the feed has read, or of another plan of this name
+            while ahead or not feed.buffer.has_since(position):
+                ahead, follower = False, await PlanFollower.open(self._store, name, position)
+                while missed := await follower.read():
                     yield b"".join(map(_encoded, missed))
-                    position = missed[-1].position
+                    if missed[-1].kind == "gone":
+                        return
+                position = follower.position
             async for data in feed.buffer.after(position):
                 yield data
         finally:
@@ -91,14 +95,6 @@ class PlanFeeds:
                 feed.task.cancel()
                 if self._feeds.get(name) is feed:
                     del self._feeds[name]
-
-    async def _missed(self, name: str, position: Position) -> AsyncGenerator[list[PlanEvent], None]:
-        """What the journal has after a position, until it has no more."""
-        follower = await PlanFollower.open(self._store, name, position)
-        while found := await follower.read():
-            yield found
-            if found[-1].kind == "gone":
-                return
 
 
 def _encoded(event: PlanEvent) -> bytes:

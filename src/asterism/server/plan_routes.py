@@ -6,7 +6,9 @@ the plan, ``durable/admin.py`` and ``plan_retry.py`` change a plan that no proce
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -16,7 +18,7 @@ from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
 from asterism.core.errors import InvalidTask, PlanError, UnknownTask
 from asterism.core.plan.approval import WAITING, ApprovalRule
-from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import check_name, read_head
@@ -28,13 +30,18 @@ from asterism.durable.rejected_edits import rejected_edits
 from asterism.durable.stored_plans import explain_task, explanation_json, find_plan, list_plans, read_plan
 from asterism.durable.task_logs import task_logs, task_runs
 from asterism.orchestrator.plan_mask import PlanMask
+from asterism.planfile import loader
 from asterism.server import plan_documents
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.event_stream import EventStream
 from asterism.server.plan_feed import parse_position
+from asterism.server.problems import InvalidEdits
 
 MAX_TASKS = 20_000
 """How many tasks a submitted plan, or an edited one, may have."""
+
+SMALL_FILE = 50_000
+"""A plan file of at most this many characters is read at once."""
 
 MAX_EDITS = 5_000
 """How many edits one batch may have."""
@@ -218,15 +225,11 @@ async def follow(call: Call) -> Any:
 
 
 async def submit(call: Call) -> Any:
-    from asterism.planfile.loader import BadPlan, examine
-
     given = call.body
     if given.name is not None:
         check_name(given.name)
     rules = _rules(given.approvals)
-    found, mistakes = examine(given.file, given.name or "plan", params=given.params, files=False)
-    if found is None:
-        raise BadPlan("the plan file", mistakes)
+    found = await examined(given.file, given.name or "plan", given.params)
     plan = found.constellation
     if len(plan) > MAX_TASKS:
         raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
@@ -234,6 +237,15 @@ async def submit(call: Call) -> Any:
     await submit_plan(call.fleet, plan, policy=found.policy or "scoped", params=found.params, approvals=rules)
     call.server.submitted()
     return plan_documents.view(await read_plan(call.fleet, plan.id), tasks=False)
+
+
+async def examined(text: str, name: str, params: dict[str, Any]) -> loader.PlanFile:
+    """A plan file. A large one takes seconds, and is read in a thread. Raises BadPlan."""
+    read = partial(loader.examine, text, name, params=params, files=False)
+    found, mistakes = await asyncio.to_thread(read) if len(text) > SMALL_FILE else read()
+    if found is None:
+        raise loader.BadPlan("the plan file", mistakes)
+    return found
 
 
 def _rules(texts: list[str]) -> list[ApprovalRule]:
@@ -256,18 +268,23 @@ async def undo(call: Call) -> Any:
 
 
 def batch_of_edits(edits: list[dict[str, Any]]) -> EditBatch:
-    """Raises RequestRefused."""
-    try:
-        return EditBatch.from_json({"edits": edits})
-    except (InvalidTask, TypeError, ValueError) as error:
-        raise RequestRefused(422, str(error)[:2000]) from None
+    """Raises InvalidEdits with every edit that cannot be read."""
+    found, reasons = list[Edit](), dict[int, str]()
+    for number, data in enumerate(edits):
+        try:
+            found.append(edit_from_json(data))
+        except (InvalidTask, TypeError, ValueError) as error:
+            reasons[number] = str(error)[:2000]
+    if reasons:
+        raise InvalidEdits(reasons)
+    return EditBatch(tuple(found))
 
 
 async def check_size(call: Call, name: str, batch: EditBatch) -> None:
     """Raise RequestRefused if a batch makes a plan too large."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
-    if added and len((await read_plan(call.fleet, name)).record.plan) + added > MAX_TASKS:
-        raise RequestRefused(413, f"the plan would have more than {MAX_TASKS:,} tasks")
+    if added:
+        await call.server.plan_sizes.add(call.fleet, name, added, MAX_TASKS)
 
 
 async def _edited(name: str, dry_run: bool, change: Any) -> dict[str, Any]:
@@ -304,7 +321,10 @@ async def cancel(call: Call) -> Any:
 async def retry(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     await find_plan(call.fleet, name)
-    batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason) if given.edits else None
+    batch = None
+    if given.edits:
+        batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason)
+        await check_size(call, name, batch)
     reopened = await reopen_plan(call.fleet, name, from_tasks=given.from_tasks, batch=batch, reason=given.reason)
     await _run_here(call, name)
     return await _state(call, tasks=list(reopened.tasks), version=reopened.version)
@@ -344,7 +364,7 @@ ENDPOINTS = (
     Endpoint("POST", "/plans/{plan}/pause", pause, "Start no more tasks.", "operate", NoModel, WithReason, State),
     Endpoint("POST", "/plans/{plan}/resume", resume, "Resume a plan.", "operate", NoModel, NoModel, State),
     Endpoint("POST", "/plans/{plan}/cancel", cancel, "Cancel a plan.", "operate", NoModel, WithReason, State),
-    Endpoint("POST", "/plans/{plan}/retry", retry, "Run again what failed.", "operate", NoModel, Retry, State),
+    Endpoint("POST", "/plans/{plan}/retry", retry, "Run it again.", "operate", NoModel, Retry, State, edits=True),
     Endpoint("GET", "/plans/{plan}/tasks/{task}", show_task, "A task.", READ, answer=documents.Task),
     Endpoint("GET", "/plans/{plan}/tasks/{task}/why", why, "Why a task waits.", READ, answer=documents.TaskWhy),
     Endpoint("GET", "/plans/{plan}/tasks/{task}/logs", logs, "What a task printed.", READ, LogQuery, answer=Lines),
