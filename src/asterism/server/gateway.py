@@ -7,6 +7,7 @@ device is comes from its access token, and what it may still do is decided by th
 =============  =========================================================================================================
 ``hello``      the identity of the store, and the limits that a device has to know
 ``join``       enters the session of the credential
+``output``     progress and output alone, if they are long
 ``beat``       a heartbeat with progress and output; the answer has the runs of the session and what people ask of them
 ``wait``       answered when there may be work, or after ``seconds``
 ``own``        the runs of the session, each with the token of its grant
@@ -61,6 +62,7 @@ from asterism.server.gateway_runs import GrantedRuns, checked_object
 from asterism.store.protocol import (
     OFFERED,
     HeartbeatReply,
+    ProgressReport,
     Query,
     TakeRequest,
     for_device,
@@ -102,7 +104,7 @@ class Gateway:
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
             name: getattr(self, f"_{name}")
             for name in (
-                *("hello", "join", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
+                *("hello", "join", "output", "beat", "wait", "own", "take", "steps", "blob", "fetch", "workflow"),
                 *("standing", "completions", "health", "drain", "leave"),
             )
         }
@@ -122,7 +124,7 @@ class Gateway:
             perform = self._operations.get(operation)
             if perform is None:
                 raise GatewayRefusal(404, "unknown", f"there is no operation {operation!r}")
-            identity = await self.identify(token, fresh=operation in ("hello", "join", "beat"))
+            identity = await self.identify(token, fresh=operation in ("hello", "join", "output", "beat"))
             return await perform(identity, body if operation == "blob" else checked_object(body))
         except CredentialRefused as refusal:
             status = 403 if refusal.kind == "revoked" else 401
@@ -221,13 +223,7 @@ class Gateway:
         return found
 
     async def _beat(self, who: Identity, body: Mapping[str, Any]) -> Any:
-        profile = _profile(body)
-        reports = []
-        for one in map(checked_object, list_in(body, "reports", 10_000)):
-            grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
-            if grant.session == who.owner.session:
-                report = parse_report(one, grant)
-                reports.append(report._replace(log=report.log and await self._runs.stored_log(report.log)))
+        profile, reports = _profile(body), await self._reports(who, body)
         try:
             session = await self._session(who)
         except GatewayRefusal:
@@ -244,6 +240,26 @@ class Gateway:
         self._heard[session.id] = self._clock.time()
         tokens = [self._runs.token_of(who, Grant(one.run, who.owner.session, one.epoch)) for one in reply.held]
         return reply_json(reply, tokens)
+
+    async def _output(self, who: Identity, body: Mapping[str, Any]) -> Any:
+        session = await self._session(who)
+        await self._store.heartbeat(session.id, session.profile, await self._reports(who, body))
+        return {}
+
+    async def _reports(self, who: Identity, body: Mapping[str, Any]) -> list[ProgressReport]:
+        """The reports of a message that are about runs of its session. One that is not valid is left out: the others
+        count."""
+        reports = []
+        for one in map(checked_object, list_in(body, "reports", 10_000)):
+            try:
+                grant = self.credentials.grant_of(who.owner.device, one.get("grant"))
+                report = parse_report(one, grant)
+            except (CredentialRefused, ValueError) as error:
+                log.debug("a report of device %s is not valid: %s", who.owner.device, error)
+                continue
+            if grant.session == who.owner.session:
+                reports.append(report._replace(log=report.log and await self._runs.stored_log(report.log)))
+        return reports
 
     async def _drain(self, who: Identity, body: Mapping[str, Any]) -> Any:
         session = await self._session(who)

@@ -75,7 +75,7 @@ class HttpTransport:
     async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
         client = await self._connected()
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        content = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
+        content = body if isinstance(body, bytes) else _encoded(body)
         with translated_errors(self.url):
             async with asyncio.timeout(timeout):
                 answer = await client.post(f"{PREFIX}/{operation}", content=content, headers=headers)
@@ -129,6 +129,11 @@ def translated_errors(url: str) -> Iterator[None]:
         raise StoreUnavailable(f"{url} is unreachable: {cause or type(cause).__name__}") from None
 
 
+def _encoded(body: Any) -> bytes:
+    """A message as JSON. A lone surrogate, which UTF-8 cannot express, is replaced, as stores do."""
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _json(content: bytes, url: str) -> Any:
     try:
         return json.loads(content)
@@ -145,7 +150,7 @@ def _refusal(status: int, content: bytes, url: str) -> Exception:
     shown = "".join(letter if letter.isprintable() else " " for letter in detail[:1000])
     if status in (408, 421, 425, 429) or status >= 500:
         return StoreUnavailable(f"{url} answered {status}: {shown}")
-    return GatewayRefused(shown or f"{url} answered {status}", kind)
+    return GatewayRefused(shown or f"{url} answered {status}", kind or ("invalid" if status == 413 else ""))
 
 
 async def _pinned(url: str, fingerprint: str) -> ssl.SSLContext:
