@@ -12,7 +12,7 @@ const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series:
 export function FleetView({ fleet }) {
   const tab = TABS[address.value.parts[1]] ? address.value.parts[1] : "devices";
   const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView }[tab];
-  return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${Object.entries(TABS).map(([name, text]) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined}>${text}</a>`)}</nav>
+  return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${Object.entries(TABS).map(([name, text]) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined} data-text=${text}>${text}</a>`)}</nav>
     <${View} fleet=${fleet} key=${tab} /></div>`;
 }
 
@@ -29,6 +29,11 @@ function SchedulesView({ fleet }) {
     <td>${one.paused != null ? html`<${Action} act=${act(one.name, "resume")}>Resume<//>` : html`<${Action} act=${act(one.name, "pause")}>Pause<//>`} <${Action} act=${act(one.name, "run")}>Run now<//></td></tr>`));
 }
 
+function whyNotPromoted(one) {
+  if (!one.queue?.length) return "";
+  return one.paused ? `paused ${one.paused}` : one.why_not_promoted ?? (one.active != null ? `${issue(one.active)} is active` : "");
+}
+
 const issue = (item) => (typeof item === "number" ? `#${item}` : item ?? "");
 
 function SeriesView({ fleet }) {
@@ -39,7 +44,7 @@ function SeriesView({ fleet }) {
   return table("Series", ["Series", "State", "Active", "Since", "Queue", "Why not promoted"], items.map((one) => html`<tr key=${one.name}>
     <th scope="row">${one.name}</th><td><${Status} status=${one.status === "active" ? "running" : one.status === "free" ? "ready" : one.status} text=${words(one.status)} /></td>
     <td>${one.problem ?? (issue(one.active) || "none")}</td><td>${one.since != null ? ago(one.since) : ""}${one.by ? ` by ${one.by}` : ""}</td>
-    <td>${(one.queue ?? []).map(issue).join(", ") || "empty"}</td><td class="long">${one.paused ? `paused ${one.paused}` : one.why_not_promoted ?? ""}</td></tr>`));
+    <td>${(one.queue ?? []).map(issue).join(", ") || "empty"}</td><td class="long">${whyNotPromoted(one)}</td></tr>`));
 }
 
 const SHOWN_NOTICES = 300;

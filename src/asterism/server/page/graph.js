@@ -112,7 +112,7 @@ function GraphDrawing({ state, model, shown, camera, size, selected, select, fou
   latest.current = { select, openFold };
   const choose = useCallback((id) => { if (!drag.moved()) latest.current.select(id); }, []);
   const open = useCallback((box) => { if (!drag.moved()) latest.current.openFold(box.fold); }, []);
-  const tiny = camera.zoom < READABLE_TEXT;
+  const text = camera.zoom < READABLE_TEXT ? "none" : camera.zoom < READABLE ? "name" : "all";
   // Elements that are the same objects as before are not compared: moving the camera costs one attribute.
   const lines = useMemo(() => {
     const ids = new Set(shown.map((box) => box.id));
@@ -124,9 +124,9 @@ function GraphDrawing({ state, model, shown, camera, size, selected, select, fou
   }, [model, shown, marks, found, layout]);
   const focusable = [focused.value, selected].find((id) => shown.some((box) => box.id === id)) ?? shown[0]?.id;
   const boxes = useMemo(() => shown.map((box) => box.kind === "fold"
-    ? html`<${FoldBox} key=${box.id} box=${box} state=${state} focusable=${focusable === box.id} open=${open} />`
-    : html`<${TaskBox} key=${box.id} box=${box} task=${taskSignal(state, marks, box.id)} tiny=${tiny} selected=${selected === box.id} focusable=${focusable === box.id}
-        dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} select=${choose} />`), [model, shown, marks, found, selected, focusable, tiny]);
+    ? html`<${FoldBox} key=${box.id} box=${box} state=${state} text=${text} focusable=${focusable === box.id} open=${open} />`
+    : html`<${TaskBox} key=${box.id} box=${box} task=${taskSignal(state, marks, box.id)} text=${text} selected=${selected === box.id} focusable=${focusable === box.id}
+        dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} select=${choose} />`), [model, shown, marks, found, selected, focusable, text]);
   return html`<svg width=${size.width} height=${size.height} class="graph-drawing">
     <${Definitions} />
     <g transform=${`translate(${camera.x} ${camera.y}) scale(${camera.zoom})`}>

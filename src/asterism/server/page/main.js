@@ -54,7 +54,7 @@ function Page() {
 }
 
 function Header({ plan, view, help }) {
-  const link = (text, parts) => html`<a href=${addressOf(parts)} aria-current=${view === text ? "page" : undefined}>${text}</a>`;
+  const link = (text, parts) => html`<a href=${addressOf(parts)} aria-current=${view === text ? "page" : undefined} data-text=${text}>${text}</a>`;
   return html`<header class="top"><a class="brand" href="#/plans"><img src="/page/star.svg" alt="" width="22" height="22" />Asterism</a>
     <nav aria-label="Main">${link("Plans", ["plans"])}${link("Fleet", ["fleet", "devices"])}</nav>
     ${plan && html`<nav class="plan-nav" aria-label=${`Plan ${plan}`}><span class="plan-name" title=${plan}>${plan}</span>${Object.entries(VIEWS).map(([name, text]) => link(text, ["plans", plan, name]))}</nav>`}

@@ -3,6 +3,8 @@ import { address, setQuery } from "./address.js";
 import { EditComposer } from "./edit_composer.js";
 import { preview } from "./edit_preview.js";
 import { Graph } from "./graph.js";
+import { FINISHED } from "./graph_folds.js";
+import { shownStatus } from "./graph_boxes.js";
 import { Empty } from "./parts.js";
 import { TaskDrawer } from "./task_drawer.js";
 import { TaskList } from "./task_list.js";
@@ -57,10 +59,10 @@ export function PlanView({ state, draft }) {
   });
 
   const groups = [...new Set(view.tasks.map((task) => task.group).filter(Boolean))];
-  const openFold = (fold) => (fold === "finished tasks" ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
+  const openFold = (fold) => (fold === FINISHED ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
   const composing = draft.value !== null && state.version === null;
   return html`<div class="plan-view">
-    <${Toolbar} ...${{ view, query, search, controls, groups, collapsed, finished }} />
+    <${Toolbar} ...${{ state, view, query, search, controls, groups, collapsed, finished }} />
     <div class="plan-body">
       ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${view.name} --file edits.json</code></pre><//>`
       : query.as === LIST ? html`<${TaskList} ...${{ state, view, search: query.search, status: query.status, selected: query.task, select }} />`
@@ -71,7 +73,7 @@ export function PlanView({ state, draft }) {
   </div>`;
 }
 
-function Toolbar({ view, query, search, controls, groups, collapsed, finished }) {
+function Toolbar({ state, view, query, search, controls, groups, collapsed, finished }) {
   const found = query.search ? view.tasks.filter((task) => [task.id, task.name].some((text) => String(text ?? "").toLowerCase().includes(query.search.toLowerCase()))).length : null;
   const folded = groups.length > 0 && groups.every((group) => collapsed.has(group));
   return html`<div class="toolbar" role="toolbar" aria-label="Graph">
@@ -79,7 +81,7 @@ function Toolbar({ view, query, search, controls, groups, collapsed, finished })
       onInput=${(event) => setQuery({ search: event.target.value })}
       onKeyDown=${(event) => event.key === "Enter" && controls.current?.focusBox(controls.current.first())} /></label>
     ${found !== null && html`<span class="found" role="status">${plural(found, "match").replace("matchs", "matches")}</span>`}
-    <${Counts} view=${view} query=${query} />
+    <${Counts} state=${state} query=${query} />
     <span class="spring"></span>
     ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => setQuery({ folded: folded ? "" : groups.join("|") })}>Collapse groups</button>`}
     <button aria-pressed=${String(finished)} title="f" onClick=${() => setQuery({ finished: finished ? "" : "1" })}>Collapse finished</button>
@@ -90,9 +92,14 @@ function Toolbar({ view, query, search, controls, groups, collapsed, finished })
   </div>`;
 }
 
-// How many tasks have each status; a press filters by it.
-function Counts({ view, query }) {
-  const counts = view.counts ?? {};
-  return html`<span class="counts" role="group" aria-label="Filter by status">${Object.entries(counts).filter(([, number]) => number).map(([status, number]) => html`<button key=${status}
+const STATUSES = ["pending", "waiting", "running", "completed", "failed", "cancelled"];
+
+// How many tasks have each status, in a fixed order; a press filters by it.
+function Counts({ state, query }) {
+  state.changed.value;
+  const counts = new Map(STATUSES.map((status) => [status, 0]));
+  for (const task of state.tasks.values()) counts.set(shownStatus(task.peek()), (counts.get(shownStatus(task.peek())) ?? 0) + 1);
+  const shown = [...counts].filter(([status, number]) => number || query.status === status);
+  return html`<span class="counts" role="group" aria-label="Filter by status">${shown.map(([status, number]) => html`<button key=${status}
     class=${`count is-${status}`} aria-pressed=${String(query.status === status)} onClick=${() => setQuery({ status: query.status === status ? "" : status })}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")} ${words(status)}</button>`)}</span>`;
 }

@@ -17,6 +17,6 @@ export function PlansView({ fleet }) {
     ${items.length > 0 && !shown.length && html`<${Empty} title="No plan matches." />`}
     <ul class="plans">${shown.map((one) => html`<li key=${one.name}><a class="plan-card" href=${addressOf(["plans", one.name, "graph"])}>
       <b>${one.name}</b><${Status} status=${one.paused ? "paused" : one.state} text=${one.paused ? "paused" : one.state_text ?? words(one.state)} />
-      <span class="plan-counts">${Object.entries(one.counts ?? {}).filter(([, number]) => number).map(([status, number]) => html`<span class=${`is-${status}`} title=${words(status)}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number}<span class="visually-hidden"> ${words(status)}</span></span>`)}</span>
+      <span class="plan-counts">${Object.entries(one.counts ?? {}).filter(([, number]) => number).map(([status, number]) => html`<span class=${`is-${status}`} title=${words(status)}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")}<span class="visually-hidden"> ${words(status)}</span></span>`)}</span>
       <span class="note">version ${one.version ?? 0}${one.started_at ? `, started ${ago(one.started_at)}` : ""}</span></a></li>`)}</ul></div>`;
 }

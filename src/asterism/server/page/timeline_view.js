@@ -3,6 +3,7 @@ import { address, setQuery } from "./address.js";
 import { get } from "./api.js";
 import { Empty, Failure } from "./parts.js";
 import { PlanHistory, lanes, spans, ticks } from "./timeline_model.js";
+import { fitName } from "./text_fit.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import { ENDED_STATES, clock, duration, mark, words } from "./words.js";
 
@@ -93,7 +94,7 @@ function Chart({ shown, begin, end, width, zoom, running, select, names, selecte
   let height = HEAD;
   const places = found.map((lane) => { const place = height; height += lane.rows * LANE + GAP; return place; });
   return html`<div class="timeline">
-    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${lane.device}</span>`)}</div>
+    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${fitName(lane.device, "600 13px", label - 10)}</span>`)}</div>
     <div class="timeline-scroll" style=${{ marginLeft: `${label}px` }} tabindex="0" role="region" aria-label="Timeline of devices">
     <svg width=${drawn} height=${height + 6}>
       ${ticks(begin, end, drawn).map((tick) => html`<g class="tick" aria-hidden="true"><line x1=${x(tick)} x2=${x(tick)} y1="20" y2=${height} /><text x=${x(tick) + 4} y="14">${duration(tick - begin)}</text></g>`)}
@@ -111,5 +112,5 @@ function Bar({ bar, name, x, select, selected }) {
   return html`<g class=${classes("bar", `is-${bar.status}`, { selected, provisional: bar.provisional })} role="button" tabindex="0" transform=${`translate(${left} ${bar.row * LANE})`}
       onClick=${() => select(bar.task)} onKeyDown=${open}>
     <title>${text}</title><rect width=${width} height=${LANE - 5} rx="4" />
-    ${width > 34 && html`<text x="7" y="15">${`${mark(bar.status)} ${name}`.slice(0, Math.max(1, Math.floor((width - 10) / 7.2)))}</text>`}</g>`;
+    ${width > 44 && html`<text x="7" y="15">${mark(bar.status)} ${fitName(name, "12px", width - 32)}</text>`}</g>`;
 }
