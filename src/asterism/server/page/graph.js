@@ -137,7 +137,7 @@ function GraphDrawing({ state, model, shown, camera, size, selected, select, fou
   </svg>`;
 }
 
-const changeOf = (marks, id) => (marks.added.has(id) ? "added" : marks.changed.has(id) ? "changed" : marks.doomed?.has(id) ? "removed" : null);
+const changeOf = (marks, id) => (marks.added.has(id) ? "added" : marks.changed.has(id) ? "changed" : marks.doomed?.has(id) ? "removed" : marks.stopped?.has(id) ? "cancelled" : null);
 
 // A task of a preview is not in the plan yet.
 const taskSignal = (state, marks, id) => marks.planned?.get(id) ?? state.tasks.get(id) ?? { value: { id, status: "pending" } };
