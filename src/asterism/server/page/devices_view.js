@@ -45,6 +45,6 @@ function DeviceDetail({ name, changed }) {
     <h3>Earlier assignments</h3>${past.length ? runTable(`Earlier assignments of ${name}`, past) : html`<p class="note">None yet.</p>`}</div>`;
 }
 
-const runTable = (label, runs) => table(label, ["Run", "Status", "Workflow", "Started", "Took"], runs.map((run) => html`<tr key=${run.id}>
-  <th scope="row"><a href=${addressOf(["fleet", "runs"], { run: run.id })}>${run.shown_label || run.label || run.workflow}</a></th><td><${Status} status=${run.status} /></td><td>${run.workflow}</td>
-  <td>${clock(run.started_at)}</td><td>${run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""}</td></tr>`));
+const runTable = (label, runs) => table(label, ["Run", "Status", "Workflow", "Started", "Took"], runs.map((run) => ({ key: run.id, cells: [
+  html`<a href=${addressOf(["fleet", "runs"], { run: run.id })}>${run.shown_label || run.label || run.workflow}</a>`, html`<${Status} status=${run.status} />`, run.workflow,
+  clock(run.started_at), run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""] })));

@@ -97,11 +97,11 @@ export function EditComposer({ state, draft, show }) {
     <${Field} label="Add an operation"><select value="" onChange=${(event) => { const op = event.target.value; if (op) change({ edits: [...edits, { op, ...structuredClone(EMPTY[op]) }] }); event.target.value = ""; }}>
       <option value="">Choose…</option>${Object.entries(OPERATIONS).map(([op, text]) => html`<option value=${op}>${text}</option>`)}</select><//>
     <${Field} label="Reason" hint="Recorded with the edit."><input value=${reason} onInput=${(event) => change({ reason: event.target.value })} /><//>
-    <div class="verdict" role="status">${verdict && html`<p class=${verdict.ok ? "good" : "bad"}>${verdict.ok ? "✓" : "✗"} ${verdict.text}</p><${Violations} items=${verdict.violations} />`}</div>
-    <p class="buttons"><button disabled=${busy || !edits.length} onClick=${() => send(true)}>Dry run</button>
-      <button class="primary" disabled=${busy || (!edits.length && !cycle)} onClick=${() => send(false)}>${cycle ? (edits.length ? "Answer" : "Answer without edits") : "Apply"}</button><button onClick=${cancel}>Discard</button></p>
-    <${TaskNames} state=${state} />
     ${edits.length > 0 && html`<details><summary>As text</summary><ul class="plain-list">${edits.map((edit) => html`<li>${editText(edit)}</li>`)}</ul></details>`}
+    <${TaskNames} state=${state} />
+    <footer><div class="verdict" role="status">${verdict && html`<p class=${verdict.ok ? "good" : "bad"}>${verdict.ok ? "✓" : "✗"} ${verdict.text}</p><${Violations} items=${verdict.violations} />`}</div>
+    <p class="buttons"><button disabled=${busy || !edits.length} onClick=${() => send(true)}>Dry run</button>
+      <button class="primary" disabled=${busy || (!edits.length && !cycle)} onClick=${() => send(false)}>${cycle ? (edits.length ? "Answer" : "Answer without edits") : "Apply"}</button><button onClick=${cancel}>Discard</button></p></footer>
   </aside>`;
 }
 

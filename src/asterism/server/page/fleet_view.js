@@ -22,11 +22,11 @@ function SchedulesView({ fleet }) {
   if (!items) return html`<p class="loading">Loading…</p>`;
   if (!items.length) return html`<${Empty} title="No schedule yet."><p>To run a workflow every night:</p><${Command} text="asterism schedule add nightly --workflow backup --cron '0 3 * * *'" /><//>`;
   const act = (name, what) => async () => { await post(["schedules", name, what]); await read(); };
-  return table("Schedules", ["Schedule", "Starts", "When", "Next", "State", "Actions"], items.map((one) => html`<tr key=${one.name}>
-    <th scope="row">${one.name}</th><td>${one.workflow ?? "a plan"}</td><td>${one.cron ?? (one.every ? `every ${duration(one.every)}` : "")}${one.timezone && one.cron ? ` ${one.timezone}` : ""}</td>
-    <td>${one.paused != null ? "–" : one.due_in != null ? `in ${duration(one.due_in)}` : "never"}</td>
-    <td>${one.paused != null ? html`<${Status} status="paused" text=${`paused ${one.paused}`} />` : html`<${Status} status="ready" text="active" />`}</td>
-    <td>${one.paused != null ? html`<${Action} act=${act(one.name, "resume")}>Resume<//>` : html`<${Action} act=${act(one.name, "pause")}>Pause<//>`} <${Action} act=${act(one.name, "run")}>Run now<//></td></tr>`));
+  return table("Schedules", ["Schedule", "Starts", "When", "Next", "State", "Actions"], items.map((one) => ({ key: one.name, cells: [
+    one.name, one.workflow ?? "a plan", `${one.cron ?? (one.every ? `every ${duration(one.every)}` : "")}${one.timezone && one.cron ? ` ${one.timezone}` : ""}`,
+    one.paused != null ? "–" : one.due_in != null ? `in ${duration(one.due_in)}` : "never",
+    one.paused != null ? html`<${Status} status="paused" text=${`paused ${one.paused}`} />` : html`<${Status} status="ready" text="active" />`,
+    html`<span class="buttons">${one.paused != null ? html`<${Action} act=${act(one.name, "resume")}>Resume<//>` : html`<${Action} act=${act(one.name, "pause")}>Pause<//>`}<${Action} act=${act(one.name, "run")}>Run now<//></span>`] })));
 }
 
 function whyNotPromoted(one) {
@@ -41,10 +41,10 @@ function SeriesView({ fleet }) {
   if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
   if (!items.length) return html`<${Empty} title="No series yet."><p>A series has one active item and a queue. To queue a run in one:</p><${Command} text="asterism runs create WORKFLOW --series main" /><//>`;
-  return table("Series", ["Series", "State", "Active", "Since", "Queue", "Why not promoted"], items.map((one) => html`<tr key=${one.name}>
-    <th scope="row">${one.name}</th><td><${Status} status=${one.status === "active" ? "running" : one.status === "free" ? "ready" : one.status} text=${words(one.status)} /></td>
-    <td>${one.problem ?? (issue(one.active) || "none")}</td><td>${one.since != null ? ago(one.since) : ""}${one.by ? ` by ${one.by}` : ""}</td>
-    <td>${(one.queue ?? []).map(issue).join(", ") || "empty"}</td><td class="long">${whyNotPromoted(one)}</td></tr>`));
+  return table("Series", ["Series", "State", "Active", "Since", "Queue", "Why not promoted"], items.map((one) => ({ key: one.name, cells: [
+    one.name, html`<${Status} status=${one.status === "active" ? "running" : one.status === "free" ? "ready" : one.status} text=${words(one.status)} />`,
+    one.problem ?? (issue(one.active) || "none"), one.since != null ? `${ago(one.since)}${one.by ? ` by ${one.by}` : ""}` : "",
+    (one.queue ?? []).map(issue).join(", ") || "empty", whyNotPromoted(one)] })));
 }
 
 const SHOWN_NOTICES = 300;

@@ -53,12 +53,23 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
     const dy = inside(box.y * old.zoom + old.y, (HEIGHT / 2 + 24) * old.zoom, size.height);
     if (dx || dy) camera.value = { ...old, x: old.x + dx, y: old.y + dy };
   };
+  // Several boxes at once: the camera moves only if one of them is out of sight.
+  const revealAll = (ids) => {
+    const wanted = ids.map((id) => model.boxes.get(id)).filter(Boolean);
+    if (!wanted.length || !camera.value || !size) return;
+    const { zoom, x, y } = camera.value;
+    const area = bounds(wanted);
+    const inSight = area.left * zoom + x >= 0 && area.right * zoom + x <= size.width && area.top * zoom + y >= 0 && area.bottom * zoom + y <= size.height;
+    if (inSight && zoom >= READABLE_TEXT) return;
+    const whole = fit(area, size.width, size.height, 60);
+    camera.value = whole.zoom < zoom ? whole : { zoom, x: size.width / 2 - ((area.left + area.right) / 2) * zoom, y: size.height / 2 - ((area.top + area.bottom) / 2) * zoom };
+  };
   const focusBox = (id) => {
     focused.value = id;
     reveal(id);
     requestAnimationFrame(() => frame.current?.querySelector(`[data-box="${CSS.escape(id)}"]`)?.focus({ preventScroll: true }));
   };
-  controls.current = { fitAll, zoomBy, reveal, focusBox, first: () => found?.values().next().value ?? model.boxes.keys().next().value };
+  controls.current = { fitAll, zoomBy, reveal, revealAll, focusBox, first: () => found?.values().next().value ?? model.boxes.keys().next().value };
 
   const onKeyDown = (event) => {
     const id = event.target.dataset?.box ?? (event.target === frame.current ? focused.value ?? controls.current.first() : null);

@@ -87,4 +87,10 @@ export function useList(load, when) {
   return { ...state, read };
 }
 
-export const table = (label, head, rows) => html`<div class="sheet" tabindex="0" role="region" aria-label=${label}><table><thead><tr>${head.map((text) => html`<th scope="col">${text}</th>`)}</tr></thead><tbody>${rows}</tbody></table></div>`;
+// A table whose rows are {key, cells, selected}; the first cell names the row. On a narrow screen each row becomes a card,
+// which would end its being a table for screen readers without the roles.
+export function table(label, head, rows) {
+  const cell = (content, index) => (index === 0 ? html`<th scope="row" role="rowheader">${content}</th>` : html`<td role="cell" data-label=${head[index]}>${content}</td>`);
+  return html`<div class="sheet" tabindex="0" role="region" aria-label=${label}><table role="table"><thead role="rowgroup"><tr role="row">${head.map((text) => html`<th scope="col" role="columnheader">${text}</th>`)}</tr></thead>
+    <tbody role="rowgroup">${rows.map(({ key, cells, selected }) => html`<tr key=${key} role="row" class=${selected ? "selected" : ""}>${cells.map(cell)}</tr>`)}</tbody></table></div>`;
+}

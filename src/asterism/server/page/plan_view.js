@@ -30,8 +30,8 @@ export function PlanView({ state, draft }) {
   const show = async (edits) => {
     if (edits === null) return setPlanned(null);
     setPlanned({ edits, after: await post(["plans", state.name, "layout"], { edits }) });
-    const first = edits.map((edit) => edit.task?.id ?? edit.task_id ?? edit.target).find(Boolean);
-    if (first) requestAnimationFrame(() => controls.current?.reveal(first));
+    const changed = edits.flatMap((edit) => [edit.task?.id, edit.task_id, edit.source, edit.target]).filter(Boolean);
+    requestAnimationFrame(() => controls.current?.revealAll(changed));
   };
   const waiting = state.version === null ? (view.approvals ?? []).find((one) => String(one.id) === query.approval) : undefined;
   useEffect(() => {

@@ -26,10 +26,10 @@ export function RunsView({ fleet }) {
     ${shown && !shown.length && (key === "{}"
       ? html`<${Empty} title="No run yet."><p>To create one from a workflow file:</p><${Command} text="asterism runs create --file workflow.yaml" /><//>`
       : html`<${Empty} title="No run matches these filters."><p><button onClick=${() => setQuery(Object.fromEntries(Object.keys(FILTERS).map((name) => [name, ""])))}>Clear the filters</button></p><//>`)}
-    ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Created", "Took"], shown.map((run) => html`<tr key=${run.id} class=${query.run === run.id ? "selected" : ""}>
-      <th scope="row"><button class="link" onClick=${() => setQuery({ run: run.id })}>${run.shown_label || run.label || run.workflow}</button>${(run.shown_label || run.label) && html` <small>${run.workflow}</small>`}</th>
-      <td><${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${run.waiting && run.status !== "paused" && html`<br /><small>waits for ${WAITING[run.waiting] ?? run.waiting}</small>`}</td><td>${run.device ?? ""}</td><td>${run.series ?? ""}</td><td>${ago(run.created_at)}</td>
-      <td>${run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""}</td></tr>`))}
+    ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Created", "Took"], shown.map((run) => ({ key: run.id, selected: query.run === run.id, cells: [
+      html`<button class="link" onClick=${() => setQuery({ run: run.id })}>${run.shown_label || run.label || run.workflow}</button>${(run.shown_label || run.label) && html` <small>${run.workflow}</small>`}`,
+      html`<${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${run.waiting && run.status !== "paused" && html` <small class="waits">waits for ${WAITING[run.waiting] ?? run.waiting}</small>`}`,
+      run.device ?? "", run.series ?? "", ago(run.created_at), run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""] })))}
     ${page?.next && html`<p><button onClick=${() => setLimit(limit + 200)}>Show more</button></p>`}
   </div>${query.run && html`<${RunDrawer} id=${query.run} changed=${fleet.changed.value} />`}</div>`;
 }
@@ -46,7 +46,7 @@ function useCalmRows(items, key) {
   return { shown: shown?.length || !fresh ? shown : items, fresh: shown?.length ? fresh : 0, showAll: () => { order.current.ids = items.map((run) => run.id); redraw((turn) => turn + 1); } };
 }
 
-const choices = { status: [["", "any"], ...STATUSES.map((one) => [one, one])], waiting: [["", "anything or nothing"], ...Object.entries(WAITING)] };
+const choices = { status: [["", "any"], ...STATUSES.map((one) => [one, one])], waiting: [["", "any"], ...Object.entries(WAITING)] };
 
 function Filters({ query }) {
   return html`<form class="filters" role="search" aria-label="Filter runs" onSubmit=${(event) => event.preventDefault()}>${Object.entries(FILTERS).map(([name, label]) => html`<${Field} key=${name} label=${label}>
