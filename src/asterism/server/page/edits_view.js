@@ -3,8 +3,8 @@ import { addressOf, address, go, setQuery } from "./address.js";
 import { get, post } from "./api.js";
 import { Approval } from "./approval.js";
 import { Diff } from "./batch_diff.js";
-import { Action, Empty, Failure, Status, Violations, useList } from "./parts.js";
-import { html } from "./ui.js";
+import { Action, Command, Empty, Failure, Status, Violations, useCalmRows, useList } from "./parts.js";
+import { html, useState } from "./ui.js";
 import { clock, plural } from "./words.js";
 
 export function EditsView({ state, draft }) {
@@ -13,11 +13,13 @@ export function EditsView({ state, draft }) {
   const name = state.name;
   const changed = `${view.version} ${state.edited.value}`;
   const batches = useList(() => readBatches(name), [changed]);
-  const reread = () => Promise.all([batches.read(), state.reload()]);
+  const [mine, setMine] = useState(0); // what a person does here is shown at once
+  const reread = async () => { await Promise.all([batches.read(), state.reload()]); setMine((old) => old + 1); };
   const compose = (cycle) => { draft.value = { edits: [], reason: "", cycle }; go(["plans", name, "graph"]); };
   const waiting = view.approvals ?? [];
   const open = view.cycles ?? [];
-  const shown = (batches.items ?? []).filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
+  const wanted = batches.items?.filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
+  const { shown = [], fresh, showAll } = useCalmRows(wanted, `${query.outcome} ${mine}`, batchKey);
   const last = (batches.items ?? []).find((one) => outcomeOf(one) === "accepted");
   return html`<div class="column">
     <div class="row-head"><h2>Edits</h2><span class="spring"></span>
@@ -28,8 +30,9 @@ export function EditsView({ state, draft }) {
     <section><div class="row-head"><h3>Batches</h3><span class="spring"></span>
       <label>Show <select value=${query.outcome ?? ""} onChange=${(event) => setQuery({ outcome: event.target.value })}><option value="">all</option><option value="accepted">accepted</option><option value="rejected">rejected</option></select></label></div>
     ${batches.problem && html`<${Failure} problem=${batches.problem} retry=${batches.read} />`}
-    ${batches.items && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${name} --help</code></pre><//>`}
-    <ol class="batches">${shown.map((one) => html`<${Batch} key=${`${one.at} ${one.position ?? one.number}`} item=${one} name=${name} />`)}</ol></section>
+    ${batches.items && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`}
+    ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new edit")}</button></p>`}
+    <ol class="batches">${shown.map((one) => html`<${Batch} key=${batchKey(one)} item=${one} name=${name} />`)}</ol></section>
   </div>`;
 }
 
@@ -40,6 +43,7 @@ async function readBatches(name) {
   return [...accepted, ...rejected].sort((one, other) => other.at - one.at);
 }
 
+const batchKey = (batch) => `${batch.at} ${batch.position ?? batch.number}`;
 const outcomeOf = (batch) => (batch.violations ? "rejected" : "accepted");
 
 const heldBy = (view, cycle) => [...new Set(view.dependencies.filter((edge) => cycle.tasks.includes(edge.source)).map((edge) => edge.target))]

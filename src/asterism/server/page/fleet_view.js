@@ -3,9 +3,9 @@ import { address, addressOf } from "./address.js";
 import { DevicesView } from "./devices_view.js";
 import { RunsView } from "./runs_view.js";
 import { get, post } from "./api.js";
-import { Action, Command, Empty, Failure, Status, table, useList } from "./parts.js";
+import { Action, Command, Empty, Failure, Status, table, useCalmRows, useList } from "./parts.js";
 import { html } from "./ui.js";
-import { ago, clock, duration, words } from "./words.js";
+import { ago, clock, duration, plural, words } from "./words.js";
 
 const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices" };
 
@@ -40,7 +40,7 @@ function SeriesView({ fleet }) {
   const { items, problem, read } = useList(async () => (await get(["series"])).items, [fleet.changed.value]);
   if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
-  if (!items.length) return html`<${Empty} title="No series yet."><p>A series has one active item and a queue. To queue a run in one:</p><${Command} text="asterism runs create WORKFLOW --series main" /><//>`;
+  if (!items.length) return html`<${Empty} title="No series yet."><p>A series has one active issue and a queue. To make an issue the active one, or to queue it:</p><${Command} text="asterism series claim main --issue 12" /><//>`;
   return table("Series", ["Series", "State", "Active", "Since", "Queue", "Why not promoted"], items.map((one) => ({ key: one.name, cells: [
     one.name, html`<${Status} status=${one.status === "active" ? "running" : one.status === "free" ? "ready" : one.status} text=${words(one.status)} />`,
     one.problem ?? (issue(one.active) || "none"), one.since != null ? `${ago(one.since)}${one.by ? ` by ${one.by}` : ""}` : "",
@@ -63,9 +63,10 @@ async function newestNotices() {
 
 function NoticesView({ fleet }) {
   const { items, problem, read } = useList(newestNotices, [fleet.changed.value]);
+  const { shown, fresh, showAll } = useCalmRows(items, "", (one) => one.number);
   if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
   if (!items.length) return html`<${Empty} title="No notice."><p>Notices report lost devices, late results and similar events. To follow them in a terminal:</p><${Command} text="asterism notices --follow" /><//>`;
-  return html`<ol class="notices">${items.map((one) => html`<li key=${one.number}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${one.message}</span>
+  return html`${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new notice")}</button></p>`}<ol class="notices">${shown.map((one) => html`<li key=${one.number}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${one.message}</span>
     ${one.run && html`<a href=${addressOf(["fleet", "runs"], { run: one.run })}>run ${one.run.slice(0, 12)}</a>`}${one.device && html`<a href=${addressOf(["fleet", "devices"], { device: one.device })}>${one.device}</a>`}</li>`)}</ol>`;
 }

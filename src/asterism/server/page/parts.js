@@ -70,7 +70,7 @@ export function Field({ label, children, hint }) {
   return html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
 }
 
-// A list that is read again by `load` when `when` changes. Rows keep their order; new ones wait behind a button.
+// A list that is read again by `load` when `when` changes.
 export function useList(load, when) {
   const [state, setState] = useState({ items: null, problem: null });
   const latest = useRef(0);
@@ -85,6 +85,20 @@ export function useList(load, when) {
   };
   useEffect(() => { read(); }, when);
   return { ...state, read };
+}
+
+// Rows that are shown stay where they are and change in place; new ones wait behind a button. `key` names the filter,
+// `id` identifies a row.
+export function useCalmRows(items, key, id) {
+  const order = useRef({ key: null, ids: [] });
+  const [, redraw] = useState(0);
+  if (items && order.current.key !== key) order.current = { key, ids: items.map(id) };
+  const byId = new Map((items ?? []).map((one) => [id(one), one]));
+  const known = new Set(order.current.ids);
+  const fresh = (items ?? []).filter((one) => !known.has(id(one))).length;
+  const shown = items && order.current.ids.map((one) => byId.get(one)).filter(Boolean);
+  const showAll = () => { order.current.ids = items.map(id); redraw((turn) => turn + 1); };
+  return { shown: shown?.length || !fresh ? shown : items, fresh: shown?.length ? fresh : 0, showAll };
 }
 
 // A table whose rows are {key, cells, selected}; the first cell names the row. On a narrow screen each row becomes a card,

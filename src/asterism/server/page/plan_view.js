@@ -7,7 +7,7 @@ import { preview } from "./edit_preview.js";
 import { Graph } from "./graph.js";
 import { FINISHED } from "./graph_folds.js";
 import { shownStatus } from "./graph_boxes.js";
-import { Empty } from "./parts.js";
+import { Command, Empty } from "./parts.js";
 import { Head, TaskDrawer } from "./task_drawer.js";
 import { TaskList } from "./task_list.js";
 import { html, useEffect, useMemo, useRef, useState } from "./ui.js";
@@ -72,7 +72,7 @@ export function PlanView({ state, draft }) {
   return html`<div class="plan-view">
     <${Toolbar} ...${{ state, view, query, search, controls, groups, collapsed, finished }} />
     <div class="plan-body">
-      ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${view.name} --file edits.json</code></pre><//>`
+      ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${view.name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`
       : query.as === LIST ? html`<${TaskList} ...${{ state, view, search: query.search, status: query.status, selected: query.task, select }} />`
       : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, search: query.search, status: query.status, collapsed, finished, openFold, controls }} />`}
       ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`

@@ -1,7 +1,7 @@
 // Runs: filters that the address remembers, actions on all runs of a filter, and the details of one.
 import { address, setQuery } from "./address.js";
 import { get, post } from "./api.js";
-import { Action, Command, Empty, Failure, Field, Status, table, useList } from "./parts.js";
+import { Action, Command, Empty, Failure, Field, Status, table, useCalmRows, useList } from "./parts.js";
 import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ago, clock, duration, plural, value, words } from "./words.js";
@@ -17,7 +17,7 @@ export function RunsView({ fleet }) {
   const key = JSON.stringify(filter);
   const [limit, setLimit] = useState(100);
   const { items: page, problem, read } = useList(() => get(["runs"], { ...filter, limit }), [key, limit, fleet.changed.value]);
-  const { shown, fresh, showAll } = useCalmRows(page?.items, `${key} ${limit}`);
+  const { shown, fresh, showAll } = useCalmRows(page?.items, `${key} ${limit}`, (run) => run.id);
   return html`<div class="with-drawer"><div class="runs">
     <${Filters} query=${query} />
     ${Object.keys(filter).length > 0 && html`<${Bulk} filter=${filter} count=${page?.items?.length} more=${page?.next} done=${read} />`}
@@ -32,18 +32,6 @@ export function RunsView({ fleet }) {
       run.device ?? "", run.series ?? "", ago(run.created_at), run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""] })))}
     ${page?.next && html`<p><button onClick=${() => setLimit(limit + 200)}>Show more</button></p>`}
   </div>${query.run && html`<${RunDrawer} id=${query.run} changed=${fleet.changed.value} />`}</div>`;
-}
-
-// Rows that are shown stay where they are and change in place; new ones wait behind a button.
-function useCalmRows(items, key) {
-  const order = useRef({ key: null, ids: [] });
-  const [, redraw] = useState(0);
-  if (items && order.current.key !== key) order.current = { key, ids: items.map((run) => run.id) };
-  const byId = new Map((items ?? []).map((run) => [run.id, run]));
-  const known = new Set(order.current.ids);
-  const fresh = (items ?? []).filter((run) => !known.has(run.id)).length;
-  const shown = items && order.current.ids.map((id) => byId.get(id)).filter(Boolean);
-  return { shown: shown?.length || !fresh ? shown : items, fresh: shown?.length ? fresh : 0, showAll: () => { order.current.ids = items.map((run) => run.id); redraw((turn) => turn + 1); } };
 }
 
 const choices = { status: [["", "any"], ...STATUSES.map((one) => [one, one])], waiting: [["", "any"], ...Object.entries(WAITING)] };
