@@ -148,6 +148,7 @@ class PlanServer:
         routes = [Route(path, self._json(answer)) for path, answer in gets.items()]
         routes += [
             Route(f"{plan}/layout", self._layout),
+            Route(f"{plan}/layout", self._layout_after, methods=["POST"]),
             Route(f"{plan}/events", self._events),
             Route("/api/v1/events", self._events),
             Route("/api/v1/{path:path}", self._post, methods=["POST"]),
@@ -181,6 +182,11 @@ class PlanServer:
         version = request.query_params.get("version")
         plan = self.scene.plan if version is None else self.scene.past[int(version)][0]
         return JSONResponse(await self._layouts.layout(plan.id, plan))
+
+    async def _layout_after(self, request: Request) -> Response:
+        edited = self.scene.plan.copy()
+        edited.apply(EditBatch.from_json({"edits": (await request.json())["edits"]}), NOW())
+        return JSONResponse(await self._layouts.layout_after(edited.id, self.scene.plan, edited))
 
     async def _events(self, request: Request) -> Response:
         if self.scene.away:

@@ -9,6 +9,7 @@ import pytest
 
 from asterism.core.run.workflow import Workflow
 from asterism.durable.journal_store import insert_plan
+from asterism.server import waiting_runs
 from asterism.store.protocol import Notice
 from asterism.store.store_errors import StoreUnavailable
 from tests.durable.durable_scenes import Stage, chain
@@ -65,6 +66,24 @@ async def test_runs_are_listed_in_parts_and_by_filter() -> None:
         assert "is not a status" in problem(await client.get(f"{API}/runs?status=odd"), 422)
         why = (await client.get(f"{API}/runs/{made[0]}/why")).json()
         assert why["reasons"]
+
+
+async def test_runs_are_found_by_what_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_runs, "PAGE", 2)
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await a_workflow(stage)
+        made = [(await created(client, series="main" if number < 2 else None))["id"] for number in range(5)]
+        await client.post(f"{API}/runs/{made[4]}/pause", json={"reason": "lunch"})
+        free = sorted([made[0], made[2], made[3]], reverse=True)
+        for wanted, ids in {"turn": [made[1]], "person": [made[4]], "device": free}.items():
+            found = (await client.get(f"{API}/runs?waiting={wanted}")).json()
+            assert [(one["id"], one["waiting"]) for one in found["items"]] == [(run, wanted) for run in ids]
+        first = (await client.get(f"{API}/runs?waiting=device&limit=2")).json()
+        rest = (await client.get(f"{API}/runs?waiting=device&limit=2&after={first['next']}")).json()
+        assert ([one["id"] for one in rest["items"]], rest["next"]) == (free[2:], None)
+        done = (await client.post(f"{API}/runs/actions", json={"action": "cancel", "waiting": "turn"})).json()
+        assert done["changed"] == [made[1]]
+        problem(await client.get(f"{API}/runs?waiting=godot"), 422)
 
 
 async def test_an_action_on_a_filter_reaches_every_run_that_matches() -> None:

@@ -14,7 +14,7 @@ from asterism.core.run.run import OWNED
 from asterism.durable.plan_metrics import plan_families
 from asterism.fleet.fleet import Fleet, UnknownDevice
 from asterism.fleet.fleet_json import device_json, entry_json, notice_json, schedule_json
-from asterism.fleet.run_queries import RunList, list_runs
+from asterism.fleet.run_queries import RunList, labels_of, list_runs
 from asterism.fleet.scheduled_work import ScheduledWork
 from asterism.fleet.selection_metrics import MAX_RUNS, WINDOW, fleet_families
 from asterism.server.endpoint import Call, Endpoint, NoModel
@@ -62,7 +62,7 @@ async def show_device(call: Call) -> Any:
     )
     owned = await call.fleet.runs(Query(session=found["session"], limit=LATEST_RUNS * 10))
     reports = await call.fleet.store.reports([run.id for run in owned])
-    held = RunList(owned, latest.sessions, reports, False, True, {run.id: run.label or "" for run in owned})
+    held = RunList(owned, latest.sessions, reports, False, True, await labels_of(call.fleet, owned))
     return {
         **found,
         "holds": [one for one in await runs_json(call.fleet, held) if one["status"] in map(str, OWNED)],

@@ -28,6 +28,7 @@ export class PlanState {
   #timer = null;
   #reading = false;
   #pending = new Map();
+  #updated = new Set(); // tasks that edits have changed since the last reading of the view
   #claimed = { key: "", at: 0, byId: new Map() };
 
   close() {
@@ -87,6 +88,10 @@ export class PlanState {
     // Within a version the structure stays the same object: the graph is then not drawn anew.
     if (before?.version === view.version && before.name === view.name) view.dependencies = before.dependencies;
     const marks = before && before.version !== view.version ? compare(before, view, known) : null;
+    if (marks) {
+      marks.changed = this.#updated;
+      this.#updated = new Set();
+    }
     batch(() => {
       this.problem.value = null;
       const ids = new Set();
@@ -123,6 +128,7 @@ export class PlanState {
   #receive(kind, data) {
     for (const listener of this.listeners) listener(kind, data);
     if (kind !== "task") this.edited.value += 1;
+    if (kind === "edit") for (const id of data.diff?.changed ?? []) this.#updated.add(id);
     if (kind === "gone") {
       this.#stop?.();
       this.#stop = null;
