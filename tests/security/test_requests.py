@@ -159,6 +159,8 @@ async def test_a_code_that_was_used_is_refused() -> None:
         code = await scene.credentials.create_login("ann", ["admin"], by="ann")
         assert (await client.get(f"/login?code={code}")).status_code == 303
         assert "asterism token login" in problem(await client.get(f"/login?code={code}"), 403)
+        again = await client.get(f"/login?code={code}", headers={"Accept": "text/html,*/*"})
+        assert (again.status_code, again.headers["location"], "set-cookie" in again.headers) == (303, "/", False)
 
 
 async def test_a_request_for_the_head_of_a_login_does_not_use_up_its_code() -> None:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from asterism.base.text import clean
-from asterism.cli.cli_context import CommandGroup, fleet_options, format_time, note, options, print_json, with_fleet
+from asterism.cli.cli_context import (
+    CommandGroup,
+    fleet_options,
+    format_time,
+    note,
+    options,
+    print_json,
+    same_store,
+    with_fleet,
+)
 from asterism.cli.option_types import duration
 
 if TYPE_CHECKING:
@@ -52,6 +61,7 @@ listen_options = options(
     metavar="N",
     help="Execute up to N tasks of each plan in this process.",
 )
+@click.option("--no-login", is_flag=True, help="Print no login link: for a service, whose output is a log.")
 @fleet_options
 def serve(
     listen: str,
@@ -60,6 +70,7 @@ def serve(
     behind_proxy: bool,
     names: tuple[str, ...],
     local: int,
+    no_login: bool,
     store: str | None,
     as_json: bool,
 ) -> int:
@@ -82,7 +93,7 @@ def serve(
     async def run(fleet: Fleet) -> int:
         from asterism.cli.server_process import serve_until_signal
 
-        return await serve_until_signal(fleet, address, names, local=local, as_json=as_json)
+        return await serve_until_signal(fleet, address, names, local=local, login=not no_login, as_json=as_json)
 
     with log_to_stderr(as_json=as_json):
         return with_fleet(store, run, create=True)
@@ -132,7 +143,7 @@ def create(scopes: tuple[str, ...], name: str, valid: float, store: str | None, 
         until = format_time(new.credential.expires_at)
         note(
             f"It is not shown again. It is valid until {until}; revoke it with: "
-            f"asterism token revoke {new.credential.id}"
+            f"asterism token revoke {new.credential.id}{same_store(fleet)}"
         )
 
     with_fleet(store, write, create=True)

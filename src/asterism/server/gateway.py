@@ -179,7 +179,10 @@ class Gateway:
             raise InvalidMessage(f"accepts is not valid: {problem}")
         if who.can is not None and not can <= who.can:
             missing = ", ".join(sorted(can - who.can))
-            raise GatewayRefusal(403, "capability", f"this device was not enrolled for {missing}: make another code")
+            known = ", ".join(sorted(who.can)) or "no capability"
+            text = f"this device was not enrolled for {missing}, only for {known}"
+            advice = "join without it, or make another code with: asterism device invite"
+            raise GatewayRefusal(403, "capability", f"{text}: {advice}")
         session = Session(
             who.owner.session,
             who.owner.device,
