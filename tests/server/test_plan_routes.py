@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -135,6 +136,23 @@ async def test_a_running_plan_is_edited_by_its_owner_paused_and_resumed() -> Non
         gate("a").set()
         assert (await ended(client))["counts"] == {"completed": 2}
         problem(await client.post(f"{PLAN}/resume"), 409)
+
+
+async def test_a_running_task_is_queued_until_a_device_has_it() -> None:
+    async with plan_server() as (scene, stage), scene.client() as client:
+        stage.spawn(stage.orchestrator(local=0).run(chain("a", call="wait")))
+
+        async def shown() -> tuple[str, bool, str | None]:
+            [task] = (await client.get(PLAN)).json()["tasks"]
+            return task["status"], task["queued"], task["device"]
+
+        await asyncio.sleep(1.0)  # of virtual time: it is offered by now
+        assert await shown() == ("running", True, None)
+        await stage.device("kitchen")
+        await gate("a begun").wait()
+        assert await shown() == ("running", False, "kitchen")
+        gate("a").set()
+        assert (await ended(client))["tasks"][0]["device"] == "kitchen"
 
 
 async def test_a_plan_that_no_process_runs_is_resumed_and_cancelled_by_the_server() -> None:
