@@ -126,7 +126,7 @@ class Streams:
 
 
 class Follower:
-    """A client of an event stream: the ids that came."""
+    """A client of an event stream: the ids that came. It speaks HTTP/1.0, whose answers have no chunks."""
 
     def __init__(self, url: str, token: str, plan: str, after: str) -> None:
         self._host, _, port = url.removeprefix("http://").partition(":")
@@ -138,7 +138,7 @@ class Follower:
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 22)
         try:
             writer.write(
-                f"GET {self._path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+                f"GET {self._path} HTTP/1.0\r\nHost: {self._host}:{self._port}\r\n"
                 f"Authorization: Bearer {self._token}\r\n\r\n".encode()
             )
             status = await reader.readline()
