@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 import httpx
 import pytest
 
+from asterism.durable import admin
 from asterism.durable.plan_submissions import SUBMITTED
+from asterism.server.edited_plans import EditedPlans
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import DONE, gate
 from tests.security.test_requests import problem
@@ -208,3 +212,30 @@ async def test_edits_are_limited_in_a_minute() -> None:
         assert (await client.get(PLAN)).status_code == 200
         await stage.fleet().clock.sleep(61.0)
         assert (await client.post(f"{PLAN}/edits", json={"edits": []})).status_code == 200
+
+
+async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an order, all but one of them are in vain and begin again."""
+    loads = 0
+    real = admin.load
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal loads
+        loads += 1
+        found = await real(*arguments)
+        await asyncio.sleep(0)
+        return found
+
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await stored(stage)
+        monkeypatch.setattr(admin, "load", counted)
+
+        async def edit(number: int) -> int:
+            add = {"op": "add_task", "task": {"id": f"x{number}", "shell": "true"}}
+            return (await client.post(f"{PLAN}/edits", json={"edits": [add]})).status_code
+
+        assert await asyncio.gather(*(edit(number) for number in range(6))) == [200] * 6
+        assert loads == 6
+        monkeypatch.setattr(EditedPlans, "alone", lambda *_: contextlib.nullcontext())  # the ablation
+        assert await asyncio.gather(*(edit(number) for number in range(6, 12))) == [200] * 6
+        assert loads > 12
