@@ -370,9 +370,8 @@ def streams(sizes: Sizes = FULL) -> str:
     )
     return f"""## Event streams beside a running plan
 
-{found.clients} clients follow a plan of {found.tasks:,} tasks in layers of 20, which the server itself executes, eight
-at a time; a task takes {TASK_SECONDS * 1000:g} ms. Each client compares the ids that came with the events of the
-journal.
+{found.clients} clients follow a plan of {found.tasks:,} tasks in layers of 20, which the server itself executes; a task
+takes {TASK_SECONDS * 1000:g} ms. Each client compares the ids that came with the events of the journal.
 
 """ + table(("what", "value"), rows)
 
