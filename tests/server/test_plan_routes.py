@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import httpx
 import pytest
 
+from asterism.durable import admin
 from asterism.durable.plan_submissions import SUBMITTED
+from asterism.server.edited_plans import EditedPlans
 from tests.durable.durable_scenes import Stage, chain
 from tests.durable.durable_work import DONE, gate
 from tests.security.test_requests import problem
@@ -242,3 +245,30 @@ async def test_the_layout_after_an_edit_is_the_one_that_the_plan_gets() -> None:
         refused = await client.post(f"{PLAN}/layout", json={"edits": [{"op": "remove_task", "task_id": "none"}]})
         problem(refused, 422)
         assert refused.json()["violations"]
+
+
+async def test_edits_at_one_time_of_a_plan_at_rest_load_it_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an order, all but one of them are in vain and begin again."""
+    loads = 0
+    real = admin.load
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal loads
+        loads += 1
+        found = await real(*arguments)
+        await asyncio.sleep(0)
+        return found
+
+    async with plan_server() as (scene, stage), scene.client() as client:
+        await stored(stage)
+        monkeypatch.setattr(admin, "load", counted)
+
+        async def edit(number: int) -> int:
+            add = {"op": "add_task", "task": {"id": f"x{number}", "shell": "true"}}
+            return (await client.post(f"{PLAN}/edits", json={"edits": [add]})).status_code
+
+        assert await asyncio.gather(*(edit(number) for number in range(6))) == [200] * 6
+        assert loads == 6
+        monkeypatch.setattr(EditedPlans, "alone", lambda *_: contextlib.nullcontext())  # the ablation
+        assert await asyncio.gather(*(edit(number) for number in range(6, 12))) == [200] * 6
+        assert loads > 12

@@ -26,10 +26,10 @@ from starlette.responses import JSONResponse, Response
 from asterism.base.http_limits import CHUNK, Bodies, RequestRefused, place_of, read_body
 from asterism.base.strict_json import NotStrictJson, parse_strict
 from asterism.fleet.fleet import Fleet
+from asterism.server.edited_plans import EditedPlans
 from asterism.server.fleet_feed import FleetFeed
 from asterism.server.plan_feed import PlanFeeds
 from asterism.server.plan_layouts import PlanLayouts
-from asterism.server.plan_sizes import PlanSizes
 from asterism.server.problems import problem, problem_of, violation_json
 from asterism.server.request_guard import Caller, Gate
 
@@ -106,9 +106,9 @@ class ServerState:
         return PlanFeeds(self.fleet.store)
 
     @cached_property
-    def plan_sizes(self) -> PlanSizes:
-        """The sizes of plans that are edited."""
-        return PlanSizes()
+    def edited_plans(self) -> EditedPlans:
+        """The plans that are edited: their sizes and their order."""
+        return EditedPlans()
 
     @cached_property
     def plan_layouts(self) -> PlanLayouts:

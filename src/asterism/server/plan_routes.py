@@ -23,7 +23,7 @@ from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.journal_store import check_name, read_head
 from asterism.durable.plan_history import plan_at, plan_events, versions
-from asterism.durable.plan_requests import EditAnswer, edit_plan, pause_plan, undo_edit
+from asterism.durable.plan_requests import edit_plan, pause_plan, undo_edit
 from asterism.durable.plan_retry import reopen_plan
 from asterism.durable.plan_submissions import submit_again, submit_plan
 from asterism.durable.rejected_edits import rejected_edits
@@ -260,12 +260,16 @@ async def edit(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
     await check_size(call, name, batch)
-    return await _edited(name, given.dry_run, edit_plan(call.fleet, name, batch, dry_run=given.dry_run))
+    async with call.server.edited_plans.alone(call.fleet, name):
+        done = await edit_plan(call.fleet, name, batch, dry_run=given.dry_run)
+    return plan_documents.edit_outcome(name, done, given.dry_run)
 
 
 async def undo(call: Call) -> Any:
     name, given = call.path["plan"], call.body
-    return await _edited(name, given.dry_run, undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run))
+    async with call.server.edited_plans.alone(call.fleet, name):
+        done = await undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run)
+    return plan_documents.edit_outcome(name, done, given.dry_run)
 
 
 def batch_of_edits(edits: list[dict[str, Any]]) -> EditBatch:
@@ -285,12 +289,7 @@ async def check_size(call: Call, name: str, batch: EditBatch) -> None:
     """Raise RequestRefused if a batch makes a plan too large."""
     added = sum(edit.op == "add_task" for edit in batch.edits)
     if added:
-        await call.server.plan_sizes.add(call.fleet, name, added, MAX_TASKS)
-
-
-async def _edited(name: str, dry_run: bool, change: Any) -> dict[str, Any]:
-    answer: EditAnswer = await change
-    return plan_documents.edit_outcome(name, answer, dry_run)
+        await call.server.edited_plans.add(call.fleet, name, added, MAX_TASKS)
 
 
 async def pause(call: Call) -> Any:
