@@ -19,8 +19,8 @@ from asterism.store.store_errors import StoreUnavailable
 from bench import loop
 from bench.runs.idle_devices import PER_PROCESS
 
-AT_ONCE = 50
-"""How many devices join at the same time."""
+AT_ONCE = 10
+"""How many devices join at the same time, until their first heartbeat was answered."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -96,6 +96,8 @@ async def main(url: str, keys: list[str], first: int) -> None:
             living.append(asyncio.create_task(agent.run()))
             joined = asyncio.create_task(agent.joined.wait())
             await asyncio.wait([living[-1], joined], return_when=asyncio.FIRST_COMPLETED)
+            while not (agent.lease.has_been_renewed or living[-1].done()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     await asyncio.gather(*(join(*line.split()) for line in lines))
     print("joined", flush=True)

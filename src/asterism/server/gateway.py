@@ -79,6 +79,9 @@ HOST_SUFFIX = " (gateway)"
 SILENT_FOR = 3600.0
 """After how long without a heartbeat a session is forgotten here, in seconds."""
 
+WOKEN_TOGETHER = 50
+"""How many devices are woken in one look because runs wait, at least; a tenth of them if they are more."""
+
 LARGEST_PROFILE = 200
 """How many entries the profile of a device has at most."""
 
@@ -326,8 +329,12 @@ class Gateway:
     async def _wake_waiting(self) -> None:
         assigned = {run.session for run in await self._store.find(Query(statuses=frozenset({ASSIGNED})))}
         everybody = bool(await self._store.waiting())
-        for session, watch in list(self._watches.items()):
-            if everybody or session in assigned:
+        for session in assigned:
+            if session in self._watches:
+                self._watches[session].wake()
+        if everybody:  # in turn, if they are many: what waits may be for none of them
+            for session in list(self._watches)[: max(WOKEN_TOGETHER, len(self._watches) // 10)]:
+                watch = self._watches[session] = self._watches.pop(session)  # to the end
                 watch.wake()
 
     # -- runs --------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ SAME_END = 0.001
 class StoreConnection:
     """``owner`` is the session of the device."""
 
-    look_interval = LOOK_INTERVAL
+    look_interval, looks_alone = LOOK_INTERVAL, True
     commits_together = True
 
     def __init__(self, fleet: Fleet, owner: Owner) -> None:
@@ -61,6 +61,9 @@ class StoreConnection:
         if not self._last_end <= now < self._last_end + SAME_END:
             self._last_end = now
         return self._last_end
+
+    def retry_pause(self) -> float:
+        return 1.0
 
     @property
     def log_limit(self) -> int:
