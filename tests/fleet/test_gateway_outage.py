@@ -77,6 +77,20 @@ async def test_a_result_waits_on_disk_and_is_delivered_by_the_next_process_of_th
     assert again.hands.begun == [], "it is not done again"
 
 
+async def test_a_failure_waits_on_disk_as_a_result_does(stage: Stage) -> None:
+    kitchen = await stage.device("kitchen")
+    run = await stage.person.create(WORK)
+    await stage.at_work(kitchen, run)
+    kitchen.line.down = True
+    kitchen.hands.fail(run, ValueError("it cannot work"))
+    await stage.until(lambda: list(stage.outboxes["kitchen"].waiting()))
+    await kitchen.leave()
+    again = await stage.device("kitchen")
+    ended = await stage.end_of(run)
+    assert (ended.error, ended.epoch) == ("ValueError: it cannot work", 1)
+    assert again.hands.begun == [], "it is not done again"
+
+
 async def test_a_result_of_an_earlier_process_is_refused_if_the_run_was_given_away(stage: Stage) -> None:
     kitchen = await stage.device("kitchen", heartbeat=3.0, timeout=10.0)
     run = await stage.person.create(TIGHT)
