@@ -159,7 +159,7 @@ class GatewayConnection:
 
     def retry_pause(self) -> float:
         """Longer after each failure, and at random: a server that comes back has many devices."""
-        return min(LONGEST_RETRY_PAUSE, RECONNECT_PAUSE * 2**self._failures) * self._chance.uniform(0.5, 1.5)
+        return min(LONGEST_RETRY_PAUSE, RECONNECT_PAUSE * 2.0**self._failures) * self._chance.uniform(0.5, 1.5)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
