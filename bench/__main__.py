@@ -11,7 +11,7 @@ from pathlib import Path
 from bench import cli_start, cost, editing, http_api, latency, makespan, memory, page, plot, web_page
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
-from bench.runs import creation, gateway, queues, scale, sqlite
+from bench.runs import creation, gateway, idle_devices, queues, scale, sqlite
 from bench.runs import latency as runs_latency
 from bench.runs import page as runs_page
 from bench.series import calls, contending
@@ -40,6 +40,7 @@ RUNS: dict[str, Callable[[], str]] = {
     "runs-creation": lambda: runs_page.creations(creation.compare()),
     "runs-latency": lambda: runs_page.latencies(runs_latency.both()),
     "runs-gateway": lambda: gateway.page(gateway.measure()),
+    "runs-idle": lambda: idle_devices.page(idle_devices.measure()),
     "cli-start": lambda: cli_start.page(cli_start.measure()),
     "runs-scale": lambda: runs_page.large_fleets(scale.measure()),
 }

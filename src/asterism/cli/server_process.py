@@ -13,6 +13,7 @@ from functools import partial
 import click
 
 from asterism.base import operating_system
+from asterism.base.http_limits import raise_descriptor_limit
 from asterism.base.listen_address import CannotServe, ListenAddress
 from asterism.base.startup import install_hint, tune_gc
 from asterism.cli.cli_context import note, print_json, same_store
@@ -39,6 +40,7 @@ async def serve_until_signal(
         raise AsterismError(f"the server needs starlette and uvicorn: {install_hint('serve')}") from None
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     tune_gc()
+    raise_descriptor_limit()
     make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
     async with (
         http_service(fleet, address, names) as service,

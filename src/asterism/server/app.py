@@ -50,7 +50,8 @@ def endpoints() -> list[Endpoint]:
 def server_app(server: ServerState, hosts: Collection[str], more: Iterable[BaseRoute] = ()) -> RequestGuard:
     """The application, with its guard. ``hosts`` are the names by which clients know the server."""
     routes = [_route(one, server) for one in endpoints()]
-    app = Starlette(routes=[*routes, *page_routes(), *more], exception_handlers={HTTPException: _no_route})
+    # routes are tried in turn, and most messages are those of devices
+    app = Starlette(routes=[*more, *routes, *page_routes()], exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
     return RequestGuard(app, hosts, https=server.gate.https)
 

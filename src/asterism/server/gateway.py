@@ -59,6 +59,7 @@ from asterism.fleet.workflows import UnknownWorkflow
 from asterism.server.enrolment import CredentialRefused, DeviceCredentials, Identity, enrol
 from asterism.server.gateway_order import DeviceWatch, EnoughUnseen, GatewayOrder
 from asterism.server.gateway_runs import GrantedRuns, checked_object
+from asterism.server.gateway_standings import Standings
 from asterism.store.protocol import (
     OFFERED,
     HeartbeatReply,
@@ -77,6 +78,9 @@ HOST_SUFFIX = " (gateway)"
 
 SILENT_FOR = 3600.0
 """After how long without a heartbeat a session is forgotten here, in seconds."""
+
+WOKEN_TOGETHER = 50
+"""How many devices are woken in one look because runs wait, at least; a tenth of them if they are more."""
 
 LARGEST_PROFILE = 200
 """How many entries the profile of a device has at most."""
@@ -101,6 +105,7 @@ class Gateway:
         self._heard: dict[str, float] = {}  # when a session last sent a heartbeat here
         self._watches: dict[str, DeviceWatch] = {}
         self._runs = GrantedRuns(fleet, credentials)
+        self._standings = Standings(fleet)
         self._operations: Mapping[str, Callable[[Identity, Any], Awaitable[Any]]] = {
             name: getattr(self, f"_{name}")
             for name in (
@@ -208,8 +213,8 @@ class Gateway:
 
     async def _check_replaceable(self, who: Identity) -> None:
         """A credential replaces only what joined through a gateway, with a credential of the same device."""
-        for one in await self._store.sessions():
-            if one.device == who.owner.device and one.state == OPEN and not one.host.endswith(HOST_SUFFIX):
+        for one in await self._store.sessions(device=who.owner.device):
+            if one.state == OPEN and not one.host.endswith(HOST_SUFFIX):
                 raise DeviceNameTaken(
                     f"device {one.device!r} shares the store, and a gateway does not replace it: choose another name"
                 )
@@ -218,7 +223,7 @@ class Gateway:
         """The session of a credential. Raises GatewayRefusal if it has not joined, or is another device's."""
         found = self._sessions.get(who.owner.session)
         if found is None:  # it joined another server on this store, or this one before it was started again
-            sessions = await self._store.sessions()
+            sessions = await self._store.sessions(device=who.owner.device)
             self._sessions |= {one.id: one for one in sessions if one.host.endswith(HOST_SUFFIX)}
             found = self._sessions.get(who.owner.session)
         if found is None or found.device != who.owner.device:
@@ -267,12 +272,12 @@ class Gateway:
     async def _drain(self, who: Identity, body: Mapping[str, Any]) -> Any:
         session = await self._session(who)
         self._sessions[session.id] = replace(session, draining=True)
-        await membership.mark_draining(self._store, who.owner.session)
+        await membership.mark_draining(self._store, who.owner.session, who.owner.device)
         return {}
 
     async def _leave(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)
-        await membership.leave(self._store, who.owner.session)
+        await membership.leave(self._store, who.owner.session, who.owner.device)
         self._forget(who.owner.session)
         return {}
 
@@ -327,8 +332,12 @@ class Gateway:
     async def _wake_waiting(self) -> None:
         assigned = {run.session for run in await self._store.find(Query(statuses=frozenset({ASSIGNED})))}
         everybody = bool(await self._store.waiting())
-        for session, watch in list(self._watches.items()):
-            if everybody or session in assigned:
+        for session in assigned:
+            if session in self._watches:
+                self._watches[session].wake()
+        if everybody:  # in turn, if they are many: what waits may be for none of them
+            for session in list(self._watches)[: max(WOKEN_TOGETHER, len(self._watches) // 10)]:
+                watch = self._watches[session] = self._watches.pop(session)  # to the end
                 watch.wake()
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -395,8 +404,8 @@ class Gateway:
         return flow.to_json()
 
     async def _standing(self, who: Identity, body: Mapping[str, Any]) -> Any:
-        rank, weights, devices = await StoreConnection(self.fleet, who.owner).standing()
-        return {"rank": rank, "weights": asdict(weights), "devices": devices}
+        ranks, weights = await self._standings.of(who.owner.device)
+        return {"rank": ranks.get(who.owner.device, 0.0), "weights": asdict(weights), "devices": len(ranks)}
 
     async def _completions(self, who: Identity, body: Mapping[str, Any]) -> Any:
         await self._session(who)

@@ -39,7 +39,8 @@ CSRF_HEADER = "x-csrf-token"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
-SERVER_LIMITS = Limits(connections=2000, per_client=64, bodies=64 * 1024 * 1024)
+SERVER_LIMITS = Limits(connections=20_000, descriptors=0.75, per_client=64, idle=75.0, bodies=64 * 1024 * 1024)
+"""Devices wait for work in a connection each, and send heartbeats in another that stays open between them."""
 
 LONGEST_HEADERS = 16 * 1024
 """The longest headers of a request, in bytes."""

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("asterism.device")
 
 NO_LIMIT = float("inf")
-RECONNECT_PAUSE = 1.0
-"""How long a device waits after a request for work that was not answered, in seconds."""
+RECONNECT_PAUSE, LONGEST_RETRY_PAUSE = 1.0, 15.0
+"""How long a device waits after a request for work that was not answered, at first and at most, in seconds."""
 
 LARGEST_RESULT = LARGEST_MESSAGE // 4
 """A larger result is stored apart, before the end of its run is sent, in bytes."""
@@ -134,7 +134,7 @@ class GatewayAccess:
 class GatewayConnection:
     """``owner`` is the session of the device. ``timeout`` is how long an answer may take, in seconds."""
 
-    look_interval = POLL_TIME
+    look_interval, looks_alone = POLL_TIME, False
     commits_together = False
 
     def __init__(self, access: GatewayAccess, owner: Owner, *, timeout: float = 10.0) -> None:
@@ -146,6 +146,7 @@ class GatewayConnection:
         self._tokens: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._access_token, self._renew_at = "", float("-inf")
         self._login = asyncio.Lock()
+        self._failures = 0  # since the last answer
         self._steps = StepQueue(self._ask_steps)
         self.log_limit = 0
         self._large = self._most = 0
@@ -156,6 +157,10 @@ class GatewayConnection:
     def end_time(self) -> float:
         return self._estimate()
 
+    def retry_pause(self) -> float:
+        """Longer after each failure, and at random: a server that comes back has many devices."""
+        return min(LONGEST_RETRY_PAUSE, RECONNECT_PAUSE * 2.0**self._failures) * self._chance.uniform(0.5, 1.5)
+
     # -- messages ----------------------------------------------------------------------------------------------------
 
     async def _ask(self, operation: str, body: Any = None, *, timeout: float | None = None) -> Any:
@@ -164,7 +169,12 @@ class GatewayConnection:
         for attempt in (1, 2):
             token = await self._token()
             try:
-                return await self._transport.send(operation, body if body is not None else {}, token, timeout=within)
+                answer = await self._transport.send(operation, body if body is not None else {}, token, timeout=within)
+                self._failures = 0
+                return answer
+            except StoreUnavailable:
+                self._failures = min(self._failures + 1, 10)
+                raise
             except GatewayRefused as refusal:
                 if refusal.kind == "revoked":
                     raise DeviceRevoked(f"{self.url} has revoked device {self.owner.device!r}") from None
@@ -496,8 +506,8 @@ class _Poll:
                 "wait", {"seconds": seconds}, timeout=seconds + self._connection._timeout
             )
         except StoreUnavailable:
-            await self._connection.clock.sleep(RECONNECT_PAUSE * self._connection._chance.uniform(0.5, 1.5))
-            return False
+            await self._connection.clock.sleep(self._connection.retry_pause())
+            return True  # what the server would have said is unknown
         return bool(answer["woken"])
 
     def close(self) -> None:

@@ -31,6 +31,11 @@ CONNECTIONS = 4
 """How many connections a device has at most: one waits for work, one sends heartbeats, the others steps and values."""
 
 
+KEPT_OPEN = 60.0
+"""How long a connection is kept open between two messages, in seconds: longer than between two heartbeats, and not as
+long as the server keeps it."""
+
+
 class InvalidServer(AsterismError, ValueError):
     """An address that is not valid for a server."""
 
@@ -99,7 +104,11 @@ class HttpTransport:
                     headers={"accept-encoding": "identity", "content-type": "application/json"},
                     verify=verify,
                     timeout=library.Timeout(None, connect=CONNECT_TIMEOUT),
-                    limits=library.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+                    limits=library.Limits(
+                        max_connections=CONNECTIONS,
+                        max_keepalive_connections=CONNECTIONS,
+                        keepalive_expiry=KEPT_OPEN,
+                    ),
                     transport=self._inner,
                     trust_env=self._fingerprint is None,
                 )
