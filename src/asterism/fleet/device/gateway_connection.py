@@ -17,7 +17,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asterism.base.clock import BootClock, Clock
 from asterism.core.errors import AsterismError, InvalidWorkflow, NotJson
@@ -30,6 +30,8 @@ from asterism.fleet.device.gateway_messages import (
     LARGEST_MESSAGE,
     MOST_TAKEN,
     POLL_TIME,
+    GatewayTransport,
+    Signer,
     log_json,
     log_parts,
     log_weight,
@@ -82,25 +84,6 @@ class GatewayRefused(StoreError):
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
-
-
-class GatewayTransport(Protocol):
-    """Carries messages to a gateway."""
-
-    url: str
-
-    async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
-        """Send a message and return the answer. A body of bytes is a large value, and one that is answered by bytes is
-        asked for with ``fetch``. Raises StoreUnavailable without an answer, GatewayRefused for a refusal."""
-
-    async def close(self) -> None: ...
-
-
-class Signer(Protocol):
-    """The key of a device."""
-
-    def sign(self, *words: str) -> str:
-        """The signature of some words."""
 
 
 class GatewayAccess:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from asterism.core.attempt_log import LogChunk
 from asterism.core.errors import Fenced, RunRefused
@@ -56,6 +56,25 @@ _GRANT = re.compile(r"astg_([A-Za-z0-9_-]{1,100})\.([0-9]{1,9})\.([A-Za-z0-9_-]{
 
 class InvalidMessage(ValueError):
     """A message that is not as this protocol says."""
+
+
+class GatewayTransport(Protocol):
+    """Carries messages to a gateway."""
+
+    url: str
+
+    async def send(self, operation: str, body: Any, token: str | None, *, timeout: float) -> Any:
+        """Send a message and return the answer. A body of bytes is a large value, and one that is answered by bytes is
+        asked for with ``fetch``. Raises StoreUnavailable without an answer, GatewayRefused for a refusal."""
+
+    async def close(self) -> None: ...
+
+
+class Signer(Protocol):
+    """The key of a device."""
+
+    def sign(self, *words: str) -> str:
+        """The signature of some words."""
 
 
 class GrantToken(NamedTuple):

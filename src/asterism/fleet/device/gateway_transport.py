@@ -16,8 +16,8 @@ from asterism.base.http_requests import load_httpx
 from asterism.base.text import masked_url
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.device_key import DeviceKey, Enrolment, EnrolmentFile
-from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused, GatewayTransport
-from asterism.fleet.device.gateway_messages import PREFIX
+from asterism.fleet.device.gateway_connection import GatewayAccess, GatewayRefused
+from asterism.fleet.device.gateway_messages import PREFIX, GatewayTransport
 from asterism.fleet.device.outbox import FileOutbox
 from asterism.store.store_errors import StoreUnavailable
 
