@@ -34,8 +34,6 @@ from asterism.store.protocol import Query
 MOST_CHANGES = 50
 """How many changes of a series its page shows."""
 
-NO_LOG = "Only plans, tasks and runs have logs."
-
 
 def has_log(subject: Subject) -> bool:
     return subject.kind in (PLANS, TASKS, RUNS)
