@@ -46,7 +46,7 @@ LONGEST_HEADERS = 16 * 1024
 """The longest headers of a request, in bytes."""
 
 ONLY_ONCE = ("host", "origin", "authorization", "cookie", CSRF_HEADER, "sec-fetch-site", "content-type")
-"""Headers of which a second one could be believed by a proxy, or by another part of this server."""
+"""Headers that a request may have once: a proxy, or another part of this server, could believe the second one."""
 
 MAX_FAILURES = 10
 FAILURE_WINDOW = 60.0
