@@ -180,11 +180,6 @@ class ListingScreen(ReadingScreen):
     # -- keys ----------------------------------------------------------------------------------------------------------
 
     def on_key(self) -> None:
-        if not isinstance(self.focused, Input):  # there, Enter itself may have caused the message
-            self._told = ""
-
-    @on(Input.Changed, "#filter")
-    def _filter_changed(self) -> None:
         self._told = ""
 
     @on(Tabs.TabActivated)
