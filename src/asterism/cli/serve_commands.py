@@ -58,15 +58,16 @@ def serve(
     store: str | None,
     as_json: bool,
 ) -> int:
-    """Serve a store over HTTP until Ctrl-C or SIGTERM.
+    """Serve a store over HTTP: API, page and devices.
 
     \b
     asterism serve --store sqlite:///fleet.db
     asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
 
-    Prints a link with a one-time login for a browser; `asterism token create` makes tokens for programs. The default
-    address is reached from this machine only; any other needs TLS: a certificate, or --behind-proxy. The server runs
-    the plans that are submitted to it and those of schedules; devices execute their tasks, or --local N."""
+    It ends with Ctrl-C or SIGTERM. Prints a link with a one-time login for a browser; `asterism token create` makes
+    tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate,
+    or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
+    their tasks, or --local N."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device_log import log_to_stderr
 
@@ -134,7 +135,9 @@ def create(scopes: tuple[str, ...], name: str, valid: float, store: str | None, 
 @token.command("list")
 @fleet_options
 def list_(store: str | None, as_json: bool) -> None:
-    """List tokens and browser sessions; those that ended are shown for 30 days."""
+    """List tokens and browser sessions.
+
+    Those that ended are shown for 30 days."""
 
     async def read(fleet: Fleet) -> None:
         from asterism.cli.screen import Column, print_lines, table
@@ -167,9 +170,9 @@ def list_(store: str | None, as_json: bool) -> None:
 @click.argument("identity", metavar="ID")
 @fleet_options
 def revoke(identity: str, store: str | None, as_json: bool) -> None:
-    """Revoke a token or a browser session; the next request with it is refused.
+    """Revoke a token or a browser session.
 
-    ID is the second part of the token, as `asterism token list` shows it."""
+    The next request with it is refused. ID is the second part of the token, as `asterism token list` shows it."""
 
     async def write(fleet: Fleet) -> None:
         from asterism.server.credentials import Credentials
