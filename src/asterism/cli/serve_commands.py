@@ -82,9 +82,10 @@ def serve(
     asterism serve --store sqlite:///fleet.db
     asterism serve --listen 0.0.0.0:7400 --name host.example --tls-cert cert.pem --tls-key key.pem
 
-    Prints a link with a one-time login for a browser; `asterism token create` makes tokens for programs. The default
-    address is reached from this machine only; any other needs TLS: a certificate, or --behind-proxy. The server runs
-    the plans that are submitted to it and those of schedules; devices execute their tasks, or --local N."""
+    It ends with Ctrl-C or SIGTERM. Prints a link with a one-time login for a browser; `asterism token create` makes
+    tokens for programs. The default address is reached from this machine only; any other needs TLS: a certificate,
+    or --behind-proxy. The server runs the plans that are submitted to it and those of schedules; devices execute
+    their tasks, or --local N."""
     from asterism.base.listen_address import parse_listen_address
     from asterism.cli.device_log import log_to_stderr
 
