@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from pathlib import Path
 
+import click
 import httpx
 import pytest
 from starlette.applications import Starlette
 
+from asterism.cli.main import commands
 from asterism.server.page_routes import MEDIA_TYPES, page_files, page_routes
 from asterism.server.request_guard import RequestGuard
 
@@ -90,3 +93,22 @@ async def test_only_files_of_the_page_are_served(name: str) -> None:
 def test_every_file_of_the_page_is_served() -> None:
     listed = {str(path.relative_to(PAGE)) for path in PAGE.rglob("*") if path.is_file()}
     assert listed == set(page_files())
+
+
+def test_every_command_that_the_page_names_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty views say what to type."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("plan.yaml", "workflow.yaml"):
+        (tmp_path / name).touch()
+    text = "".join(path.read_text("utf-8") for path in PAGE.glob("*.js"))
+    named = re.findall(r"""text=(?:"|\$\{`)(asterism .*?)(?:"|`\}) />""", text)
+    assert len(named) > 8
+    for line in named:
+        command: click.Command = commands
+        words = shlex.split(re.sub(r"\$\{[\w.]+\}", "release", line))[1:]
+        context = click.Context(command)
+        while isinstance(command, click.Group):
+            found = command.get_command(context, words.pop(0))
+            assert found is not None, line
+            command = found
+        command.make_context(line, words, parent=context)

@@ -106,6 +106,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
         ):
             await ask("GET", f"/plans/{{plan}}{path}", **plan, task="a", version="0")
         await ask("GET", "/plans/{plan}/tasks/{task}/logs", **plan, task="a")
+        await ask("POST", "/plans/{plan}/layout", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD], "dry_run": True}, **plan)
         await ask("POST", "/plans/{plan}/edits", {"edits": [ADD]}, **plan)
         await ask("POST", "/plans/{plan}/undo", {}, **plan)

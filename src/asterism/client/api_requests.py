@@ -208,12 +208,14 @@ def runs(
     device: str | None = None,
     series: str | None = None,
     search: str | None = None,
+    waiting: str | None = None,
     after: str | None = None,
     limit: int = 100,
 ) -> ApiRequest[documents.Page[documents.Run]]:
-    """Runs that match, the newest first; ``after`` is the ``next`` of an earlier answer."""
+    """Runs that match, the newest first; ``after`` is the ``next`` of an earlier answer. ``waiting`` is what an open
+    run waits for: device, claim, turn, retry, person or peer."""
     found = {"status": status, "workflow": workflow, "device": device, "series": series, "search": search}
-    return _get("/runs", documents.Page[documents.Run], **found, after=after, limit=limit)
+    return _get("/runs", documents.Page[documents.Run], **found, waiting=waiting, after=after, limit=limit)
 
 
 def create(

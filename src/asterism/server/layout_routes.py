@@ -1,4 +1,4 @@
-"""The layout of a plan for the page: ``GET /plans/{plan}/layout``, of the plan as it is now or of a version."""
+"""The layout of a plan for the page: as it is now, at a version, or as a batch of edits would leave it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from pydantic import BaseModel, Field
 from asterism.core.plan.constellation import Constellation
 from asterism.durable.plan_history import plan_at
 from asterism.durable.stored_plans import find_plan, read_plan
-from asterism.server.endpoint import Call, Endpoint
+from asterism.server.endpoint import Call, Endpoint, NoModel
+from asterism.server.plan_routes import MAX_EDITS, READ, batch_of_edits, check_size
 
 
 class LayoutQuery(BaseModel, extra="forbid"):
     version: int | None = Field(None, ge=0, le=999_999_999, description="Default: the newest.")
+
+
+class PlannedEdits(BaseModel, extra="forbid"):
+    edits: list[dict[str, Any]] = Field(max_length=MAX_EDITS)
 
 
 class Layout(BaseModel):
@@ -39,14 +44,35 @@ async def layout(call: Call) -> Any:
     return await call.server.plan_layouts.layout(name, plan)
 
 
+async def layout_after(call: Call) -> Any:
+    """Nothing is changed: the edits are applied to a copy."""
+    name = call.path["plan"]
+    batch = batch_of_edits(call.body.edits)
+    await check_size(call, name, batch)
+    plan = (await read_plan(call.fleet, name)).record.plan
+    edited = plan.copy()
+    edited.apply(batch, call.fleet.store.clock())
+    return await call.server.plan_layouts.layout_after(name, plan, edited)
+
+
 ENDPOINTS = (
     Endpoint(
         "GET",
         "/plans/{plan}/layout",
         layout,
         "Where to draw each task.",
-        "observe plan {plan}",
+        READ,
         LayoutQuery,
         answer=Layout,
+    ),
+    Endpoint(
+        "POST",
+        "/plans/{plan}/layout",
+        layout_after,
+        "Where to draw each task after some edits.",
+        READ,
+        NoModel,
+        PlannedEdits,
+        Layout,
     ),
 )

@@ -42,11 +42,16 @@ class PlanLayouts:
 
     async def layout(self, name: str, plan: Constellation) -> dict[str, Any]:
         """The layout of a plan as JSON: places in pixels, centres of the boxes."""
-        tasks = [task.id for task in plan]
-        dependencies = [(edge.source, edge.target) for edge in plan.dependencies]
+        return {"version": plan.version, **layout_json(await self._layout(name, plan))}
+
+    async def layout_after(self, name: str, plan: Constellation, edited: Constellation) -> dict[str, Any]:
+        """The layout that ``edited`` would have if it were the next version of the plan. It is not remembered."""
+        after = await _computed(await self._layout(name, plan), *_shape(edited))
+        return {"version": edited.version, **layout_json(after)}
+
+    async def _layout(self, name: str, plan: Constellation) -> PlanLayout:
         async with self._locks.setdefault(name, asyncio.Lock()):
-            found = await self._find(name, plan.version, tasks, dependencies)
-        return {"version": plan.version, **layout_json(found)}
+            return await self._find(name, plan.version, *_shape(plan))
 
     async def _find(
         self, name: str, version: int, tasks: Sequence[str], dependencies: Sequence[Dependency]
@@ -56,10 +61,7 @@ class PlanLayouts:
         if known is None or (known.tasks, known.dependencies) != (tasks, dependencies):
             nearest = min(versions, key=lambda other: (abs(other - version), other), default=None)
             before = versions[nearest].layout if nearest is not None else None
-            if len(tasks) <= SMALL:
-                layout = _laid_out(before, tasks, dependencies)
-            else:
-                layout = await asyncio.to_thread(_laid_out, before, tasks, dependencies)
+            layout = await _computed(before, tasks, dependencies)
             known = versions[version] = _Known(tasks, dependencies, layout)
         versions.move_to_end(version)
         while len(versions) > MOST_VERSIONS:
@@ -73,6 +75,16 @@ class PlanLayouts:
             forgotten, _ = self._plans.popitem(last=False)
             self._locks.pop(forgotten, None)
         return versions
+
+
+def _shape(plan: Constellation) -> tuple[list[str], list[Dependency]]:
+    return [task.id for task in plan], [(edge.source, edge.target) for edge in plan.dependencies]
+
+
+async def _computed(before: PlanLayout | None, tasks: Sequence[str], dependencies: Sequence[Dependency]) -> PlanLayout:
+    if len(tasks) <= SMALL:
+        return _laid_out(before, tasks, dependencies)
+    return await asyncio.to_thread(_laid_out, before, tasks, dependencies)
 
 
 def _laid_out(before: PlanLayout | None, tasks: Sequence[str], dependencies: Sequence[Dependency]) -> PlanLayout:

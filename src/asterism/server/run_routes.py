@@ -20,6 +20,7 @@ from asterism.fleet.run_queries import RunList, list_runs
 from asterism.peers.takeover import held_runs
 from asterism.server.endpoint import Call, Endpoint, NoModel
 from asterism.server.plan_routes import Lines, LogQuery, WithReason, log_page
+from asterism.server.waiting_runs import Waiting, list_waiting, waiting_for
 from asterism.store.store_errors import StoreError
 
 MOST_AT_ONCE = 500
@@ -40,6 +41,7 @@ class RunFilter(BaseModel, extra="forbid"):
     device: str | None = Text
     series: str | None = Text
     search: str | None = Field(None, min_length=1, max_length=500, description="In label, key or input.")
+    waiting: Waiting | None = Field(None, description="What an open run waits for.")
     after: str | None = Field(None, max_length=100, description="The `next` of an earlier answer.")
     limit: int = Field(100, ge=1, le=MOST_AT_ONCE)
 
@@ -50,6 +52,8 @@ class RunFilter(BaseModel, extra="forbid"):
         if unknown:
             raise RequestRefused(422, f"{unknown[0]!r} is not a status; they are: {', '.join(sorted(STATUSES))}")
         given = {name: getattr(self, name) for name in ("workflow", "device", "series", "search", "limit", "after")}
+        if self.waiting is not None:
+            return await list_waiting(fleet, self.waiting, statuses=statuses, **given)
         return await list_runs(fleet, statuses=statuses, newest=True, **given)
 
 
@@ -86,10 +90,12 @@ async def list_all(call: Call) -> Any:
 async def runs_json(fleet: Fleet, found: RunList) -> list[dict[str, Any]]:
     masks = await masks_of(fleet, found.runs)
     held = await held_runs(fleet.store, [run.id for run in found.runs if not run.ended])
+    now = fleet.store.clock()
     return [
         {
             **run_json(run, found.sessions, found.reports, masks[run.id]),
             "shown_label": found.labels[run.id],
+            "waiting": waiting_for(run, run.id in held, now),
             **({"held_for": held[run.id]} if run.id in held else {}),
         }
         for run in found.runs

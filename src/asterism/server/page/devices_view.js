@@ -1,7 +1,7 @@
 // Devices: slots, load, battery, age of the heartbeat, the runs that each holds, and its past assignments.
 import { address, addressOf, setQuery } from "./address.js";
 import { get } from "./api.js";
-import { Command, Empty, Failure, Status, useList } from "./parts.js";
+import { Command, Empty, Failure, Status, table, useList } from "./parts.js";
 import { html, useEffect, useState } from "./ui.js";
 import { ago, clock, duration } from "./words.js";
 
@@ -41,11 +41,10 @@ function DeviceDetail({ name, changed }) {
   if (!items) return html`<p class="loading">Loading…</p>`;
   const held = items.holds;
   const past = items.latest.filter((run) => !held.some((one) => one.id === run.id));
-  return html`<div class="device-detail"><h3>Holds</h3>${held.length ? html`<ul class="plain-list">${held.map(runLine)}</ul>` : html`<p class="note">No run.</p>`}
-    <h3>Earlier assignments</h3>${past.length ? html`<ul class="plain-list">${past.map(runLine)}</ul>` : html`<p class="note">None yet.</p>`}</div>`;
+  return html`<div class="device-detail"><h3>Holds</h3>${held.length ? runTable(`Runs that ${name} holds`, held) : html`<p class="note">No run.</p>`}
+    <h3>Earlier assignments</h3>${past.length ? runTable(`Earlier assignments of ${name}`, past) : html`<p class="note">None yet.</p>`}</div>`;
 }
 
-function runLine(run) {
-  return html`<li><a href=${addressOf(["fleet", "runs"], { run: run.id })}>${run.shown_label || run.label || run.workflow}</a> <${Status} status=${run.status} />
-    <small>${run.started_at && run.ended_at ? duration(run.ended_at - run.started_at) : run.started_at ? `since ${clock(run.started_at)}` : ""}</small></li>`;
-}
+const runTable = (label, runs) => table(label, ["Run", "Status", "Workflow", "Started", "Took"], runs.map((run) => ({ key: run.id, cells: [
+  html`<a href=${addressOf(["fleet", "runs"], { run: run.id })}>${run.shown_label || run.label || run.workflow}</a>`, html`<${Status} status=${run.status} />`, run.workflow,
+  clock(run.started_at), run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""] })));

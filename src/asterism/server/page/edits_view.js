@@ -1,9 +1,11 @@
 // Edits: approvals and open cycles that wait for a person, and every batch with its diff and violations.
 import { addressOf, address, go, setQuery } from "./address.js";
 import { get, post } from "./api.js";
-import { Action, Empty, Failure, Status, Violations, useList } from "./parts.js";
+import { Approval } from "./approval.js";
+import { Diff } from "./batch_diff.js";
+import { Action, Command, Empty, Failure, Status, Violations, useCalmRows, useList } from "./parts.js";
 import { html, useState } from "./ui.js";
-import { clock, editSign, editText, plural, value } from "./words.js";
+import { clock, plural } from "./words.js";
 
 export function EditsView({ state, draft }) {
   const view = state.view.value;
@@ -11,23 +13,26 @@ export function EditsView({ state, draft }) {
   const name = state.name;
   const changed = `${view.version} ${state.edited.value}`;
   const batches = useList(() => readBatches(name), [changed]);
-  const reread = () => Promise.all([batches.read(), state.reload()]);
+  const [mine, setMine] = useState(0); // what a person does here is shown at once
+  const reread = async () => { await Promise.all([batches.read(), state.reload()]); setMine((old) => old + 1); };
   const compose = (cycle) => { draft.value = { edits: [], reason: "", cycle }; go(["plans", name, "graph"]); };
   const waiting = view.approvals ?? [];
   const open = view.cycles ?? [];
-  const shown = (batches.items ?? []).filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
+  const wanted = batches.items?.filter((one) => !query.outcome || outcomeOf(one) === query.outcome);
+  const { shown = [], fresh, showAll } = useCalmRows(wanted, `${query.outcome} ${mine}`, batchKey);
   const last = (batches.items ?? []).find((one) => outcomeOf(one) === "accepted");
   return html`<div class="column">
     <div class="row-head"><h2>Edits</h2><span class="spring"></span>
       <${Action} disabled=${!last} act=${async () => { await post(["plans", name, "undo"]); await reread(); }} confirm="Undo the last edit?">Undo the last edit<//>
       <button class="primary" onClick=${() => compose(null)}>Make an edit</button></div>
-    ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} />`)}</section>`}
+    ${waiting.length > 0 && html`<section><h3>Waiting for approval</h3>${waiting.map((one) => html`<${Approval} key=${one.id} item=${one} name=${name} done=${reread} show=${addressOf(["plans", name, "graph"], { approval: one.id })} />`)}</section>`}
     ${open.length > 0 && html`<section><h3>Open cycles</h3>${open.map((one) => html`<${Cycle} key=${one.id} item=${one} name=${name} held=${heldBy(view, one)} done=${reread} compose=${compose} />`)}</section>`}
     <section><div class="row-head"><h3>Batches</h3><span class="spring"></span>
       <label>Show <select value=${query.outcome ?? ""} onChange=${(event) => setQuery({ outcome: event.target.value })}><option value="">all</option><option value="accepted">accepted</option><option value="rejected">rejected</option></select></label></div>
     ${batches.problem && html`<${Failure} problem=${batches.problem} retry=${batches.read} />`}
-    ${batches.items && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${name} --help</code></pre><//>`}
-    <ol class="batches">${shown.map((one) => html`<${Batch} key=${`${one.at} ${one.position ?? one.number}`} item=${one} name=${name} />`)}</ol></section>
+    ${batches.items && !shown.length && html`<${Empty} title=${query.outcome ? "No such edit." : "No edit yet."}><p>Press “Make an edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`}
+    ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new edit")}</button></p>`}
+    <ol class="batches">${shown.map((one) => html`<${Batch} key=${batchKey(one)} item=${one} name=${name} />`)}</ol></section>
   </div>`;
 }
 
@@ -38,6 +43,7 @@ async function readBatches(name) {
   return [...accepted, ...rejected].sort((one, other) => other.at - one.at);
 }
 
+const batchKey = (batch) => `${batch.at} ${batch.position ?? batch.number}`;
 const outcomeOf = (batch) => (batch.violations ? "rejected" : "accepted");
 
 const heldBy = (view, cycle) => [...new Set(view.dependencies.filter((edge) => cycle.tasks.includes(edge.source)).map((edge) => edge.target))]
@@ -54,28 +60,6 @@ function Batch({ item, name }) {
     <${Diff} edits=${item.edits} />
     <${Violations} items=${item.violations} />
   </li>`;
-}
-
-function Diff({ edits }) {
-  if (!edits?.length) return html`<p class="note">No change.</p>`;
-  return html`<ul class="diff">${edits.map((edit) => html`<li class=${{ "+": "plus", "−": "minus", "~": "tilde" }[editSign(edit)]}><span class="sign" aria-hidden="true">${editSign(edit)}</span><span>${editText(edit)}<${EditFields} edit=${edit} /></span></li>`)}</ul>`;
-}
-
-function EditFields({ edit }) {
-  const fields = edit.op === "add_task" ? { ...edit.task, id: undefined } : edit.op === "update_task" ? edit.changes : null;
-  const entries = Object.entries(fields ?? {}).filter(([, one]) => one !== undefined);
-  return entries.length > 0 && html`<small>${entries.map(([field, one]) => html`<span><b>${field}</b> ${value(one)}</span>`)}</small>`;
-}
-
-function Approval({ item, name, done }) {
-  const [reason, setReason] = useState("");
-  const decide = (decision) => async () => { await post(["plans", name, "approvals", item.id, decision], { reason }); await done(); };
-  return html`<article class="waiting"><p class="head"><b>${item.batch.author || "an editor"}</b> wants to change the plan<span class="spring"></span><time>${clock(item.at)}</time></p>
-    ${item.batch.reason && html`<p class="reason">${item.batch.reason}</p>`}
-    <${Diff} edits=${item.batch.edits} />
-    <p class="note">It matches: ${item.reasons.join("; ")}. ${item.tasks.length ? `Held until then: ${item.tasks.slice(0, 8).join(", ")}. ` : ""}Refused at ${clock(item.expires_at)} if nobody decides.</p>
-    <label class="field"><span>Reason for the decision</span><input value=${reason} onInput=${(event) => setReason(event.target.value)} /></label>
-    <p class="buttons"><${Action} kind="primary" act=${decide("approve")}>Approve<//><${Action} kind="danger" act=${decide("refuse")}>Refuse<//></p></article>`;
 }
 
 function Cycle({ item, name, held, done, compose }) {

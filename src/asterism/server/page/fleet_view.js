@@ -3,16 +3,16 @@ import { address, addressOf } from "./address.js";
 import { DevicesView } from "./devices_view.js";
 import { RunsView } from "./runs_view.js";
 import { get, post } from "./api.js";
-import { Action, Command, Empty, Failure, Status, table, useList } from "./parts.js";
+import { Action, Command, Empty, Failure, Status, table, useCalmRows, useList } from "./parts.js";
 import { html } from "./ui.js";
-import { ago, clock, duration, words } from "./words.js";
+import { ago, clock, duration, plural, words } from "./words.js";
 
 const TABS = { devices: "Devices", runs: "Runs", schedules: "Schedules", series: "Series", notices: "Notices" };
 
 export function FleetView({ fleet }) {
   const tab = TABS[address.value.parts[1]] ? address.value.parts[1] : "devices";
   const View = { devices: DevicesView, runs: RunsView, schedules: SchedulesView, series: SeriesView, notices: NoticesView }[tab];
-  return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${Object.entries(TABS).map(([name, text]) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined}>${text}</a>`)}</nav>
+  return html`<div class="column wide"><nav class="tabs" aria-label="Fleet">${Object.entries(TABS).map(([name, text]) => html`<a href=${addressOf(["fleet", name])} aria-current=${name === tab ? "page" : undefined} data-text=${text}>${text}</a>`)}</nav>
     <${View} fleet=${fleet} key=${tab} /></div>`;
 }
 
@@ -22,11 +22,16 @@ function SchedulesView({ fleet }) {
   if (!items) return html`<p class="loading">Loading…</p>`;
   if (!items.length) return html`<${Empty} title="No schedule yet."><p>To run a workflow every night:</p><${Command} text="asterism schedule add nightly --workflow backup --cron '0 3 * * *'" /><//>`;
   const act = (name, what) => async () => { await post(["schedules", name, what]); await read(); };
-  return table("Schedules", ["Schedule", "Starts", "When", "Next", "State", "Actions"], items.map((one) => html`<tr key=${one.name}>
-    <th scope="row">${one.name}</th><td>${one.workflow ?? "a plan"}</td><td>${one.cron ?? (one.every ? `every ${duration(one.every)}` : "")}${one.timezone && one.cron ? ` ${one.timezone}` : ""}</td>
-    <td>${one.paused != null ? "–" : one.due_in != null ? `in ${duration(one.due_in)}` : "never"}</td>
-    <td>${one.paused != null ? html`<${Status} status="paused" text=${`paused ${one.paused}`} />` : html`<${Status} status="ready" text="active" />`}</td>
-    <td>${one.paused != null ? html`<${Action} act=${act(one.name, "resume")}>Resume<//>` : html`<${Action} act=${act(one.name, "pause")}>Pause<//>`} <${Action} act=${act(one.name, "run")}>Run now<//></td></tr>`));
+  return table("Schedules", ["Schedule", "Starts", "When", "Next", "State", "Actions"], items.map((one) => ({ key: one.name, cells: [
+    one.name, one.workflow ?? "a plan", `${one.cron ?? (one.every ? `every ${duration(one.every)}` : "")}${one.timezone && one.cron ? ` ${one.timezone}` : ""}`,
+    one.paused != null ? "–" : one.due_in != null ? `in ${duration(one.due_in)}` : "never",
+    one.paused != null ? html`<${Status} status="paused" text=${`paused ${one.paused}`} />` : html`<${Status} status="ready" text="active" />`,
+    html`<span class="buttons">${one.paused != null ? html`<${Action} act=${act(one.name, "resume")}>Resume<//>` : html`<${Action} act=${act(one.name, "pause")}>Pause<//>`}<${Action} act=${act(one.name, "run")}>Run now<//></span>`] })));
+}
+
+function whyNotPromoted(one) {
+  if (!one.queue?.length) return "";
+  return one.paused ? `paused ${one.paused}` : one.why_not_promoted ?? (one.active != null ? `${issue(one.active)} is active` : "");
 }
 
 const issue = (item) => (typeof item === "number" ? `#${item}` : item ?? "");
@@ -35,11 +40,11 @@ function SeriesView({ fleet }) {
   const { items, problem, read } = useList(async () => (await get(["series"])).items, [fleet.changed.value]);
   if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
-  if (!items.length) return html`<${Empty} title="No series yet."><p>A series has one active item and a queue. To queue a run in one:</p><${Command} text="asterism runs create WORKFLOW --series main" /><//>`;
-  return table("Series", ["Series", "State", "Active", "Since", "Queue", "Why not promoted"], items.map((one) => html`<tr key=${one.name}>
-    <th scope="row">${one.name}</th><td><${Status} status=${one.status === "active" ? "running" : one.status === "free" ? "ready" : one.status} text=${words(one.status)} /></td>
-    <td>${one.problem ?? (issue(one.active) || "none")}</td><td>${one.since != null ? ago(one.since) : ""}${one.by ? ` by ${one.by}` : ""}</td>
-    <td>${(one.queue ?? []).map(issue).join(", ") || "empty"}</td><td class="long">${one.paused ? `paused ${one.paused}` : one.why_not_promoted ?? ""}</td></tr>`));
+  if (!items.length) return html`<${Empty} title="No series yet."><p>A series has one active issue and a queue. To make an issue the active one, or to queue it:</p><${Command} text="asterism series claim main --issue 12" /><//>`;
+  return table("Series", ["Series", "State", "Active", "Since", "Queue", "Why not promoted"], items.map((one) => ({ key: one.name, cells: [
+    one.name, html`<${Status} status=${one.status === "active" ? "running" : one.status === "free" ? "ready" : one.status} text=${words(one.status)} />`,
+    one.problem ?? (issue(one.active) || "none"), one.since != null ? `${ago(one.since)}${one.by ? ` by ${one.by}` : ""}` : "",
+    (one.queue ?? []).map(issue).join(", ") || "empty", whyNotPromoted(one)] })));
 }
 
 const SHOWN_NOTICES = 300;
@@ -58,9 +63,10 @@ async function newestNotices() {
 
 function NoticesView({ fleet }) {
   const { items, problem, read } = useList(newestNotices, [fleet.changed.value]);
+  const { shown, fresh, showAll } = useCalmRows(items, "", (one) => one.number);
   if (problem) return html`<${Failure} problem=${problem} retry=${read} />`;
   if (!items) return html`<p class="loading">Loading…</p>`;
   if (!items.length) return html`<${Empty} title="No notice."><p>Notices report lost devices, late results and similar events. To follow them in a terminal:</p><${Command} text="asterism notices --follow" /><//>`;
-  return html`<ol class="notices">${items.map((one) => html`<li key=${one.number}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${one.message}</span>
+  return html`${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new notice")}</button></p>`}<ol class="notices">${shown.map((one) => html`<li key=${one.number}><time>${clock(one.at)}</time><b>${words(one.kind)}</b><span>${one.message}</span>
     ${one.run && html`<a href=${addressOf(["fleet", "runs"], { run: one.run })}>run ${one.run.slice(0, 12)}</a>`}${one.device && html`<a href=${addressOf(["fleet", "devices"], { device: one.device })}>${one.device}</a>`}</li>`)}</ol>`;
 }

@@ -53,12 +53,23 @@ export function Graph({ state, view, layout, marks, selected, select, search, st
     const dy = inside(box.y * old.zoom + old.y, (HEIGHT / 2 + 24) * old.zoom, size.height);
     if (dx || dy) camera.value = { ...old, x: old.x + dx, y: old.y + dy };
   };
+  // Several boxes at once: the camera moves only if one of them is out of sight.
+  const revealAll = (ids) => {
+    const wanted = ids.map((id) => model.boxes.get(id)).filter(Boolean);
+    if (!wanted.length || !camera.value || !size) return;
+    const { zoom, x, y } = camera.value;
+    const area = bounds(wanted);
+    const inSight = area.left * zoom + x >= 0 && area.right * zoom + x <= size.width && area.top * zoom + y >= 0 && area.bottom * zoom + y <= size.height;
+    if (inSight && zoom >= READABLE_TEXT) return;
+    const whole = fit(area, size.width, size.height, 60);
+    camera.value = whole.zoom < zoom ? whole : { zoom, x: size.width / 2 - ((area.left + area.right) / 2) * zoom, y: size.height / 2 - ((area.top + area.bottom) / 2) * zoom };
+  };
   const focusBox = (id) => {
     focused.value = id;
     reveal(id);
     requestAnimationFrame(() => frame.current?.querySelector(`[data-box="${CSS.escape(id)}"]`)?.focus({ preventScroll: true }));
   };
-  controls.current = { fitAll, zoomBy, reveal, focusBox, first: () => found?.values().next().value ?? model.boxes.keys().next().value };
+  controls.current = { fitAll, zoomBy, reveal, revealAll, focusBox, first: () => found?.values().next().value ?? model.boxes.keys().next().value };
 
   const onKeyDown = (event) => {
     const id = event.target.dataset?.box ?? (event.target === frame.current ? focused.value ?? controls.current.first() : null);
@@ -112,7 +123,7 @@ function GraphDrawing({ state, model, shown, camera, size, selected, select, fou
   latest.current = { select, openFold };
   const choose = useCallback((id) => { if (!drag.moved()) latest.current.select(id); }, []);
   const open = useCallback((box) => { if (!drag.moved()) latest.current.openFold(box.fold); }, []);
-  const tiny = camera.zoom < READABLE_TEXT;
+  const text = camera.zoom < READABLE_TEXT ? "none" : camera.zoom < READABLE ? "name" : "all";
   // Elements that are the same objects as before are not compared: moving the camera costs one attribute.
   const lines = useMemo(() => {
     const ids = new Set(shown.map((box) => box.id));
@@ -124,9 +135,9 @@ function GraphDrawing({ state, model, shown, camera, size, selected, select, fou
   }, [model, shown, marks, found, layout]);
   const focusable = [focused.value, selected].find((id) => shown.some((box) => box.id === id)) ?? shown[0]?.id;
   const boxes = useMemo(() => shown.map((box) => box.kind === "fold"
-    ? html`<${FoldBox} key=${box.id} box=${box} state=${state} focusable=${focusable === box.id} open=${open} />`
-    : html`<${TaskBox} key=${box.id} box=${box} task=${taskSignal(state, marks, box.id)} tiny=${tiny} selected=${selected === box.id} focusable=${focusable === box.id}
-        dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} select=${choose} />`), [model, shown, marks, found, selected, focusable, tiny]);
+    ? html`<${FoldBox} key=${box.id} box=${box} state=${state} text=${text} focusable=${focusable === box.id} open=${open} />`
+    : html`<${TaskBox} key=${box.id} box=${box} task=${taskSignal(state, marks, box.id)} text=${text} selected=${selected === box.id} focusable=${focusable === box.id}
+        dim=${found !== null && !found.has(box.id)} mark=${changeOf(marks, box.id)} select=${choose} />`), [model, shown, marks, found, selected, focusable, text]);
   return html`<svg width=${size.width} height=${size.height} class="graph-drawing">
     <${Definitions} />
     <g transform=${`translate(${camera.x} ${camera.y}) scale(${camera.zoom})`}>
@@ -137,7 +148,7 @@ function GraphDrawing({ state, model, shown, camera, size, selected, select, fou
   </svg>`;
 }
 
-const changeOf = (marks, id) => (marks.added.has(id) ? "added" : marks.changed.has(id) ? "changed" : marks.doomed?.has(id) ? "removed" : null);
+const changeOf = (marks, id) => (marks.added.has(id) ? "added" : marks.changed.has(id) ? "changed" : marks.doomed?.has(id) ? "removed" : marks.stopped?.has(id) ? "cancelled" : null);
 
 // A task of a preview is not in the plan yet.
 const taskSignal = (state, marks, id) => marks.planned?.get(id) ?? state.tasks.get(id) ?? { value: { id, status: "pending" } };

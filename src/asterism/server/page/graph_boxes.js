@@ -1,10 +1,12 @@
 // The parts of the SVG graph: a box for each task or fold, and a curve for each dependency.
 import { HEIGHT, WIDTH, curve } from "./graph_model.js";
+import { fitLines, fitName, fitText } from "./text_fit.js";
 import { classes, html } from "./ui.js";
 import { mark, plural, words } from "./words.js";
 
-const LONGEST = 21;
-export const shorten = (text, length = LONGEST) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+const LEFT = 35;
+const ROOM = WIDTH - LEFT - 8;
+const [NAME, REMARK, LARGE] = ["600 13px", "11.5px", "600 17px"];
 
 export function shownStatus(task) {
   return task.status === "pending" && task.waiting ? "waiting" : task.status;
@@ -16,19 +18,24 @@ export function remark(task) {
   if (task.status === "failed" && task.reason) return task.reason;
   if (task.provisional) return "provisional";
   if (task.needless) return "needless";
-  const parts = [words(shownStatus(task))];
-  if (task.device) parts.push(task.device);
-  if (task.attempts > 1) parts.push(`attempt ${task.attempts}`);
-  return parts.join(" · ");
+  return [words(shownStatus(task)), ...circumstances(task)].join(" · ");
+}
+
+const circumstances = (task) => [task.queued ? "queued for a device" : task.device, task.attempts > 1 && `attempt ${task.attempts}`].filter(Boolean);
+
+// The same beside a status that is shown already.
+export function remarkBesideStatus(task) {
+  const text = remark(task);
+  return text.startsWith(words(shownStatus(task))) ? circumstances(task).join(" · ") : text;
 }
 
 export function spoken(task) {
   const held = task.held_by?.length ? `, held by ${task.held_by.join(", ")}` : "";
-  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
+  return `${task.name || task.id}, ${words(shownStatus(task))}${held}${task.queued ? ", queued for a device" : task.device ? `, on ${task.device}` : ""}${task.provisional ? ", provisional" : ""}${task.status === "failed" && task.reason ? `: ${task.reason}` : ""}`;
 }
 
-// `tiny` leaves out text that could not be read.
-export function TaskBox({ box, task, tiny, selected, focusable, dim, mark: change, select }) {
+// How much text a box has: "all", the "name" alone in larger letters, or "none" where it could not be read.
+export function TaskBox({ box, task, text, selected, focusable, dim, mark: change, select }) {
   const data = task.value;
   const held = data.held_by?.length > 0;
   const name = data.name || data.id;
@@ -38,12 +45,17 @@ export function TaskBox({ box, task, tiny, selected, focusable, dim, mark: chang
     <title>${spoken(data)}</title>
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
     ${held && html`<rect class="hatch" width=${WIDTH} height=${HEIGHT} rx="9" />`}
-    <rect class="edge" width="5" height=${HEIGHT} rx="2.5" />
+    ${text === "none" ? html`<rect class="edge" width="6" height=${HEIGHT} />` : html`<path class="edge" d=${EDGE} />`}
     <text class="mark" x="20" y="29" text-anchor="middle">${mark(shownStatus(data))}</text>
-    ${!tiny && html`<g clip-path="url(#inside-box)"><text class="name" x="35" y="20">${shorten(name)}</text><text class="remark" x="35" y="36">${shorten(remark(data), 25)}</text></g>`}
+    ${text === "all" ? html`<text class="name" x=${LEFT} y="20">${fitName(name, NAME, ROOM)}</text><text class="remark" x=${LEFT} y="36">${fitText(remark(data), REMARK, ROOM)}</text>`
+    : text === "name" && html`<${LargeName} lines=${held ? [fitName(name, LARGE, ROOM), fitText(data.held_by.join(", "), LARGE, ROOM)] : fitLines(name, LARGE, ROOM)} />`}
     ${change && html`<${Badge} change=${change} />`}
   </g>`;
 }
+
+const EDGE = `M9 0 H5.5 V${HEIGHT} H9 A9 9 0 0 1 0 ${HEIGHT - 9} V9 A9 9 0 0 1 9 0Z`;
+
+const LargeName = ({ lines }) => lines.map((line, index) => html`<text class="name large" x=${LEFT} y=${lines.length > 1 ? 19 + 19 * index : 29}>${line}</text>`);
 
 const BADGES = { added: "new", removed: "removed", changed: "changed", cancelled: "cancel" };
 
@@ -64,17 +76,18 @@ function countsOf(state, box) {
   return counts;
 }
 
-export function FoldBox({ box, state, selected, focusable, open }) {
+export function FoldBox({ box, state, text: amount, selected, focusable, open }) {
   const counts = countsOf(state, box);
   const text = Object.entries(counts).map(([status, number]) => `${mark(status)} ${number}`).join("  ");
+  const title = `${box.fold} (${box.members.length})`;
   return html`<g class=${classes("box fold", { selected })} transform=${`translate(${box.x - WIDTH / 2} ${box.y - HEIGHT / 2})`} data-box=${box.id}
       role="button" tabindex=${focusable ? 0 : -1} onClick=${() => open(box)}>
     <title>${`${box.fold}: ${plural(box.members.length, "task")}, collapsed. Press Enter or click to expand.`}</title>
     <rect class="body behind" x="6" y="6" width=${WIDTH} height=${HEIGHT} rx="9" />
     <rect class="body behind" x="3" y="3" width=${WIDTH} height=${HEIGHT} rx="9" />
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
-    <text class="name" x="16" y="20">${shorten(`${box.fold} (${box.members.length})`, 24)}</text>
-    <text class="remark" x="16" y="36">${shorten(text, 27)}</text>
+    ${amount === "all" ? html`<text class="name" x="16" y="20">${fitName(title, NAME, WIDTH - 24)}</text><text class="remark" x="16" y="36">${fitText(text, REMARK, WIDTH - 24)}</text>`
+    : amount === "name" && html`<text class="name large" x="16" y="29">${fitName(title, LARGE, WIDTH - 24)}</text>`}
   </g>`;
 }
 
@@ -83,7 +96,7 @@ export function Ghost({ task, place }) {
   return html`<g class="box mark-removed ghost" transform=${`translate(${place[0] - WIDTH / 2} ${place[1] - HEIGHT / 2})`} aria-hidden="true">
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
     <text class="mark" x="20" y="29" text-anchor="middle">${mark("removed")}</text>
-    <text class="name" x="35" y="20">${shorten(name)}</text><text class="remark" x="35" y="36">removed</text>
+    <text class="name" x=${LEFT} y="20">${fitName(name, NAME, ROOM)}</text><text class="remark" x=${LEFT} y="36">removed</text>
     <${Badge} change="removed" />
   </g>`;
 }
@@ -98,7 +111,6 @@ export function Edge({ edge, change, dim }) {
 export function Definitions() {
   return html`<defs>
     <pattern id="hatch" width="9" height="9" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect class="hatch-line" width="3" height="9" /></pattern>
-    <clipPath id="inside-box"><rect width=${WIDTH - 6} height=${HEIGHT} /></clipPath>
     <marker id="arrow" class="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0.6 7.4 4 0 7.4Z" /></marker>
   </defs>`;
 }

@@ -1,7 +1,8 @@
 // The graph on two canvases, for more boxes than SVG redraws smoothly: dependencies below, tasks above. Progress redraws
 // only the tasks. Status has a shape as well as a colour.
 import { HEIGHT, WIDTH } from "./graph_model.js";
-import { shorten, shownStatus } from "./graph_boxes.js";
+import { shownStatus } from "./graph_boxes.js";
+import { fitName } from "./text_fit.js";
 import { html, useEffect, useRef, useSignalEffect } from "./ui.js";
 import { mark } from "./words.js";
 
@@ -83,7 +84,7 @@ function paintNamed(context, colour, { box, task, status, left, top, tone, selec
   context.fillText(mark(status), left + 12, box.y + 6);
   context.fillStyle = colour("--ink");
   context.font = "600 13px sans-serif";
-  context.fillText(shorten(task?.name || task?.id || box.fold || box.id), left + 35, box.y + 5);
+  context.fillText(fitName(task?.name || task?.id || box.fold || box.id, "600 13px", WIDTH - 43), left + 35, box.y + 5);
 }
 
 function hatch(context, left, top, tone) {

@@ -1,5 +1,5 @@
 // What the graph shows, as plain data: tasks, collapsed groups and finished parts, and the routes between them.
-import { ENDED } from "./words.js";
+import { addToFold, foldedTasks, settleFolds } from "./graph_folds.js";
 import { edgeKey } from "./plan_state.js";
 
 export const WIDTH = 184;
@@ -7,61 +7,26 @@ export const HEIGHT = 46;
 
 // A drawing: boxes by id, and edges with the points that they pass. Positions are centres of boxes.
 export function drawing(view, layout, { collapsed = new Set(), finished = false } = {}) {
-  const hiddenIn = foldedTasks(view, collapsed, finished);
+  const folds = foldedTasks(view, collapsed, finished);
   const boxes = new Map();
   for (const task of view.tasks) {
     const place = layout.nodes[task.id];
-    const fold = hiddenIn.get(task.id);
     if (!place) continue;
-    if (fold === undefined) {
-      boxes.set(task.id, { id: task.id, kind: "task", x: place[0], y: place[1], layer: place[2] });
-    } else {
-      addToFold(boxes, fold, task, place);
-    }
+    const fold = folds.get(task.id);
+    if (fold === undefined) boxes.set(task.id, { id: task.id, kind: "task", x: place[0], y: place[1], layer: place[2] });
+    else addToFold(boxes, fold, task, place);
   }
-  for (const box of boxes.values()) if (box.kind === "fold") settle(box);
+  const hiddenIn = new Map([...folds].map(([task, fold]) => [task, fold.id]));
+  settleFolds(view, layout, boxes, hiddenIn);
   return { boxes, edges: routes(view, layout, hiddenIn, boxes) };
-}
-
-function addToFold(boxes, fold, task, place) {
-  const id = `fold:${fold}`;
-  if (!boxes.has(id)) boxes.set(id, { id, kind: "fold", fold, members: [], places: [], x: 0, y: 0, layer: 0 });
-  boxes.get(id).members.push(task.id);
-  boxes.get(id).places.push(place);
-}
-
-// A fold stands where the member nearest to the middle stood: that place is free of other tasks.
-function settle(box) {
-  const mean = (axis) => box.places.reduce((sum, place) => sum + place[axis], 0) / box.places.length;
-  const [x, y] = box.fold === FINISHED ? [Math.max(...box.places.map((place) => place[0])), mean(1)] : [mean(0), mean(1)];
-  const distance = (place) => (place[0] - x) ** 2 + (place[1] - y) ** 2;
-  const best = box.places.reduce((near, place) => (distance(place) < distance(near) ? place : near));
-  [box.x, box.y, box.layer] = best;
-  delete box.places;
-}
-
-export const FINISHED = "finished tasks";
-
-// Task -> the name of the fold that hides it. A finished part is every ended task whose dependents have all ended.
-function foldedTasks(view, collapsed, finished) {
-  const folds = new Map();
-  for (const task of view.tasks) if (task.group && collapsed.has(task.group)) folds.set(task.id, task.group);
-  if (finished) {
-    const open = new Set(view.tasks.filter((task) => !ENDED.has(task.status)).map((task) => task.id));
-    const needed = new Set(view.dependencies.filter((edge) => open.has(edge.target)).map((edge) => edge.source));
-    for (const task of view.tasks) {
-      if (!folds.has(task.id) && ENDED.has(task.status) && !needed.has(task.id)) folds.set(task.id, FINISHED);
-    }
-  }
-  return folds;
 }
 
 function routes(view, layout, hiddenIn, boxes) {
   const bends = new Map((layout.edges ?? []).map((edge) => [`${edge[0]}\u0000${edge[1]}`, edge[2]]));
   const drawn = new Map();
   for (const edge of view.dependencies) {
-    const source = hiddenIn.has(edge.source) ? `fold:${hiddenIn.get(edge.source)}` : edge.source;
-    const target = hiddenIn.has(edge.target) ? `fold:${hiddenIn.get(edge.target)}` : edge.target;
+    const source = hiddenIn.get(edge.source) ?? edge.source;
+    const target = hiddenIn.get(edge.target) ?? edge.target;
     const [from, to] = [boxes.get(source), boxes.get(target)];
     if (source === target || !from || !to) continue;
     const key = source === edge.source && target === edge.target ? edgeKey(edge) : `${source}\u0000${target}`;

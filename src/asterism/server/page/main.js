@@ -54,7 +54,7 @@ function Page() {
 }
 
 function Header({ plan, view, help }) {
-  const link = (text, parts) => html`<a href=${addressOf(parts)} aria-current=${view === text ? "page" : undefined}>${text}</a>`;
+  const link = (text, parts) => html`<a href=${addressOf(parts)} aria-current=${view === text ? "page" : undefined} data-text=${text}>${text}</a>`;
   return html`<header class="top"><a class="brand" href="#/plans"><img src="/page/star.svg" alt="" width="22" height="22" />Asterism</a>
     <nav aria-label="Main">${link("Plans", ["plans"])}${link("Fleet", ["fleet", "devices"])}</nav>
     ${plan && html`<nav class="plan-nav" aria-label=${`Plan ${plan}`}><span class="plan-name" title=${plan}>${plan}</span>${Object.entries(VIEWS).map(([name, text]) => link(text, ["plans", plan, name]))}</nav>`}
@@ -63,7 +63,7 @@ function Header({ plan, view, help }) {
     <button class="plain" onClick=${help} aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)">?</button></header>`;
 }
 
-const SignedOut = () => html`<div class="column"><${Empty} title="You are not signed in."><p>The server prints a link with a one-time login when it starts. To get a new one, start it again, or:</p><${Command} text="asterism token create --scope operate --for me" /><p><button onClick=${() => location.reload()}>Try again</button></p><//></div>`;
+const SignedOut = () => html`<div class="column"><${Empty} title="You are not signed in."><p>The server prints a link that logs a browser in when it starts. The link works once, within 10 minutes. This command prints a new one:</p><${Command} text="asterism token login" /><p><button onClick=${() => location.reload()}>Try again</button></p><//></div>`;
 
 function FleetPage({ view }) {
   const fleet = useMemo(() => new FleetState(), []);

@@ -1,5 +1,5 @@
 // Small parts that several views share.
-import { classes, html, useEffect, useRef, useState } from "./ui.js";
+import { classes, cloneElement, html, useEffect, useRef, useState } from "./ui.js";
 import { mark, words } from "./words.js";
 
 export function Status({ status, text }) {
@@ -66,11 +66,16 @@ export function Dialog({ title, close, children }) {
   </dialog>`;
 }
 
+let hints = 0;
+
+// A control with its label. A hint describes the control, and is no part of its name.
 export function Field({ label, children, hint }) {
-  return html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
+  const [id] = useState(() => `hint-${(hints += 1)}`);
+  const control = hint && !Array.isArray(children) ? cloneElement(children, { "aria-describedby": id }) : children;
+  return html`<div class="field"><label><span>${label}</span>${control}</label>${hint && html`<small id=${id}>${hint}</small>`}</div>`;
 }
 
-// A list that is read again by `load` when `when` changes. Rows keep their order; new ones wait behind a button.
+// A list that is read again by `load` when `when` changes.
 export function useList(load, when) {
   const [state, setState] = useState({ items: null, problem: null });
   const latest = useRef(0);
@@ -87,4 +92,24 @@ export function useList(load, when) {
   return { ...state, read };
 }
 
-export const table = (label, head, rows) => html`<div class="sheet" tabindex="0" role="region" aria-label=${label}><table><thead><tr>${head.map((text) => html`<th scope="col">${text}</th>`)}</tr></thead><tbody>${rows}</tbody></table></div>`;
+// Rows that are shown stay where they are and change in place; new ones wait behind a button. `key` names the filter,
+// `id` identifies a row.
+export function useCalmRows(items, key, id) {
+  const order = useRef({ key: null, ids: [] });
+  const [, redraw] = useState(0);
+  if (items && order.current.key !== key) order.current = { key, ids: items.map(id) };
+  const byId = new Map((items ?? []).map((one) => [id(one), one]));
+  const known = new Set(order.current.ids);
+  const fresh = (items ?? []).filter((one) => !known.has(id(one))).length;
+  const shown = items && order.current.ids.map((one) => byId.get(one)).filter(Boolean);
+  const showAll = () => { order.current.ids = items.map(id); redraw((turn) => turn + 1); };
+  return { shown: shown?.length || !fresh ? shown : items, fresh: shown?.length ? fresh : 0, showAll };
+}
+
+// A table whose rows are {key, cells, selected}; the first cell names the row. On a narrow screen each row becomes a card,
+// which would end its being a table for screen readers without the roles.
+export function table(label, head, rows) {
+  const cell = (content, index) => (index === 0 ? html`<th scope="row" role="rowheader">${content}</th>` : html`<td role="cell" data-label=${head[index]}>${content}</td>`);
+  return html`<div class="sheet" tabindex="0" role="region" aria-label=${label}><table role="table"><thead role="rowgroup"><tr role="row">${head.map((text) => html`<th scope="col" role="columnheader">${text}</th>`)}</tr></thead>
+    <tbody role="rowgroup">${rows.map(({ key, cells, selected }) => html`<tr key=${key} role="row" class=${selected ? "selected" : ""}>${cells.map(cell)}</tr>`)}</tbody></table></div>`;
+}

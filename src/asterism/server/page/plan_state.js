@@ -6,6 +6,7 @@ const CALM = 400; // ms between two readings of the view while events arrive
 const CALM_LARGE = 2_500; // the same for a plan of more than LARGE tasks
 const LARGE = 800;
 const CLAIMS_AGE = 5_000;
+const TAKEN_AGE = 2_000; // ms between two readings while tasks wait for a device: no event tells that one took them
 export const FADE = 8_000; // ms that a change stays marked
 
 export class PlanState {
@@ -28,6 +29,7 @@ export class PlanState {
   #timer = null;
   #reading = false;
   #pending = new Map();
+  #updated = new Set(); // tasks that edits have changed since the last reading of the view
   #claimed = { key: "", at: 0, byId: new Map() };
 
   close() {
@@ -65,6 +67,7 @@ export class PlanState {
       if (this.#closed || wanted !== this.version) return;
       this.#show(view, layout, before, known);
       if (wanted === null && !this.#stop) this.#follow();
+      if (wanted === null && this.#timer === null && view.tasks.some((task) => task.queued)) this.#timer = setTimeout(() => this.#read(), TAKEN_AGE);
     } catch (problem) {
       if (!this.#closed && wanted === this.version) this.problem.value = problem;
     } finally {
@@ -87,6 +90,10 @@ export class PlanState {
     // Within a version the structure stays the same object: the graph is then not drawn anew.
     if (before?.version === view.version && before.name === view.name) view.dependencies = before.dependencies;
     const marks = before && before.version !== view.version ? compare(before, view, known) : null;
+    if (marks) {
+      marks.changed = this.#updated;
+      this.#updated = new Set();
+    }
     batch(() => {
       this.problem.value = null;
       const ids = new Set();
@@ -105,6 +112,15 @@ export class PlanState {
     });
   }
 
+  // The view of a version may have come before its event.
+  #noteUpdates({ version, diff }) {
+    const ids = diff?.changed ?? [];
+    if (!ids.length) return;
+    const marks = this.marks.peek();
+    if (this.view.peek()?.version >= version) this.#mark({ ...marks, changed: new Set([...marks.changed, ...ids]) });
+    else for (const id of ids) this.#updated.add(id);
+  }
+
   #mark(marks) {
     this.marks.value = marks;
     setTimeout(() => { if (this.marks.peek() === marks) this.marks.value = emptyMarks(); }, FADE);
@@ -119,10 +135,12 @@ export class PlanState {
     });
   }
 
-  // Statuses appear with the next frame; what else follows from an event comes with the next reading of the view.
+  // Statuses appear with the next frame; what else follows from an event, such as the device of a running task, comes
+  // with the next reading of the view.
   #receive(kind, data) {
     for (const listener of this.listeners) listener(kind, data);
     if (kind !== "task") this.edited.value += 1;
+    if (kind === "edit") this.#noteUpdates(data);
     if (kind === "gone") {
       this.#stop?.();
       this.#stop = null;
@@ -152,7 +170,7 @@ export class PlanState {
         const task = this.tasks.get(id);
         if (!task) continue;
         const next = { ...task.peek() };
-        for (const field of PROGRESS) if (data[field] !== undefined) next[field] = data[field];
+        for (const field of PROGRESS) if (data[field] !== undefined && !(field === "device" && data.status === "running")) next[field] = data[field];
         if (next.status === "pending" && task.peek().status === "waiting") next.status = "waiting";
         task.value = next;
       }

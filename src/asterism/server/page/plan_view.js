@@ -1,12 +1,16 @@
 // The view of a plan: its graph with search, filters and folds, the drawer of a task, and the composer of edits.
 import { address, setQuery } from "./address.js";
+import { post } from "./api.js";
+import { Approval } from "./approval.js";
 import { EditComposer } from "./edit_composer.js";
 import { preview } from "./edit_preview.js";
 import { Graph } from "./graph.js";
-import { Empty } from "./parts.js";
-import { TaskDrawer } from "./task_drawer.js";
+import { FINISHED } from "./graph_folds.js";
+import { shownStatus } from "./graph_boxes.js";
+import { Command, Empty } from "./parts.js";
+import { Head, TaskDrawer } from "./task_drawer.js";
 import { TaskList } from "./task_list.js";
-import { html, useEffect, useMemo, useRef, useState } from "./ui.js";
+import { effect, html, useEffect, useMemo, useRef, useState } from "./ui.js";
 import { mark, plural, words } from "./words.js";
 
 const LIST = "list";
@@ -17,17 +21,23 @@ export function PlanView({ state, draft }) {
   const layout = state.layout.value;
   const controls = useRef(null);
   const search = useRef(null);
-  const [planned, setPlanned] = useState(null); // edits of a dry run that the graph shows
+  const [planned, setPlanned] = useState(null); // {edits, after}: an outcome that the graph shows
   const collapsed = useMemo(() => new Set((query.folded ?? "").split("|").filter(Boolean)), [query.folded]);
   const finished = query.finished === "1";
-  const shown = useMemo(() => (planned ? preview(view, layout, planned) : { view, layout, marks: null }), [view, layout, planned]);
+  const shown = useMemo(() => (planned ? preview(view, layout, planned.edits, planned.after) : { view, layout, marks: null }), [view, layout, planned]);
   const select = (task) => { draft.value = draft.value?.edits.length ? draft.value : null; setQuery({ task }, { entry: !query.task }); };
-  // After a dry run the graph shows the outcome, and moves only if that would be out of sight.
-  const show = (edits) => {
-    setPlanned(edits);
-    const first = edits?.map((edit) => edit.task?.id ?? edit.task_id ?? edit.target).find(Boolean);
-    if (first) requestAnimationFrame(() => controls.current?.reveal(first));
+  // The graph shows what edits would make of the plan, and moves only if that would be out of sight.
+  const show = async (edits) => {
+    if (edits === null) return setPlanned(null);
+    setPlanned({ edits, after: await post(["plans", state.name, "layout"], { edits }) });
+    const changed = edits.flatMap((edit) => [edit.task?.id, edit.task_id, edit.source, edit.target]).filter(Boolean);
+    requestAnimationFrame(() => controls.current?.revealAll(changed));
   };
+  const waiting = state.version === null ? (view.approvals ?? []).find((one) => String(one.id) === query.approval) : undefined;
+  useEffect(() => {
+    if (waiting) show(waiting.batch.edits).catch(() => setPlanned(null)); // it may not fit the plan any more
+    return () => setPlanned(null);
+  }, [waiting?.id, waiting && view.version]);
   useEffect(() => { if (query.task) requestAnimationFrame(() => controls.current?.reveal(query.task)); }, [query.task]);
   const closeDrawer = () => {
     const id = query.task;
@@ -46,7 +56,7 @@ export function PlanView({ state, draft }) {
         "/": () => search.current.focus(), "+": () => controls.current?.zoomBy(1.25), "=": () => controls.current?.zoomBy(1.25),
         "-": () => controls.current?.zoomBy(0.8), "0": () => controls.current?.fitAll(), f: () => setQuery({ finished: finished ? "" : "1" }),
         l: () => setQuery({ as: query.as === LIST ? "" : LIST }), g: () => controls.current?.focusBox(controls.current.first()),
-        e: () => state.version === null && compose([]), Escape: () => (query.task ? closeDrawer() : null),
+        e: () => state.version === null && compose([]), Escape: () => (waiting ? setQuery({ approval: "" }) : query.task ? closeDrawer() : null),
       }[event.key];
       if (!act) return;
       event.preventDefault();
@@ -57,21 +67,30 @@ export function PlanView({ state, draft }) {
   });
 
   const groups = [...new Set(view.tasks.map((task) => task.group).filter(Boolean))];
-  const openFold = (fold) => (fold === "finished tasks" ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
+  const openFold = (fold) => (fold === FINISHED ? setQuery({ finished: "" }) : setQuery({ folded: [...collapsed].filter((one) => one !== fold).join("|") }));
   const composing = draft.value !== null && state.version === null;
   return html`<div class="plan-view">
-    <${Toolbar} ...${{ view, query, search, controls, groups, collapsed, finished }} />
+    <${Toolbar} ...${{ state, view, query, search, controls, groups, collapsed, finished }} />
     <div class="plan-body">
-      ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><pre class="command"><code>asterism plan edit ${view.name} --file edits.json</code></pre><//>`
+      ${view.tasks.length === 0 && !planned ? html`<${Empty} title="This plan has no tasks yet."><p>Add one with the button “Edit”, or in a terminal:</p><${Command} text=${`asterism plan edit ${view.name} --add '{"id": "mail", "shell": "echo done"}'`} /><//>`
       : query.as === LIST ? html`<${TaskList} ...${{ state, view, search: query.search, status: query.status, selected: query.task, select }} />`
       : html`<${Graph} ...${{ state, view: shown.view, layout: shown.layout, marks: shown.marks ?? state.marks.value, selected: query.task, select, search: query.search, status: query.status, collapsed, finished, openFold, controls }} />`}
       ${composing ? html`<${EditComposer} state=${state} draft=${draft} show=${show} />`
-      : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${state.version === null ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }} />`}
+      : waiting ? html`<${WaitingEdit} state=${state} item=${waiting} close=${() => setQuery({ approval: "" })} />`
+      : query.task && html`<${TaskDrawer} state=${state} id=${query.task} close=${closeDrawer} compose=${state.version === null ? compose : null} jump=${(id) => { setQuery({ task: id }); controls.current?.reveal(id); }}
+        fold=${(group) => setQuery({ folded: [...new Set([...collapsed, group])].join("|"), task: "" })} />`}
     </div>
   </div>`;
 }
 
-function Toolbar({ view, query, search, controls, groups, collapsed, finished }) {
+function WaitingEdit({ state, item, close }) {
+  const heading = useRef(null);
+  useEffect(() => { heading.current?.focus({ preventScroll: true }); }, [item.id]);
+  return html`<aside class="drawer" aria-label="Edit that waits for approval"><${Head} title="Waiting for approval" close=${close} heading=${heading} />
+    <p class="note">The graph shows the outcome of this edit.</p><${Approval} item=${item} name=${state.name} done=${async () => { await state.reload(); close(); }} /></aside>`;
+}
+
+function Toolbar({ state, view, query, search, controls, groups, collapsed, finished }) {
   const found = query.search ? view.tasks.filter((task) => [task.id, task.name].some((text) => String(text ?? "").toLowerCase().includes(query.search.toLowerCase()))).length : null;
   const folded = groups.length > 0 && groups.every((group) => collapsed.has(group));
   return html`<div class="toolbar" role="toolbar" aria-label="Graph">
@@ -79,7 +98,7 @@ function Toolbar({ view, query, search, controls, groups, collapsed, finished })
       onInput=${(event) => setQuery({ search: event.target.value })}
       onKeyDown=${(event) => event.key === "Enter" && controls.current?.focusBox(controls.current.first())} /></label>
     ${found !== null && html`<span class="found" role="status">${plural(found, "match").replace("matchs", "matches")}</span>`}
-    <${Counts} view=${view} query=${query} />
+    <${Counts} state=${state} query=${query} />
     <span class="spring"></span>
     ${groups.length > 0 && html`<button aria-pressed=${String(folded)} onClick=${() => setQuery({ folded: folded ? "" : groups.join("|") })}>Collapse groups</button>`}
     <button aria-pressed=${String(finished)} title="f" onClick=${() => setQuery({ finished: finished ? "" : "1" })}>Collapse finished</button>
@@ -90,9 +109,29 @@ function Toolbar({ view, query, search, controls, groups, collapsed, finished })
   </div>`;
 }
 
-// How many tasks have each status; a press filters by it.
-function Counts({ view, query }) {
-  const counts = view.counts ?? {};
-  return html`<span class="counts" role="group" aria-label="Filter by status">${Object.entries(counts).filter(([, number]) => number).map(([status, number]) => html`<button key=${status}
+const STATUSES = ["pending", "waiting", "running", "completed", "failed", "cancelled"];
+
+const CALM = 500;
+
+// Draws again while the plan changes, but not with every frame: the layout of the toolbar would cost frames of the graph.
+function useCalmRedraw(state) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    let timer = null;
+    const stop = effect(() => {
+      state.changed.value;
+      timer ??= setTimeout(() => { timer = null; redraw((turn) => turn + 1); }, CALM);
+    });
+    return () => { stop(); clearTimeout(timer); };
+  }, [state]);
+}
+
+// How many tasks have each status, in a fixed order; a press filters by it.
+function Counts({ state, query }) {
+  useCalmRedraw(state);
+  const counts = new Map(STATUSES.map((status) => [status, 0]));
+  for (const task of state.tasks.values()) counts.set(shownStatus(task.peek()), (counts.get(shownStatus(task.peek())) ?? 0) + 1);
+  const shown = [...counts].filter(([status, number]) => number || query.status === status);
+  return html`<span class="counts" role="group" aria-label="Filter by status">${shown.map(([status, number]) => html`<button key=${status}
     class=${`count is-${status}`} aria-pressed=${String(query.status === status)} onClick=${() => setQuery({ status: query.status === status ? "" : status })}><span class="glyph" aria-hidden="true">${mark(status)}</span>${number.toLocaleString("en")} ${words(status)}</button>`)}</span>`;
 }

@@ -1,12 +1,12 @@
 // Runs: filters that the address remembers, actions on all runs of a filter, and the details of one.
 import { address, setQuery } from "./address.js";
 import { get, post } from "./api.js";
-import { Action, Command, Empty, Failure, Field, Status, table, useList } from "./parts.js";
+import { Action, Command, Empty, Failure, Field, Status, table, useCalmRows, useList } from "./parts.js";
 import { Head } from "./task_drawer.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { ago, clock, duration, plural, value, words } from "./words.js";
 
-const FILTERS = { status: "Status", workflow: "Workflow", device: "Device", series: "Series", search: "Label, key or input" };
+const FILTERS = { status: "Status", workflow: "Workflow", device: "Device", series: "Series", search: "Label, key or input", waiting: "Waiting for" };
 const WAITING = { device: "a device", claim: "its device to begin", turn: "its turn in a series", retry: "the next attempt", person: "a person (paused)", peer: "a peer" };
 const STATUSES = ["open", "ended", "created", "assigned", "claimed", "processing", "completed", "failed", "cancelled", "paused", "pausing", "cancelling", "reassigning"];
 const LOOKS = { created: "pending", assigned: "assigned", claimed: "claimed", processing: "running", reassigning: "waiting", pausing: "waiting", cancelling: "cancelling" };
@@ -17,52 +17,29 @@ export function RunsView({ fleet }) {
   const key = JSON.stringify(filter);
   const [limit, setLimit] = useState(100);
   const { items: page, problem, read } = useList(() => get(["runs"], { ...filter, limit }), [key, limit, fleet.changed.value]);
-  const wanted = page?.items.filter((run) => !query.waiting || waitingFor(run) === query.waiting);
-  const { shown, fresh, showAll } = useCalmRows(wanted, `${key} ${limit} ${query.waiting}`);
+  const { shown, fresh, showAll } = useCalmRows(page?.items, `${key} ${limit}`, (run) => run.id);
   return html`<div class="with-drawer"><div class="runs">
     <${Filters} query=${query} />
-    ${Object.keys(filter).length > 0 && !query.waiting && html`<${Bulk} filter=${filter} count=${page?.items?.length} more=${page?.next} done=${read} />`}
+    ${Object.keys(filter).length > 0 && html`<${Bulk} filter=${filter} count=${page?.items?.length} more=${page?.next} done=${read} />`}
     ${problem && html`<${Failure} problem=${problem} retry=${read} />`}
     ${fresh > 0 && html`<p><button class="fresh" onClick=${showAll}>Show ${plural(fresh, "new run")}</button></p>`}
-    ${shown && !shown.length && (key === "{}" && !query.waiting
+    ${shown && !shown.length && (key === "{}"
       ? html`<${Empty} title="No run yet."><p>To create one from a workflow file:</p><${Command} text="asterism runs create --file workflow.yaml" /><//>`
-      : html`<${Empty} title="No run matches these filters."><p><button onClick=${() => setQuery(Object.fromEntries([...Object.keys(FILTERS), "waiting"].map((name) => [name, ""])))}>Clear the filters</button></p><//>`)}
-    ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Created", "Took"], shown.map((run) => html`<tr key=${run.id} class=${query.run === run.id ? "selected" : ""}>
-      <th scope="row"><button class="link" onClick=${() => setQuery({ run: run.id })}>${run.shown_label || run.label || run.workflow}</button>${(run.shown_label || run.label) && html` <small>${run.workflow}</small>`}</th>
-      <td><${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${waitingFor(run) && run.status !== "paused" && html`<br /><small>waits for ${WAITING[waitingFor(run)]}</small>`}</td><td>${run.device ?? ""}</td><td>${run.series ?? ""}</td><td>${ago(run.created_at)}</td>
-      <td>${run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""}</td></tr>`))}
+      : html`<${Empty} title="No run matches these filters."><p><button onClick=${() => setQuery(Object.fromEntries(Object.keys(FILTERS).map((name) => [name, ""])))}>Clear the filters</button></p><//>`)}
+    ${shown?.length > 0 && table("Runs", ["Run", "Status", "Device", "Series", "Created", "Took"], shown.map((run) => ({ key: run.id, selected: query.run === run.id, cells: [
+      html`<button class="link" onClick=${() => setQuery({ run: run.id })}>${run.shown_label || run.label || run.workflow}</button>${(run.shown_label || run.label) && html` <small>${run.workflow}</small>`}`,
+      html`<${Status} status=${LOOKS[run.status] ?? run.status} text=${words(run.status)} />${run.waiting && run.status !== "paused" && html` <small class="waits">waits for ${WAITING[run.waiting] ?? run.waiting}</small>`}`,
+      run.device ?? "", run.series ?? "", ago(run.created_at), run.started_at ? duration((run.ended_at ?? Date.now() / 1000) - run.started_at) : ""] })))}
     ${page?.next && html`<p><button onClick=${() => setLimit(limit + 200)}>Show more</button></p>`}
   </div>${query.run && html`<${RunDrawer} id=${query.run} changed=${fleet.changed.value} />`}</div>`;
 }
 
-// What a run waits for, as a key of WAITING; null if it does not.
-function waitingFor(run) {
-  if (run.ended_at) return null;
-  if (run.paused != null) return "person";
-  if (run.held_for) return "peer";
-  if (run.held) return "turn";
-  if (run.status === "assigned" || run.status === "claimed") return "claim";
-  if (run.status !== "created" && run.status !== "reassigning") return null;
-  return run.not_before > Date.now() / 1000 ? "retry" : "device";
-}
-
-// Rows that are shown stay where they are and change in place; new ones wait behind a button.
-function useCalmRows(items, key) {
-  const order = useRef({ key: null, ids: [] });
-  const [, redraw] = useState(0);
-  if (items && order.current.key !== key) order.current = { key, ids: items.map((run) => run.id) };
-  const byId = new Map((items ?? []).map((run) => [run.id, run]));
-  const known = new Set(order.current.ids);
-  const fresh = (items ?? []).filter((run) => !known.has(run.id)).length;
-  const shown = items && order.current.ids.map((id) => byId.get(id)).filter(Boolean);
-  return { shown: shown?.length || !fresh ? shown : items, fresh: shown?.length ? fresh : 0, showAll: () => { order.current.ids = items.map((run) => run.id); redraw((turn) => turn + 1); } };
-}
+const choices = { status: [["", "any"], ...STATUSES.map((one) => [one, one])], waiting: [["", "any"], ...Object.entries(WAITING)] };
 
 function Filters({ query }) {
   return html`<form class="filters" role="search" aria-label="Filter runs" onSubmit=${(event) => event.preventDefault()}>${Object.entries(FILTERS).map(([name, label]) => html`<${Field} key=${name} label=${label}>
-    ${name === "status" ? html`<select value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value })}><option value="">any</option>${STATUSES.map((one) => html`<option value=${one}>${one}</option>`)}</select>`
-    : html`<input value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value.trim() })} />`}<//>`)}
-    <${Field} label="Waiting for"><select value=${query.waiting ?? ""} onChange=${(event) => setQuery({ waiting: event.target.value })}><option value="">anything</option>${Object.entries(WAITING).map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select><//></form>`;
+    ${choices[name] ? html`<select value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value })}>${choices[name].map(([value, text]) => html`<option value=${value}>${text}</option>`)}</select>`
+    : html`<input value=${query[name] ?? ""} onChange=${(event) => setQuery({ [name]: event.target.value.trim() })} />`}<//>`)}</form>`;
 }
 
 const BULK_PAGE = 200;
@@ -81,7 +58,7 @@ function Bulk({ filter, count, more, done }) {
     setTold(`${words(action)}: ${plural(changed, "run")}${refused.length ? `, ${refused.length} refused (${refused[0]})` : ""}.`);
     await done();
   };
-  const all = `${count ?? 0}${more ? " or more" : ""} runs of this filter`;
+  const all = `${more ? `${count} or more runs` : plural(count ?? 0, "run")} of this filter`;
   return html`<p class="bulk" role="group" aria-label="Actions on all runs of the filter">All ${all}:
     ${["pause", "resume", "cancel", "retry"].map((action) => html`<${Action} kind=${action === "cancel" ? "danger" : ""} confirm=${`${action[0].toUpperCase()}${action.slice(1)} all ${all}?`} act=${act(action)}>${action[0].toUpperCase() + action.slice(1)}<//>`)}
     <span role="status">${told}</span></p>`;
@@ -105,12 +82,20 @@ function RunDrawer({ id, changed }) {
       <dl class="facts">${fact("Run", id)}${fact("Device", run.device)}${fact("Series", run.series)}${fact("Created", `${clock(run.created_at)} by ${run.created_by ?? "unknown"}`)}${fact("Started", clock(run.started_at))}${fact("Ended", clock(run.ended_at))}${fact("Failures", run.failures)}</dl>
       ${items[1]?.reasons?.length > 0 && !ended && html`<section><h3>Why it waits</h3><ul class="plain-list">${items[1].reasons.map((one) => html`<li>${one.text ?? value(one)}</li>`)}</ul></section>`}
       ${run.error && html`<section><h3>Error</h3><pre class="data">${value(run.error)}</pre></section>`}
-      ${scores.length > 0 && html`<section><h3>Scores of the placement</h3><table class="scores"><tbody>${scores.map(([device, score]) => html`<tr><th scope="row">${device}${device === run.device ? " ✓" : ""}</th><td>${typeof score === "number" ? score.toFixed(3) : value(score)}</td></tr>`)}</tbody></table></section>`}
+      ${scores.length > 0 && html`<section><h3>Scores of the placement</h3><table class="scores"><tbody>${scores.map(([device, score]) => html`<tr><th scope="row">${device}${device === run.device ? " ✓" : ""}</th><td>${typeof score === "number" ? score.toFixed(1) : value(score)}</td></tr>`)}</tbody></table></section>`}
+      <${Assignments} run=${run} />
       ${lines.length > 0 && html`<section><h3>Output</h3><pre class="output" tabindex="0" role="log" aria-label="Output">${lines.map((line) => html`<span class=${line.stream ?? ""}>${line.text ?? value(line)}${"\n"}</span>`)}</pre></section>`}
       ${run.input && Object.keys(run.input).length > 0 && html`<section><h3>Input</h3><pre class="data">${value(run.input)}</pre></section>`}
       ${run.output != null && html`<section><h3>Result</h3><pre class="data">${value(run.output)}</pre></section>`}
       <section><h3>Story</h3><ol class="story">${(run.story ?? []).map((line) => html`<li><time>${clock(line.at)}</time><span>${line.what}${line.why && html`<small>${line.why}</small>`}</span></li>`)}</ol></section>`}
   </aside>`;
+}
+
+// Where it was before, and why each assignment ended.
+function Assignments({ run }) {
+  const past = run.previous_assignments ?? [];
+  return past.length > 0 && html`<section><h3>Earlier assignments</h3><ol class="story">${past.map((one) => html`<li key=${one.epoch}><time>${clock(one.assigned_at)}</time>
+    <span>${one.device}, ${duration(one.ended_at - one.assigned_at)}${one.score != null && `, score ${one.score.toFixed(1)}`}<small>${words(one.reason)}${one.detail && `: ${one.detail}`}</small></span></li>`)}</ol></section>`;
 }
 
 const fact = (name, text) => text != null && text !== "" && html`<div><dt>${name}</dt><dd>${text}</dd></div>`;

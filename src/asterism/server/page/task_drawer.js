@@ -1,13 +1,13 @@
 // The drawer of a task: status, why, attempts, live output, inputs and result, story, device.
-import { get } from "./api.js";
+import { get, post } from "./api.js";
 import { shownStatus } from "./graph_boxes.js";
-import { Status } from "./parts.js";
+import { Action, Status } from "./parts.js";
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { ENDED, clock, duration, value, words } from "./words.js";
+import { ENDED, ENDED_STATES, clock, duration, value, words } from "./words.js";
 
 const OUTPUT_EVERY = 1_000;
 
-export function TaskDrawer({ state, id, close, compose, jump }) {
+export function TaskDrawer({ state, id, close, compose, jump, fold }) {
   const task = state.tasks.get(id);
   const data = task?.value;
   const heading = useRef(null);
@@ -30,6 +30,8 @@ export function TaskDrawer({ state, id, close, compose, jump }) {
   const { dependencies } = state.view.value;
   const above = dependencies.filter((edge) => edge.target === id);
   const below = dependencies.filter((edge) => edge.source === id);
+  const again = async () => { await post(["plans", state.name, "retry"], { from_tasks: [id] }); await state.reload(); };
+  const cut = (edge) => compose && isOpen(state.tasks.get(edge.target)?.peek()) && (() => compose([{ op: "remove_dependency", source: edge.source, target: edge.target }]));
   return html`<aside class="drawer" aria-label=${`Task ${data.name || id}`}>
     <${Head} title=${data.name || id} close=${close} heading=${heading} />
     <p class="drawer-status"><${Status} status=${shownStatus(data)} />${data.provisional && html` <span class="tag">provisional</span>`}${data.needless && html` <span class="tag">needless</span>`}</p>
@@ -40,22 +42,27 @@ export function TaskDrawer({ state, id, close, compose, jump }) {
     <dl class="facts">
       ${fact("Device", data.device)}${fact("Started", clock(data.started_at))}
       ${fact("Took", data.started_at && duration((data.ended_at ?? Date.now() / 1000) - data.started_at))}
-      ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group)}
+      ${fact("Estimate", data.estimate && duration(data.estimate))}${fact("Group", data.group && html`${data.group} <button class="link" onClick=${() => fold(data.group)}>collapse</button>`)}
     </dl>
     ${!ENDED.has(data.status) && compose && html`<p class="buttons">
       <button onClick=${() => compose([{ op: "add_task", task: { id: "" }, after: id }])}>Add a task after it</button>
-      ${data.status === "pending" && html`<button onClick=${() => compose([{ op: "update_task", task_id: id, changes: {} }])}>Change</button><button onClick=${() => compose([{ op: "remove_task", task_id: id }])}>Remove</button>`}
+      ${isOpen(data) && html`<button onClick=${() => compose([{ op: "update_task", task_id: id, changes: {} }])}>Change</button><button onClick=${() => compose([{ op: "remove_task", task_id: id }])}>Remove</button>`}
+      <button onClick=${() => compose([{ op: "add_dependency", source: isOpen(data) ? "" : id, target: isOpen(data) ? id : "" }])}>Add a dependency</button>
       <button onClick=${() => compose([{ op: "cancel_task", task_id: id, reason: "" }])}>Cancel task</button></p>`}
+    ${ENDED.has(data.status) && state.version === null && ENDED_STATES.has(state.view.value.state) && html`<p class="buttons"><${Action} confirm="Run it and all tasks after it again?" act=${again}>Run again from here<//></p>`}
     ${state.version === null && html`<${Output} state=${state} id=${id} running=${data.status === "running"} attempts=${data.attempts} />`}
     <${Attempts} items=${mine.executions} />
     ${hasContent(mine.definition?.inputs) && html`<section><h3>Inputs</h3><pre class="data">${value(mine.definition.inputs)}</pre></section>`}
     ${mine.result !== undefined && mine.result !== null && html`<section><h3>Result</h3><pre class="data">${value(mine.result)}</pre></section>`}
-    ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} /></section>`}
-    ${below.length > 0 && html`<section><h3>Before</h3><${Neighbours} edges=${below} end="target" jump=${jump} /></section>`}
+    ${above.length > 0 && html`<section><h3>After</h3><${Neighbours} edges=${above} end="source" jump=${jump} cut=${cut} /></section>`}
+    ${below.length > 0 && html`<section><h3>Before</h3><${Neighbours} edges=${below} end="target" jump=${jump} cut=${cut} /></section>`}
     ${hasContent(mine.definition) && html`<details><summary>Definition</summary><pre class="data">${value(mine.definition)}</pre></details>`}
     <${Story} lines=${mine.story} />
   </aside>`;
 }
+
+// A task that has not started: it and its dependencies may change.
+const isOpen = (task) => task?.status === "pending" || task?.status === "waiting";
 
 const hasContent = (data) => data != null && (typeof data !== "object" || Object.keys(data).length > 0);
 const fact = (name, text) => text && html`<div><dt>${name}</dt><dd>${text}</dd></div>`;
@@ -71,9 +78,11 @@ function Why({ why, begun }) {
   return html`<section><h3>Why it waits</h3><ul class="plain-list">${why.reasons.map((one) => html`<li>${one.text}</li>`)}</ul></section>`;
 }
 
-function Neighbours({ edges, end, jump }) {
-  return html`<ul class="links">${edges.map((edge) => html`<li><button class="link" onClick=${() => jump(edge[end])}>${edge[end]}</button>
-    ${edge.on && edge.on !== "success" && html` <small>on ${edge.on}</small>`}${edge.when && html` <small>if ${edge.when}</small>`}</li>`)}</ul>`;
+// Dependencies, each with a button that removes it where `cut` gives the action.
+function Neighbours({ edges, end, jump, cut }) {
+  return html`<ul class="links">${edges.map((edge) => html`<li key=${edge[end]}><button class="link" onClick=${() => jump(edge[end])}>${edge[end]}</button>
+    ${edge.on && edge.on !== "success" && html` <small>on ${edge.on}</small>`}${edge.when && html` <small>if ${edge.when}</small>`}
+    ${cut(edge) && html` <button class="plain small" aria-label=${`Remove the dependency ${edge.source} → ${edge.target}`} title="Remove this dependency" onClick=${cut(edge)}>✕</button>`}</li>`)}</ul>`;
 }
 
 function Attempts({ items }) {

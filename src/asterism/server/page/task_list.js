@@ -1,5 +1,5 @@
 // The tasks as a list: the same as the graph, for screen readers, small screens and very large plans.
-import { remark, shownStatus } from "./graph_boxes.js";
+import { remarkBesideStatus, shownStatus } from "./graph_boxes.js";
 import { matches } from "./graph_model.js";
 import { Empty, Status } from "./parts.js";
 import { html } from "./ui.js";
@@ -17,7 +17,7 @@ export function TaskList({ state, view, search, status, selected, select }) {
     <ul>${found.slice(0, MOST).map((task) => html`<li key=${task.id} class=${`is-${shownStatus(task)}`}>
       <button aria-pressed=${task.id === selected ? "true" : "false"} onClick=${() => select(task.id)}>
         <span class="task-name">${task.name || task.id}</span><${Status} status=${shownStatus(task)} />
-        <span class="task-remark">${remark(task)}</span>
+        <span class="task-remark">${remarkBesideStatus(task)}</span>
         <span class="task-time">${task.started_at ? `${clock(task.started_at)}, ${duration((task.ended_at ?? Date.now() / 1000) - task.started_at)}` : ""}</span>
       </button></li>`)}</ul></div>`;
 }

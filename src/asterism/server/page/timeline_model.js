@@ -86,6 +86,18 @@ export function lanes(executions, now) {
   });
 }
 
+// The bar that an arrow key leads to: sideways in its lane by start, up and down to the bar of the next lane at that time.
+export function nextBar(found, from, key) {
+  const index = found.findIndex((lane) => lane.bars.some((bar) => bar.key === from.key));
+  const { bars } = found[index];
+  const place = bars.findIndex((bar) => bar.key === from.key);
+  if (key === "ArrowLeft") return bars[place - 1];
+  if (key === "ArrowRight") return bars[place + 1];
+  const lane = found[index + (key === "ArrowDown" ? 1 : -1)];
+  if (!lane || !["ArrowUp", "ArrowDown"].includes(key)) return undefined;
+  return lane.bars.reduce((near, bar) => (Math.abs(bar.start - from.start) < Math.abs(near.start - from.start) ? bar : near));
+}
+
 // Edit cycles, and the holds below tasks under review, as spans of time with a sentence each.
 export function spans(history, end) {
   const cycles = [...history.cycles.values()].map((one) => ({ kind: "cycle", start: one.opened_at, end: one.closed_at ?? end, text: `cycle ${one.id} reviews ${one.tasks.join(", ") || "the plan"}${one.closed_at ? "" : " (open)"}` }));

@@ -2,7 +2,8 @@
 import { address, setQuery } from "./address.js";
 import { get } from "./api.js";
 import { Empty, Failure } from "./parts.js";
-import { PlanHistory, lanes, spans, ticks } from "./timeline_model.js";
+import { PlanHistory, lanes, nextBar, spans, ticks } from "./timeline_model.js";
+import { fitName } from "./text_fit.js";
 import { classes, html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 import { ENDED_STATES, clock, duration, mark, words } from "./words.js";
 
@@ -54,6 +55,19 @@ function useWidth(frame) {
   return width;
 }
 
+// A zoom keeps the middle of the window; a window at the end of a running plan stays at its end.
+function useSteadyZoom(scroll, drawn, running) {
+  const before = useRef(drawn);
+  useLayoutEffect(() => {
+    const box = scroll.current;
+    const old = before.current;
+    before.current = drawn;
+    if (!box || old === drawn) return;
+    const atEnd = running && box.scrollLeft + box.clientWidth >= old - 2;
+    box.scrollLeft = atEnd ? drawn : ((box.scrollLeft + box.clientWidth / 2) * drawn) / old - box.clientWidth / 2;
+  }, [drawn]);
+}
+
 export function TimelineView({ state, select }) {
   const view = state.view.value;
   const { query } = address.value;
@@ -75,8 +89,17 @@ export function TimelineView({ state, select }) {
   const zoom = Math.max(1, Number(query.zoom) || 1);
   const zoomBy = (factor) => setQuery({ zoom: String(Math.min(200, Math.max(1, Math.round(zoom * factor * 10) / 10))) });
   const empty = !shown.executions.size;
+  useEffect(() => {
+    const keys = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
+      const act = { "+": () => zoomBy(1.6), "=": () => zoomBy(1.6), "-": () => zoomBy(1 / 1.6), "0": () => setQuery({ zoom: "" }) }[event.key];
+      if (act) { event.preventDefault(); act(); }
+    };
+    addEventListener("keydown", keys);
+    return () => removeEventListener("keydown", keys);
+  });
   return html`<div class="column wide"><div class="row-head"><h2>Timeline</h2><span class="note">${empty ? "" : duration(end - begin)}</span><span class="spring"></span>
-      <span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" onClick=${() => zoomBy(1 / 1.6)}>−</button><button onClick=${() => setQuery({ zoom: "" })}>Fit</button><button aria-label="Zoom in" onClick=${() => zoomBy(1.6)}>+</button></span></div>
+      <span class="zoom" role="group" aria-label="Zoom"><button aria-label="Zoom out" title="−" onClick=${() => zoomBy(1 / 1.6)}>−</button><button title="0" onClick=${() => setQuery({ zoom: "" })}>Fit</button><button aria-label="Zoom in" title="+" onClick=${() => zoomBy(1.6)}>+</button></span></div>
     ${problem && html`<${Failure} problem=${problem} />`}
     <div class="timeline-frame" ref=${frame}>${empty ? html`<${Empty} title="Nothing has started yet."><p>Bars appear here as devices start tasks.</p><//>`
       : html`<${Chart} ...${{ shown, begin, end, width, zoom, running, select, names: state.tasks, selected: query.task }} />`}</div>
@@ -85,31 +108,45 @@ export function TimelineView({ state, select }) {
   </div>`;
 }
 
+// A plan learns when a task ends which device had it; the view knows it before.
+const laneOf = (one, task) => (one.ended_at != null || !task || task.started_at !== one.started_at ? one.device : task.queued ? "queued" : task.device ?? one.device);
+
 function Chart({ shown, begin, end, width, zoom, running, select, names, selected }) {
-  const found = lanes(shown.executions.values(), end);
+  const found = lanes([...shown.executions.values()].map((one) => ({ ...one, device: laneOf(one, running && names.get(one.task)?.value) })), end);
   const label = width < 560 ? 84 : 132;
   const drawn = Math.max(120, width - label) * zoom;
   const x = (at) => ((Math.max(begin, at) - begin) / Math.max(0.001, end - begin)) * drawn;
+  const scroll = useRef(null);
+  useSteadyZoom(scroll, drawn, running);
+  const [focused, setFocused] = useState(null);
+  const bars = found.flatMap((lane) => lane.bars);
+  const stop = bars.some((bar) => bar.key === focused) ? focused : bars[0]?.key;
+  const walk = (event, from) => {
+    const next = nextBar(found, from, event.key);
+    if (!event.key.startsWith("Arrow")) return;
+    event.preventDefault();
+    if (next) { setFocused(next.key); scroll.current.querySelector(`[data-bar="${CSS.escape(next.key)}"]`)?.focus(); }
+  };
   let height = HEAD;
   const places = found.map((lane) => { const place = height; height += lane.rows * LANE + GAP; return place; });
   return html`<div class="timeline">
-    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${lane.device}</span>`)}</div>
-    <div class="timeline-scroll" style=${{ marginLeft: `${label}px` }} tabindex="0" role="region" aria-label="Timeline of devices">
+    <div class="timeline-labels">${found.map((lane, index) => html`<span class="lane-label" title=${lane.device} style=${{ top: `${places[index]}px`, height: `${lane.rows * LANE}px`, width: `${label - 8}px` }}>${fitName(lane.device, "600 13px", label - 10)}</span>`)}</div>
+    <div class="timeline-scroll" ref=${scroll} style=${{ marginLeft: `${label}px` }} tabindex="0" role="region" aria-label="Timeline of devices. Arrow keys move between tasks, Enter opens one.">
     <svg width=${drawn} height=${height + 6}>
       ${ticks(begin, end, drawn).map((tick) => html`<g class="tick" aria-hidden="true"><line x1=${x(tick)} x2=${x(tick)} y1="20" y2=${height} /><text x=${x(tick) + 4} y="14">${duration(tick - begin)}</text></g>`)}
       ${spans(shown, end).map((one) => html`<g class=${one.kind}><title>${one.text}</title><rect x=${x(one.start)} y=${one.kind === "cycle" ? 20 : 24} width=${Math.max(2, x(one.end) - x(one.start))} height=${height - (one.kind === "cycle" ? 20 : 24)} /></g>`)}
-      ${found.map((lane, index) => html`<g transform=${`translate(0 ${places[index]})`}>${lane.bars.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} name=${names.get(bar.task)?.peek().name || bar.task} x=${x} select=${select} selected=${selected === bar.task} />`)}</g>`)}
+      ${found.map((lane, index) => html`<g transform=${`translate(0 ${places[index]})`}>${lane.bars.map((bar) => html`<${Bar} key=${bar.key} bar=${bar} name=${names.get(bar.task)?.peek().name || bar.task} x=${x} select=${select} selected=${selected === bar.task} stop=${stop === bar.key} walk=${walk} />`)}</g>`)}
       ${running && html`<line class="present" x1=${drawn - 1} x2=${drawn - 1} y1="20" y2=${height} />`}
     </svg></div></div>`;
 }
 
-function Bar({ bar, name, x, select, selected }) {
+function Bar({ bar, name, x, select, selected, stop, walk }) {
   const left = x(bar.start);
   const width = Math.max(3, x(bar.end) - left);
   const text = `${name}, ${words(bar.status)} on ${bar.device}, ${duration(bar.end - bar.start)}, from ${clock(bar.start)}`;
-  const open = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(bar.task); } };
-  return html`<g class=${classes("bar", `is-${bar.status}`, { selected, provisional: bar.provisional })} role="button" tabindex="0" transform=${`translate(${left} ${bar.row * LANE})`}
+  const open = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); select(bar.task); } else walk(event, bar); };
+  return html`<g class=${classes("bar", `is-${bar.status}`, { selected, provisional: bar.provisional })} role="button" tabindex=${stop ? 0 : -1} data-bar=${bar.key} transform=${`translate(${left} ${bar.row * LANE})`}
       onClick=${() => select(bar.task)} onKeyDown=${open}>
     <title>${text}</title><rect width=${width} height=${LANE - 5} rx="4" />
-    ${width > 34 && html`<text x="7" y="15">${`${mark(bar.status)} ${name}`.slice(0, Math.max(1, Math.floor((width - 10) / 7.2)))}</text>`}</g>`;
+    ${width > 44 && html`<text x="7" y="15">${mark(bar.status)} ${fitName(name, "12px", width - 32)}</text>`}</g>`;
 }

@@ -3,7 +3,7 @@ const MARKS = {
   pending: "○", waiting: "◌", running: "◐", completed: "●", failed: "✗", cancelled: "⊘", removed: "⊖",
   accepted: "✓", rejected: "✗",
   // runs of a fleet
-  created: "○", assigned: "◔", claimed: "◔", paused: "❙❙",
+  created: "○", assigned: "◔", claimed: "◔", processing: "◐", pausing: "◌", reassigning: "◌", paused: "❙❙",
   executing: "◐", ready: "○", unreadable: "?", partially_failed: "✗", repaired: "●", cancelling: "⊘",
 };
 
@@ -18,7 +18,7 @@ export function clock(seconds) {
   if (seconds == null) return "";
   const date = new Date(seconds * 1000);
   const time = date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-  return date.toDateString() === new Date().toDateString() ? time : `${date.toLocaleDateString()} ${time}`;
+  return date.toDateString() === new Date().toDateString() ? time : `${date.toLocaleDateString("en", { day: "numeric", month: "short", ...(date.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" }) })}, ${time}`;
 }
 
 export function duration(seconds) {
