@@ -58,7 +58,7 @@ class EditCycles:
         now: Callable[[], float],
         wake: Callable[[], None],
         settled: Callable[[], Awaitable[bool]] | None,
-        submit: Callable[[EditBatch, int | None], Applied],
+        submit: Callable[[EditBatch, int | None, str | None], Applied],
     ) -> None:
         self._plan, self._lock, self._events, self._mask = plan, lock, events, mask
         self._editor, self._max_rejections = editor, max_rejections
@@ -158,7 +158,7 @@ class EditCycles:
         try:
             batch, left_out = batch_of(answer, self._plan, cycle, author)
             self._answered = cycle
-            applied = self._submit(batch, cycle.id)  # which calls announce, as for every edit
+            applied = self._submit(batch, cycle.id, author)  # which calls announce, as for every edit
         except EditWaits:
             if cycle.id in self._lock.cycles:  # it holds what it touches, and the rest of the plan goes on
                 self._close(cycle, "waiting")

@@ -79,7 +79,8 @@ class Execution:
         )
         settled = None if journal is None else journal.settled
         self.waiting = WaitingEdits(
-            plan, options.approvals, options.approval_timeout, self._now, self._announce_waiting, self._wake
+            *(plan, options.approvals, options.approval_timeout, self._now, self._announce_waiting, self._wake),
+            options.scopes,
         )
         self._waiting = self.waiting.waiting
         self.cycles = EditCycles(

@@ -13,6 +13,7 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
+from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
@@ -58,6 +59,7 @@ class Options:
     log_limit: int = DEFAULT_LIMIT
     approvals: tuple[ApprovalRule, ...] = ()
     approval_timeout: float = APPROVAL_TIMEOUT
+    scopes: tuple[EditScope, ...] = ()
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:
