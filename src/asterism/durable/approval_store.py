@@ -18,7 +18,7 @@ from asterism.core.plan.edit_scope import EditScope
 from asterism.durable.journal_store import Head, StoredConstellation, read_head
 from asterism.orchestrator.options import APPROVAL_TIMEOUT
 from asterism.orchestrator.waiting_edits import WaitingEdits
-from asterism.store.protocol import PutRegister, Register, Store, Write
+from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
 
 TERM = "approvals"
 SCOPES = "scopes"
@@ -27,7 +27,7 @@ MOST_DECIDED = 50
 """How many decided edits of a plan are kept."""
 
 
-Stage = Callable[[PutRegister], object]
+Stage = Callable[[PutRegister | Notice], object]
 """Takes a write for the commit of the step that is being recorded. Returns True if it replaces an earlier one of that
 commit."""
 
@@ -41,12 +41,17 @@ def approval_key(name: str, number: int) -> str:
 
 
 def approval_terms(
-    rules: Sequence[ApprovalRule], timeout: float = APPROVAL_TIMEOUT, scopes: Sequence[EditScope] = ()
+    rules: Sequence[ApprovalRule],
+    timeout: float = APPROVAL_TIMEOUT,
+    scopes: Sequence[EditScope] = (),
+    escalation: float | None = None,
 ) -> dict[str, Any]:
     """The terms of a new plan: its rules and the scopes of its editors, if it has any."""
     terms: dict[str, Any] = {SCOPES: [scope.to_json() for scope in scopes]} if scopes else {}
-    if rules or timeout != APPROVAL_TIMEOUT:
+    if rules or timeout != APPROVAL_TIMEOUT or escalation is not None:
         terms[TERM] = {"rules": [rule.to_json() for rule in rules], "timeout": timeout}
+        if escalation is not None:
+            terms[TERM]["escalation"] = escalation
     return terms
 
 
@@ -56,6 +61,11 @@ def rules_of(head: Head) -> tuple[tuple[ApprovalRule, ...], float]:
     if term is None:
         return (), APPROVAL_TIMEOUT
     return tuple(map(ApprovalRule.from_json, term["rules"])), term["timeout"]
+
+
+def escalation_of(head: Head) -> float | None:
+    """After how long an edit that waits is announced again."""
+    return head.terms.get(TERM, {}).get("escalation")  # type: ignore[no-any-return]
 
 
 def scopes_of(head: Head) -> tuple[EditScope, ...]:
@@ -99,6 +109,8 @@ class ApprovalRecords:
         if self._add_term is not None:
             self._add_term()
             self._add_term = None
+        if edit.state == WAITING:
+            self._stage(_notice(self._name, edit))
         revision = self._revisions.get(edit.id)
         if not self._stage(PutRegister(approval_key(self._name, edit.id), edit.to_json(), revision)):
             self._revisions[edit.id] = (revision or 0) + 1
@@ -107,6 +119,14 @@ class ApprovalRecords:
             if len(self._decided) > MOST_DECIDED:
                 old = self._decided.pop(0)
                 self._stage(PutRegister(approval_key(self._name, old), None, self._revisions.pop(old)))
+
+
+def _notice(name: str, edit: WaitingEdit) -> Notice:
+    """Tells people that an edit waits, or still waits. What a model wrote in it is not part of the message."""
+    at, still = (edit.at, "") if edit.escalated_at is None else (edit.escalated_at, "still ")
+    by = f" by {edit.batch.author}" if edit.batch.author else ""
+    message = f"plan {name}: an edit{by} {still}waits for approval {edit.id} (asterism plan approvals {name})"
+    return Notice(at, "approval", message)
 
 
 def terms_with_approvals(head: Head) -> dict[str, Any]:

@@ -144,7 +144,10 @@ class DurableOrchestrator(PlanCommands):
         lock = self.options.lock(recorded, RecordedLock)
         self.scheduler.attach_loop()
         terms, given = self.options.lock_terms | self._run_terms, plain_json(params or {}, "params")
-        terms |= approval_terms(self.options.approvals, self.options.approval_timeout, self.options.scopes)
+        options = self.options
+        terms |= approval_terms(
+            options.approvals, options.approval_timeout, options.scopes, options.approval_escalation
+        )
         stored = await insert(self.fleet.store, recorded, lock, terms, given)
         async with FleetMembership(self._agent(plan.id)) as member:
             return await self.own(stored, member)

@@ -23,7 +23,14 @@ from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
 from asterism.durable.approval_requests import approval_answers
-from asterism.durable.approval_store import ApprovalRecords, read_records, rules_of, scopes_of, terms_with_approvals
+from asterism.durable.approval_store import (
+    ApprovalRecords,
+    escalation_of,
+    read_records,
+    rules_of,
+    scopes_of,
+    terms_with_approvals,
+)
 from asterism.durable.cycle_requests import cycle_answers
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
@@ -207,7 +214,7 @@ class Ownership:
         self._options.add_ranks(plan)
         execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
         execution.waiting.rules, execution.waiting.timeout = rules_of(stored.head)
-        execution.waiting.scopes = scopes_of(stored.head)
+        execution.waiting.scopes, execution.waiting.escalation = scopes_of(stored.head), escalation_of(stored.head)
         execution.waiting.save = approvals.save
         execution.waiting.restore(approvals.edits)
         self._scheduler.add(execution, owner)

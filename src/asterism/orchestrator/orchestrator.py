@@ -112,6 +112,7 @@ class Orchestrator(PlanCommands):
     ``log_limit``          how many bytes of the output of each attempt are kept; 0 for none
     ``approvals``          rules that say which edits wait for a person
     ``approval_timeout``   seconds after which a waiting edit is refused
+    ``approval_escalation``  seconds after which an edit that still waits is announced again; None for never
     ``scopes``             what the editors of the plan may do; without any, everything
     """
 
@@ -139,6 +140,7 @@ class Orchestrator(PlanCommands):
         log_limit: int = DEFAULT_LIMIT,
         approvals: Iterable[ApprovalRule] = (),
         approval_timeout: float = APPROVAL_TIMEOUT,
+        approval_escalation: float | None = None,
         scopes: Iterable[EditScope] = (),
     ) -> None:
         self.options = Options(
@@ -161,6 +163,7 @@ class Orchestrator(PlanCommands):
             log_limit=log_limit,
             approvals=tuple(approvals),
             approval_timeout=approval_timeout,
+            approval_escalation=approval_escalation,
             scopes=tuple(scopes),
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))

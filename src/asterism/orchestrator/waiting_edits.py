@@ -42,8 +42,8 @@ Save = Callable[[WaitingEdit], None]
 
 
 class WaitingEdits:
-    """``rules`` and ``scopes`` are those of the plan, ``timeout`` is how long an edit waits. ``announce`` publishes an
-    event, ``wake`` asks the scheduler for a step."""
+    """``rules`` and ``scopes`` are those of the plan, ``timeout`` is how long an edit waits, ``escalation``
+    after how long people are told again. ``announce`` publishes an event, ``wake`` asks the scheduler for a step."""
 
     def __init__(
         self,
@@ -54,11 +54,16 @@ class WaitingEdits:
         announce: Callable[[str, WaitingEdit], None],
         wake: Callable[[], None],
         scopes: Sequence[EditScope] = (),
+        escalation: float | None = None,
     ) -> None:
         self._plan, self.rules, self.timeout, self.scopes = plan, tuple(rules), timeout, tuple(scopes)
+        self.escalation = escalation
         self._now, self._announce, self._wake = now, announce, wake
         self.save: Save = lambda edit: None
         self.waiting: dict[int, WaitingEdit] = {}
+        self.refused: list[WaitingEdit] = []
+        """The answers of editors that were refused, or that nobody approved in time; oldest first."""
+
         self.parked: dict[Node, None] = {}  # ready tasks that a waiting edit holds
         self._held: Counter[str] = Counter()
         self._newest = 0
@@ -70,6 +75,8 @@ class WaitingEdits:
             self._newest = max(self._newest, edit.id)
             if edit.state == WAITING:
                 self._add(edit)
+            elif edit.state in (REFUSED, EXPIRED) and edit.cycle is not None:
+                self.refused.append(edit)
         self._set_timer()
 
     def submit(self, batch: EditBatch, cycle: int | None = None, editor: str | None = None) -> Applied:
@@ -82,6 +89,7 @@ class WaitingEdits:
         tried = trial(plan, batch, now)
         if editor is not None:
             self.check_editor(batch, editor, tried)
+            batch = replace(batch, author=editor)  # whatever name it signs with
         reasons = approval_reasons(self.rules, batch, plan, tried, editor)
         if tainted:
             reasons += taint_reasons(plan, batch, tried)
@@ -139,7 +147,7 @@ class WaitingEdits:
         """Drop a waiting edit. Raises ApprovalGone."""
         decided = self.get(number).decided(REFUSED, who, self._now(), reason)
         self._decide(decided, "edit refused", f"by {who}" + (f": {reason}" if reason else ""))
-        self._announce("edit_refused", decided)
+        self._announce_refusal(decided)
         return decided
 
     def holds(self, node: Node) -> bool:
@@ -189,7 +197,7 @@ class WaitingEdits:
     def _set_timer(self) -> None:
         self.close()
         if self.waiting:
-            due = min(edit.expires_at for edit in self.waiting.values())
+            due = min(min(edit.expires_at, self._escalates_at(edit)) for edit in self.waiting.values())
             self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._now()), self._expire)
 
     def _expire(self) -> None:
@@ -198,5 +206,19 @@ class WaitingEdits:
         for edit in [one for one in self.waiting.values() if one.expires_at <= now]:
             decided = edit.decided(EXPIRED, "", now, "nobody approved it in time")
             self._decide(decided, "edit expired", "nobody approved it in time")
-            self._announce("edit_refused", decided)
+            self._announce_refusal(decided)
+        for edit in [one for one in self.waiting.values() if self._escalates_at(one) <= now]:
+            escalated = self.waiting[edit.id] = replace(edit, escalated_at=now)
+            self._record("edit escalated", escalated, f"by {edit.batch.author or 'somebody'}: nobody has decided yet")
+            self._announce("edit_escalated", escalated)
         self._set_timer()
+
+    def _escalates_at(self, edit: WaitingEdit) -> float:
+        if self.escalation is None or edit.escalated_at is not None:
+            return float("inf")
+        return edit.at + self.escalation
+
+    def _announce_refusal(self, edit: WaitingEdit) -> None:
+        if edit.cycle is not None:
+            self.refused.append(edit)
+        self._announce("edit_refused", edit)

@@ -6,8 +6,9 @@ the plan, ``durable/admin.py`` and ``plan_retry.py`` change a plan that no proce
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -16,6 +17,7 @@ from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
 from asterism.core.errors import InvalidTask, PlanError, UnknownTask
 from asterism.core.plan.approval import WAITING, ApprovalRule
+from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import EditBatch
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
@@ -35,6 +37,8 @@ from asterism.server.plan_feed import parse_position
 
 MAX_TASKS = 20_000
 """How many tasks a submitted plan, or an edited one, may have."""
+
+Rule = TypeVar("Rule")
 
 MAX_EDITS = 5_000
 """How many edits one batch may have."""
@@ -61,6 +65,7 @@ class Submission(BaseModel, extra="forbid"):
     file: str = Field(max_length=2_000_000)
     params: dict[str, Any] = {}
     approvals: list[str] = Field([], max_length=50, description="Rules: which edits wait for a person.")
+    scopes: list[str] = Field([], max_length=50, description="What the editors of the plan may do.")
 
 
 class Edits(BaseModel, extra="forbid"):
@@ -223,7 +228,7 @@ async def submit(call: Call) -> Any:
     given = call.body
     if given.name is not None:
         check_name(given.name)
-    rules = _rules(given.approvals)
+    rules, scopes = _rules(ApprovalRule.parse, given.approvals), _rules(EditScope.parse, given.scopes)
     found, mistakes = examine(given.file, given.name or "plan", params=given.params, files=False)
     if found is None:
         raise BadPlan("the plan file", mistakes)
@@ -231,14 +236,15 @@ async def submit(call: Call) -> Any:
     if len(plan) > MAX_TASKS:
         raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
     plan.id = given.name or plan.id
-    await submit_plan(call.fleet, plan, policy=found.policy or "scoped", params=found.params, approvals=rules)
+    policy = found.policy or "scoped"
+    await submit_plan(call.fleet, plan, policy=policy, params=found.params, approvals=rules, scopes=scopes)
     call.server.submitted()
     return plan_documents.view(await read_plan(call.fleet, plan.id), tasks=False)
 
 
-def _rules(texts: list[str]) -> list[ApprovalRule]:
+def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
     try:
-        return [ApprovalRule.parse(text) for text in texts]
+        return [parse(text) for text in texts]
     except PlanError as error:
         raise RequestRefused(422, str(error)[:2000]) from None
 
@@ -247,12 +253,14 @@ async def edit(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
     await check_size(call, name, batch)
-    return await _edited(name, given.dry_run, edit_plan(call.fleet, name, batch, dry_run=given.dry_run))
+    change = edit_plan(call.fleet, name, batch, dry_run=given.dry_run, editor=call.editor)
+    return await _edited(name, given.dry_run, change)
 
 
 async def undo(call: Call) -> Any:
     name, given = call.path["plan"], call.body
-    return await _edited(name, given.dry_run, undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run))
+    change = undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run, editor=call.editor)
+    return await _edited(name, given.dry_run, change)
 
 
 def batch_of_edits(edits: list[dict[str, Any]]) -> EditBatch:

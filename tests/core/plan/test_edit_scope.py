@@ -126,7 +126,18 @@ def test_every_edit_that_is_outside_is_named() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nonsense", "edits=", "edits=fly", "executors=rocket", "adds=-1", "adds=x", "adds=1,2", "size=²", "colour=red"],
+    [
+        "",
+        "nonsense",
+        "edits=",
+        "edits=fly",
+        "executors=rocket",
+        "adds=-1",
+        "adds=x",
+        "adds=1,2",
+        "size=²",
+        "colour=red",
+    ],
 )
 def test_what_is_not_a_scope(text: str) -> None:
     with pytest.raises(PlanError):

@@ -146,7 +146,7 @@ class ApprovalRule:
 class WaitingEdit:
     """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
-    those of the decision, ``version`` is that of the plan with the edit."""
+    those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long."""
 
     id: int
     batch: EditBatch
@@ -160,12 +160,15 @@ class WaitingEdit:
     decided_at: float | None = None
     why: str = ""
     version: int | None = None
+    escalated_at: float | None = None
 
     def decided(self, state: str, by: str, at: float, why: str = "", version: int | None = None) -> WaitingEdit:
         return replace(self, state=state, decided_by=by, decided_at=at, why=why, version=version)
 
     def to_json(self) -> dict[str, Any]:
         data = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.escalated_at is None:  # so that an earlier version can read it
+            del data["escalated_at"]
         return {**data, "batch": self.batch.to_json(), "reasons": list(self.reasons), "tasks": list(self.tasks)}
 
     @classmethod

@@ -29,6 +29,9 @@ from asterism.core.plan.task import Dependency, Task
 RULE = "untrusted"
 """The rule of the violations."""
 
+UNTRUSTED = "the editor may have read untrusted data"
+"""How the reason begins for which an edit waits."""
+
 _COPY = re.compile(r"(.+?)-(?:retry(?:-[0-9]{1,4})?|[0-9]{1,4})", re.DOTALL)
 
 
@@ -86,7 +89,7 @@ def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ..
     bad = dict.fromkeys(
         change.edit for change in tried.changes if not _allowed(graph, copies if whole else {}, tried, change)
     )
-    why = f"the editor may have read untrusted data of {named}"
+    why = f"{UNTRUSTED} of {named}"
     return tuple(f"{batch.edits[index]} ({why})" for index in bad)
 
 
