@@ -97,6 +97,12 @@ ALLOWED: tuple[Allowed, ...] = (
         r"(GitHubCore\.(arequest|__aenter__)|the task \w+\.<locals>\.main|the task test_)",
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),
+    Allowed(
+        "tests/agents/",
+        r"the task (request_apart|model_request_apart)\b",
+        "the clients of OpenAI and Anthropic import and compile their types within the first request; so a request has "
+        "an event loop of its own, in a thread, and stalls no other",
+    ),
 )
 
 
