@@ -102,7 +102,7 @@ class WaitingEdits:
         tried = trial(self._plan, batch, self._now()) if tried is None else tried
         outside = [
             *scope_violations(self.scopes, editor, batch, tried, len(self._plan.nodes)),
-            *mark_violations(batch, tried),
+            *mark_violations(tried),
         ]
         if outside:
             self._plan.reject(batch, [*tried.violations, *outside])

@@ -183,7 +183,7 @@ def test_a_check_says_what_apply_would_and_changes_nothing(edits: Any) -> None:
     assert made.to_json() == before
 
 
-# -- cost, effects, and what a batch hides -------------------------------------------------------------------------------
+# -- cost, effects, and what a batch hides -----------------------------------------------------------------------------
 
 
 GROUP = {"from": "a", "template": {"id": "x", "shell": "rm", "cost": 2.0, "device": "lab-9"}, "max": 3}

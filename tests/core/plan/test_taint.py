@@ -162,9 +162,12 @@ def test_only_a_person_removes_the_mark() -> None:
     made.add(FETCH, "a")
     made.begin(1.0)
     batch = EditBatch((UpdateTask("fetch", untrusted=False), UpdateTask("fetch", priority=3)))
-    assert [str(one) for one in mark_violations(batch, trial(made, batch))] == [
-        "edit 0: task 'fetch' is marked as untrusted; only a person removes the mark [untrusted]"
-    ]
+    words = "task 'fetch' is marked as untrusted; only a person removes the mark [untrusted]"
+    assert [str(one) for one in mark_violations(trial(made, batch))] == [f"edit 0: {words}"]
+    batch = EditBatch((RemoveTask("fetch"), AddTask(replace(FETCH, untrusted=False))))
+    assert [str(one) for one in mark_violations(trial(made, batch))] == [f"edit 1: {words}"]
+    batch = EditBatch((RemoveTask("fetch"), AddTask(FETCH)))
+    assert mark_violations(trial(made, batch)) == []
 
 
 def test_an_untrusted_task_is_not_revocable() -> None:

@@ -21,9 +21,6 @@ from asterism.core.plan.edits import EDITS, EditBatch
 from asterism.core.plan.rule_fields import check_names, check_words, fits, parse_fields
 from asterism.core.plan.task import ACTIONS, Task
 
-RULE = "scope"
-"""The rule of the violations."""
-
 _NUMBERS = ("adds", "size")
 
 
@@ -105,7 +102,7 @@ def scope_violations(
         return []
     own = [scope for scope in scopes if scope.is_for(editor)]
     if not own:
-        return [Violation(None, RULE, f"no scope of the plan is for the editor {editor!r}: it may change nothing")]
+        return [Violation(None, "scope", f"no scope of the plan is for the editor {editor!r}: it may change nothing")]
     added = sum(change.kind == ADDED for change in tried.changes)
     found = []
     for index, edit in enumerate(batch.edits):
@@ -115,7 +112,7 @@ def scope_violations(
         problems = [next(_problems(scope, edit.op, changes, added, size), None) for scope in own]
         if None not in problems:
             why = "; or ".join(dict.fromkeys(str(problem) for problem in problems))
-            found.append(Violation(index, RULE, f"{edit} is outside the scope of the editor {editor!r}: {why}"))
+            found.append(Violation(index, "scope", f"{edit} is outside the scope of the editor {editor!r}: {why}"))
     return found
 
 

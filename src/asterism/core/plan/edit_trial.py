@@ -8,8 +8,10 @@ does, every change is written down, and all of it is undone, in one synchronous 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from asterism.core.errors import EditRejected, InvalidTask, Violation
 from asterism.core.plan.apply import Attempt, carried_out
@@ -57,10 +59,11 @@ class Trial:
 
     changes: tuple[Change, ...]
     violations: tuple[Violation, ...]
+    by_edit: Mapping[int, Sequence[Change]]
 
-    def of(self, index: int) -> list[Change]:
+    def of(self, index: int) -> Sequence[Change]:
         """The changes of one edit."""
-        return [change for change in self.changes if change.edit == index]
+        return self.by_edit.get(index, ())
 
 
 def trial(graph: Graph, batch: EditBatch, now: float = 0.0) -> Trial:
@@ -78,7 +81,8 @@ def trial(graph: Graph, batch: EditBatch, now: float = 0.0) -> Trial:
             attempt.roll_back()
     except EditRejected as rejected:
         violations = rejected.violations
-    return Trial(tuple(watched[0].changes) if watched else (), violations)
+    changes = tuple(watched[0].changes) if watched else ()
+    return Trial(changes, violations, {index: tuple(group) for index, group in groupby(changes, attrgetter("edit"))})
 
 
 def work_of(task: Task) -> Iterator[Task]:

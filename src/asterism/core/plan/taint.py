@@ -19,15 +19,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from asterism.core.errors import NotJson, Violation
-from asterism.core.plan.edit_trial import ADDED, CANCELLED, LINKED, REPLACED, UNLINKED, Change, Trial
+from asterism.core.plan.edit_trial import ADDED, CANCELLED, LINKED, UNLINKED, Change, Trial
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, PENDING, RUNNING
 from asterism.core.plan.task import Dependency, Task
-
-RULE = "untrusted"
-"""The rule of the violations."""
 
 UNTRUSTED = "the editor may have read untrusted data"
 """How the reason begins for which an edit waits."""
@@ -68,14 +65,20 @@ def taint_of(graph: Graph, node: Node) -> list[str]:
     return sorted(found)
 
 
-def mark_violations(batch: EditBatch, tried: Trial) -> list[Violation]:
-    """Why the edits of an editor are rejected, whatever a person says: they remove the mark of an untrusted task."""
-    return [
-        Violation(change.edit, RULE, f"task {change.task_id!r} is marked as untrusted; only a person removes the mark")
-        for change in tried.changes
-        if change.kind == REPLACED and change.before is not None and change.after is not None
-        if change.before.untrusted and not change.after.untrusted
-    ]
+def mark_violations(tried: Trial) -> list[Violation]:
+    """Why the edits of an editor are rejected, without a question to a person: they remove the mark of an untrusted
+    task, or replace the task by one without it."""
+    marked: set[str] = set()
+    found = []
+    for change in tried.changes:
+        edit, before, after = change.edit, change.before, change.after
+        if before is not None and before.untrusted:
+            marked.add(before.id)
+        if after is not None and after.id in marked and not after.untrusted:
+            words = f"task {after.id!r} is marked as untrusted; only a person removes the mark"
+            found.append(Violation(edit, "untrusted", words))
+            marked.discard(after.id)
+    return found
 
 
 def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ...]:
