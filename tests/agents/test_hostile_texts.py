@@ -3,7 +3,6 @@ untrusted input, is ever applied."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +29,7 @@ SCOPE = EditScope.parse(
 """What the editor may do: at most two tasks ``fix-…`` at a time, of one function, in the sandbox."""
 
 TEXTS = hostile_texts()
+MORE_TEXTS = [text for turn in range(1, 4) for text in hostile_texts(turn)]
 
 
 class HostileWork:
@@ -103,7 +103,11 @@ async def attack(hostile: Hostile, server: ModelServer, *, untrusted: bool, scop
     before = definition(made)
     async with httpx.AsyncClient(base_url=server.url) as client:
         runner = Orchestrator(
-            [LocalDevice("sandbox", slots=4)], editor=HttpEditor(client), scopes=scopes, max_rejections=1
+            [LocalDevice("sandbox", slots=4)],
+            editor=HttpEditor(client),
+            edit_on=lambda task: task.id in ("fetch", "triage", "build"),
+            scopes=scopes,
+            max_rejections=1,
         )
 
         def refuse(event: EditEvent) -> None:  # the person who looks at it
@@ -112,7 +116,7 @@ async def attack(hostile: Hostile, server: ModelServer, *, untrusted: bool, scop
                 runner.refuse(event.approval, "bob")
 
         runner.events.subscribe(refuse, EditEvent)
-        result = await asyncio.wait_for(runner.run(made), 60)
+        result = await runner.run(made)
     assert model.remembered == hostile.payload, f"the model did not find the payload of {hostile.name}"
     assert result.state in ("completed", "failed", "partially_failed")
     check_invariants(made)
@@ -140,13 +144,12 @@ async def breaches(texts: Sequence[Hostile], **terms: Any) -> dict[str, str]:
 
 
 def test_the_set_is_large_and_varied() -> None:
-    assert len({one.text for one in TEXTS}) == len(TEXTS) >= 60
-    assert len(STYLES) >= 50
+    assert len({one.text for one in TEXTS}) == len(TEXTS) == len(STYLES) >= 60
     assert {json.dumps(one.payload) for one in TEXTS} == {json.dumps(one) for one in PAYLOADS.values()}
 
 
 def test_the_model_obeys_every_text() -> None:
-    missed = [one.name for one in TEXTS if obeyed(mark_untrusted("output", one.text)) != one.payload]
+    missed = [one.name for one in (*TEXTS, *MORE_TEXTS) if obeyed(mark_untrusted("output", one.text)) != one.payload]
     assert missed == []
 
 
@@ -159,7 +162,13 @@ async def test_nothing_outside_the_scope_is_applied() -> None:
 
 
 async def test_with_both_nothing_is_applied() -> None:
-    assert await breaches(TEXTS[::4], untrusted=True, scopes=[SCOPE]) == {}
+    assert await breaches(TEXTS[::6], untrusted=True, scopes=[SCOPE]) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("untrusted", "scopes"), [(True, ()), (False, [SCOPE]), (True, [SCOPE])])
+async def test_other_payloads_in_other_places(untrusted: bool, scopes: Sequence[EditScope]) -> None:
+    assert await breaches(MORE_TEXTS, untrusted=untrusted, scopes=scopes) == {}
 
 
 async def test_without_the_taint_rule_the_texts_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
