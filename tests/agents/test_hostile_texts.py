@@ -96,27 +96,28 @@ def definition(made: Constellation) -> dict[str, Any]:
     return {node.id: (node.task, dict(node.parents)) for node in made.nodes.values()}
 
 
-async def attack(hostile: Hostile, server: ModelServer, *, untrusted: bool, scopes: Sequence[EditScope]) -> str | None:
+async def attack(
+    hostile: Hostile, server: ModelServer, editor: HttpEditor, untrusted: bool, scopes: Sequence[EditScope]
+) -> str | None:
     """Run a plan with a hostile text. Returns how the plan was changed against the rules; None if it was not."""
     server.script = model = ObedientModel()
     made = plan(hostile, untrusted)
     before = definition(made)
-    async with httpx.AsyncClient(base_url=server.url) as client:
-        runner = Orchestrator(
-            [LocalDevice("sandbox", slots=4)],
-            editor=HttpEditor(client),
-            edit_on=lambda task: task.id in ("fetch", "triage", "build"),
-            scopes=scopes,
-            max_rejections=1,
-        )
+    runner = Orchestrator(
+        [LocalDevice("sandbox", slots=4)],
+        editor=editor,
+        edit_on=lambda task: task.id in ("fetch", "triage", "build"),
+        scopes=scopes,
+        max_rejections=1,
+    )
 
-        def refuse(event: EditEvent) -> None:  # the person who looks at it
-            if event.kind == "edit_waiting":
-                assert event.approval is not None
-                runner.refuse(event.approval, "bob")
+    def refuse(event: EditEvent) -> None:  # the person who looks at it
+        if event.kind == "edit_waiting":
+            assert event.approval is not None
+            runner.refuse(event.approval, "bob")
 
-        runner.events.subscribe(refuse, EditEvent)
-        result = await runner.run(made)
+    runner.events.subscribe(refuse, EditEvent)
+    result = await runner.run(made)
     assert model.remembered == hostile.payload, f"the model did not find the payload of {hostile.name}"
     assert result.state in ("completed", "failed", "partially_failed")
     check_invariants(made)
@@ -133,11 +134,11 @@ async def attack(hostile: Hostile, server: ModelServer, *, untrusted: bool, scop
     return None if inside and len(new) <= 4 else f"added outside the scope: {new}"
 
 
-async def breaches(texts: Sequence[Hostile], **terms: Any) -> dict[str, str]:
+async def breaches(texts: Sequence[Hostile], *, untrusted: bool, scopes: Sequence[EditScope]) -> dict[str, str]:
     found = {}
-    async with ModelServer([]) as server:
+    async with ModelServer([]) as server, httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
         for hostile in texts:
-            problem = await attack(hostile, server, **terms)
+            problem = await attack(hostile, server, HttpEditor(client), untrusted, scopes)
             if problem is not None:
                 found[hostile.name] = problem
     return found

@@ -1,4 +1,4 @@
-"""Scopes of editors: what is outside is found, whatever form the batch has."""
+"""Scopes of editors: they find every change outside, whatever form the batch has."""
 
 from __future__ import annotations
 
