@@ -109,6 +109,7 @@ async def attack(
         edit_on=lambda task: task.id in ("fetch", "triage", "build"),
         scopes=scopes,
         max_rejections=1,
+        no_device_timeout=0.01,
     )
 
     def refuse(event: EditEvent) -> None:  # the person who looks at it
