@@ -20,6 +20,7 @@ from asterism.orchestrator.events import EditEvent
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.result import Result
 from asterism.orchestrator.waiting_edits import WaitingEdits
+from asterism.report import sentence
 
 pytestmark = pytest.mark.virtual_time
 
@@ -247,6 +248,8 @@ async def test_the_next_answer_may_follow_the_reason() -> None:
     await running
     assert "last" not in RAN
     assert not any(event.kind == "stuck" for event in editor.heard[-1])  # a task still ran
+    opened = EditEvent(kind="cycle_opened", at=1.0, constellation="p", version=0, cycle=2)
+    assert sentence(opened, made) == "cycle 2 opened for the whole plan"
 
 
 async def test_a_refusal_without_a_reason_is_told_in_the_next_cycle() -> None:

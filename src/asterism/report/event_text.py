@@ -87,7 +87,7 @@ def _task(text: str) -> Callable[[Any, Constellation], str]:
 def _cycle(text: str) -> Callable[[Any, Constellation], str]:
     return lambda event, plan: text.format(
         cycle=event.cycle,
-        tasks=names(event.tasks, len(event.tasks)),
+        tasks=names(event.tasks, len(event.tasks)) if event.tasks else "the whole plan",
         author=event.author or "unknown",
         error=reason(event.error),
         approval=event.approval,
