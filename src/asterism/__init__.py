@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from asterism.core.plan.assignment_lock import CycleClaimed, CycleGone, EditCycle
     from asterism.core.plan.constellation import Constellation, ConstellationView, TaskView
     from asterism.core.plan.diff import diff, merge
+    from asterism.core.plan.edit_scope import EditScope
     from asterism.core.plan.edits import EditBatch
     from asterism.core.plan.status import ConstellationState, TaskStatus
     from asterism.core.plan.task import Dependency, Priority, Task
@@ -124,6 +125,7 @@ __all__ = [
     "EditCycle",
     "EditEvent",
     "EditRejected",
+    "EditScope",
     "EditWaits",
     "Event",
     "EventBus",
@@ -207,6 +209,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.core.plan.apply": ["Applied"],
         "asterism.core.plan.constellation": ["Constellation", "ConstellationView", "TaskView"],
         "asterism.core.plan.diff": ["diff", "merge"],
+        "asterism.core.plan.edit_scope": ["EditScope"],
         "asterism.core.plan.edits": ["EditBatch"],
         "asterism.core.plan.approval": ["ApprovalGone", "ApprovalRule", "EditWaits", "WaitingEdit"],
         "asterism.core.plan.assignment_lock": ["CycleClaimed", "CycleGone", "EditCycle"],

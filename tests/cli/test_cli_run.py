@@ -356,3 +356,23 @@ def test_a_repaired_plan_exits_with_0_and_says_so(tmp_path: Path) -> None:
     told = json.loads(asterism("run", path, "--json").stdout)
     assert (told["state"], told["repaired"], told["exit_code"]) == ("completed", True, 0)
     assert told["tasks"]["build"]["handled_by"] == "fix"
+
+
+def test_an_editor_has_a_scope_and_untrusted_data_leaves_it_little(tmp_path: Path) -> None:
+    (tmp_path / "scoped_editor.py").write_text(
+        "def add(view, events):\n"
+        "    if 'x' not in view:\n"
+        "        return [{'op': 'add_task', 'task': {'id': 'x', 'shell': 'true'}}]\n"
+    )
+    path = write(tmp_path, "tasks:\n  a: {shell: 'true'}\n  b: {shell: 'true', after: a}\n")
+    editor = ("--editor", "scoped_editor:add", "--json")
+    assert "x" in json.loads(asterism("run", path, *editor).stdout)["tasks"]
+    for scope, there in (("any", True), ("tasks=y", False), ("executors=argv", False)):
+        result = asterism("run", path, *editor, "--scope", scope)
+        assert ("x" in json.loads(result.stdout)["tasks"]) is there
+    result = asterism("run", path, "--scope", "nonsense")
+    assert "'nonsense' is not a scope (examples: any, edits=cancel_task," in result.stderr
+    path = write(tmp_path, "tasks:\n  a: {shell: 'true', untrusted: true}\n  b: {shell: 'true', after: a}\n")
+    result = asterism("run", path, *editor)
+    assert "x" not in json.loads(result.stdout)["tasks"]
+    assert result.exit_code == 0

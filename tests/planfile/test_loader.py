@@ -194,3 +194,11 @@ def test_a_task_handles_a_failure_and_joins_any() -> None:
         ("build", "same"): ("failure", "status != 'x'", True),
     }
     assert (found["both"].task.join, found["fix"].task.join) == ("any", "all")
+
+
+def test_a_task_may_be_untrusted_and_have_a_cost_and_effects() -> None:
+    task = only("{shell: x, untrusted: true, cost: 2.5, effects: [spends]}")
+    assert (task.untrusted, task.cost, task.effects) == (True, 2.5, {"spends"})
+    assert only("{shell: x}").to_json() == {"id": "it", "shell": "x"}
+    found, mistakes = examine("asterism: 1\ntasks:\n  a: {shell: x, cost: -1, effects: [flies]}\n", "plan")
+    assert (found, len(mistakes)) == (None, 2)

@@ -186,3 +186,39 @@ async def test_a_submitted_plan_has_its_rules() -> None:
         open_gates()
         await ended(ann)
         assert set(DONE) == {"a"}
+
+
+# -- scopes of editors -------------------------------------------------------------------------------------------------
+
+
+async def test_a_credential_for_edits_alone_is_an_editor_with_a_scope() -> None:
+    async with plan_server() as (scene, _), scene.client("operate") as ann, scene.client("edit:nightly") as robot:
+        text = plan_text("a", "b", "c", call="wait")
+        bad = await ann.post("/api/v1/plans", json={"file": text, "scopes": ["nonsense"]})
+        assert "is not a scope" in problem(bad, 422)
+        await ann.post("/api/v1/plans", json={"file": text, "scopes": ["edits=cancel_task"]})
+        await gate("a begun").wait()
+        outside = await robot.post(f"{PLAN}/edits", json={"edits": [REMOVE]})
+        assert [one["rule"] for one in outside.json()["violations"]] == ["scope"]
+        outside = await robot.post(f"{PLAN}/edits", json={"edits": [REMOVE], "dry_run": True})
+        assert outside.status_code == 422
+        done = await robot.post(f"{PLAN}/edits", json={"edits": [{"op": "cancel_task", "task_id": "c"}]})
+        assert done.json()["version"] == 1
+        assert (await ann.post(f"{PLAN}/edits", json={"edits": [ADD]})).json()["version"] == 2
+        open_gates()
+        await ended(ann)
+
+
+async def test_an_editor_outside_learns_why_its_answer_was_refused() -> None:
+    terms = {**OUTSIDE, **RULES}
+    async with running(**terms) as (scene, _), scene.client("edit:nightly") as robot, scene.client("operate") as ann:
+        open_gates()
+        await asyncio.sleep(2.0)
+        waits = await robot.post(f"{PLAN}/cycles/1/answer", json={"edits": [REMOVE]})
+        assert "waits for approval 1" in problem(waits, 409)
+        await ann.post(f"{PLAN}/approvals/1/refuse", json={"reason": "we need it"})
+        cycle = (await items(robot, "cycles"))[0]
+        documents.CycleDetails.model_validate(cycle)
+        assert [(one["approval"], one["reason"]) for one in cycle["refusals"]] == [(1, "we need it")]
+        await robot.post(f"{PLAN}/cycles/{cycle['id']}/answer")
+        await ended(ann)

@@ -19,6 +19,7 @@ from asterism.base.durations import InvalidDuration, parse_duration
 
 if TYPE_CHECKING:
     from asterism.core.plan.approval import ApprovalRule
+    from asterism.core.plan.edit_scope import EditScope
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -47,6 +48,17 @@ def approval_rule(text: str) -> ApprovalRule:
 
     try:
         return ApprovalRule.parse(text)
+    except PlanError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def edit_scope(text: str) -> EditScope:
+    """``any``, or ``edits=add_task,cancel_task tasks=fix-* executors=argv adds=3``."""
+    from asterism.core.errors import PlanError
+    from asterism.core.plan.edit_scope import EditScope
+
+    try:
+        return EditScope.parse(text)
     except PlanError as error:
         raise click.BadParameter(f"{error}.") from None
 

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from asterism.base.text import clean, suggestion
 from asterism.cli.cli_context import json_option, options, print_json, with_fleet
-from asterism.cli.option_types import approval_rule, duration, named_values, positive_duration
+from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration
 from asterism.cli.plan_context import (
     LocalCommand,
     OutputOptions,
@@ -44,8 +44,14 @@ STRATEGIES = ("score", "round_robin", "capability_match", "load_balance")
 UNUSABLE = 64
 """The exit code if a plan file cannot be used."""
 
-STORE_OPTIONS = ("name", "local", "no_local", "takeover_after", "approvals", "approval_timeout")
+STORE_OPTIONS = (
+    *("name", "local", "no_local", "takeover_after"),
+    *("approvals", "approval_timeout", "approval_escalation"),
+)
 """The options of ``run`` that need ``--store``."""
+
+NOBODY_APPROVES = 1.0
+"""Seconds after which an edit is refused that waits for a person, in a plan without a store: nobody can approve it."""
 
 plan_argument = click.argument("plan", metavar="PLAN.YAML", type=click.Path())
 
@@ -104,7 +110,7 @@ class UnusablePlanFile(click.ClickException):
     multiple=True,
     metavar="RULE",
     help="With --store: edits that wait for a person: 'all', 'destructive', or 'edits=… tasks=… executors=… devices=… "
-    "authors=…'; repeatable.",
+    "authors=… effects=… cost=…'; repeatable.",
 )
 @click.option(
     "--approval-timeout",
@@ -112,7 +118,22 @@ class UnusablePlanFile(click.ClickException):
     default="1d",
     show_default=True,
     metavar="DURATION",
-    help="With --approve: an edit is refused after this time.",
+    help="With --store: an edit that waits for a person is refused after this time.",
+)
+@click.option(
+    "--approval-escalation",
+    type=positive_duration,
+    metavar="DURATION",
+    help="With --store: people are told again that an edit waits after this time.",
+)
+@click.option(
+    "--scope",
+    "scopes",
+    type=edit_scope,
+    multiple=True,
+    metavar="SCOPE",
+    help="What editors may do: 'any', or 'editors=… edits=… tasks=… executors=… work=… devices=… secrets=… adds=… "
+    "size=…'; repeatable.",
 )
 @click.option("--store", metavar="URL", help="Store the plan and run it on the devices of this store's fleet.")
 @click.option("--id", "name", metavar="NAME", help="With --store: the name of the plan in the store; default: its id.")
@@ -201,7 +222,7 @@ def _run_here(found: PlanFile, terms: dict[str, Any], output: OutputOptions) -> 
     async def run(records: ResultRecords | None) -> int:
         plan = found.constellation
         devices = [LocalDevice(line.id, line.slots, line.can, json_results=True) for line in found.devices]
-        orchestrator = Orchestrator(devices, records=records, **terms)
+        orchestrator = Orchestrator(devices, records=records, approval_timeout=NOBODY_APPROVES, **terms)
         recording = Recording(plan, orchestrator.events)
         screen = Screen(stderr=output.to_stderr)
         with prints_beside(output):

@@ -15,6 +15,7 @@ from asterism.cli.plan_views import applied_lines, plan_json
 from asterism.core.errors import InvalidTask
 from asterism.core.plan.approval import WAITING, WaitingEdit
 from asterism.core.plan.edits import edit_from_json
+from asterism.core.plan.taint import UNTRUSTED
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.cycle_requests import CycleList, CycleView
 from asterism.durable.plan_history import PastPlan, PlanVersion
@@ -89,6 +90,9 @@ def cycle_lines(name: str, found: CycleList, now: float, store: str = "") -> Ite
         for end in cycle.ends:
             reason = f": {clean(str(end['reason']))}" if end["reason"] else ""
             yield Text(f"    {clean(str(end['task']))} {end['status'] or 'was removed'}{reason}")
+        for one in cycle.refusals:
+            reason = f": {clean(str(one['reason']))}" if one["reason"] else ""
+            yield Text(f"    the answer of approval {one['approval']} was refused by {clean(str(one['by']))}{reason}")
         yield Text(f"    {_reviewer(cycle, found.by, now)}", style=DIM)
     if found.by is not None:
         answer = f"asterism plan answer {clean(name)} {found.cycles[0].id}{store}"
@@ -98,6 +102,8 @@ def cycle_lines(name: str, found: CycleList, now: float, store: str = "") -> Ite
 
 
 def _subject(cycle: CycleView) -> str:
+    if cycle.stuck and cycle.refusals:
+        return "an answer was refused"
     return "no task can start" if cycle.stuck else f"reviews {join_names(cycle.tasks, MOST_NAMES)}"
 
 
@@ -147,6 +153,8 @@ def approval_lines(name: str, found: Sequence[WaitingEdit], now: float, store: s
         if edit.state == WAITING:
             held = f"; holds {join_names(edit.tasks, MOST_NAMES)}" if edit.tasks else ""
             yield Text(f"    refused in {format_duration(max(0.0, edit.expires_at - now))}{clean(held)}", style=DIM)
+            if (tainted := next((why for why in edit.reasons if UNTRUSTED in why), None)) is not None:
+                yield Text(f"    {clean(tainted[tainted.index(UNTRUSTED) :].rstrip(')'))}", style=DIM)
     first = next((edit for edit in found if edit.state == WAITING), None)
     if first is not None:
         decided = f"{clean(name)} {first.id}{store}"

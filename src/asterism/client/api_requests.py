@@ -83,10 +83,17 @@ def plan(name: str, *, tasks: bool = True) -> ApiRequest[documents.Plan]:
 
 
 def submit_plan(
-    file: str, *, name: str | None = None, params: Mapping[str, Any] | None = None, approvals: Iterable[str] = ()
+    file: str,
+    *,
+    name: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    approvals: Iterable[str] = (),
+    scopes: Iterable[str] = (),
 ) -> ApiRequest[documents.Plan]:
-    """Submit the text of a plan file; the server runs it. ``approvals`` are rules: which edits wait for a person."""
+    """Submit the text of a plan file; the server runs it. ``approvals`` are rules: which edits wait for a person;
+    ``scopes`` say what its editors may do."""
     given = {"params": None if params is None else dict(params), "approvals": list(approvals) or None}
+    given["scopes"] = list(scopes) or None
     return _post("/plans", documents.Plan, file=file, name=name, **given)
 
 

@@ -131,11 +131,21 @@ class CycleEnd(Document):
     reason: str
 
 
+class Refusal(Document):
+    """An answer of an editor that a person refused since the cycle before it."""
+
+    approval: int
+    by: str
+    reason: str
+    edits: str
+
+
 class CycleDetails(Cycle):
     """An open edit cycle, with the ends under review. ``version`` is the base of its answer."""
 
     claimed_until: float | None
     ends: list[CycleEnd]
+    refusals: list[Refusal] = []
 
 
 class Cycles(Page[CycleDetails]):
@@ -160,6 +170,7 @@ class WaitingEdit(Document):
     decided_at: float | None
     why: str
     version: int | None
+    escalated_at: float | None = None
 
 
 class Plan(Document):

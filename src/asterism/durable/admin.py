@@ -24,7 +24,7 @@ from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.journal import Step
 from asterism.core.plan.status import ConstellationState
 from asterism.core.run.session import OPEN, Session
-from asterism.durable.approval_store import waiting_edits_at_rest
+from asterism.durable.approval_store import terms_with_approvals, waiting_edits_at_rest
 from asterism.durable.journal_store import (
     ENDED,
     Head,
@@ -86,41 +86,51 @@ async def initial_plan(store: Store, name: str) -> Constellation | None:
 # -- editing -----------------------------------------------------------------------------------------------------------
 
 
-async def edit(fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False) -> Applied:
+async def edit(
+    fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False, editor: str | None = None
+) -> Applied:
     """Edit a plan that no process runs. Durable on return. An edit that adds tasks reopens a plan that has ended.
 
     Raises EditRejected with every violation, AlreadyRunning, and PlanError if the plan is being cancelled. With
-    ``dry_run`` the edit is only checked."""
-    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, dry_run))
+    ``dry_run`` the edit is only checked. ``editor`` is the editor that it comes from; None for a person."""
+    return await retry_on_conflict(lambda: edit_once(fleet, name, batch, dry_run, editor=editor))
 
 
 async def edit_once(
-    fleet: Fleet, name: str, batch: EditBatch, dry_run: bool = False, also: Sequence[Write] = ()
+    fleet: Fleet,
+    name: str,
+    batch: EditBatch,
+    dry_run: bool = False,
+    also: Sequence[Write] = (),
+    editor: str | None = None,
 ) -> Applied:
     """As ``edit``, in one commit with other writes. Raises Conflict if another process was faster."""
     if dry_run:
         stored = await load(fleet.store, name)
         await check_not_cancelled(fleet.store, stored.head, "edited")
         await _check_at_rest(fleet, stored, dry_run=True)
+        if editor is not None:
+            waiting, _ = await waiting_edits_at_rest(fleet.store, stored, lambda: None)
+            waiting.check_editor(batch, editor)
         return stored.plan.apply(batch, fleet.store.clock())
 
-    def change(waiting: WaitingEdits | None, plan: Constellation) -> Applied:
-        return plan.apply(batch, fleet.store.clock()) if waiting is None else waiting.submit(batch)
-
-    return await change_once(fleet, name, change, also)
+    return await change_once(fleet, name, lambda waiting, plan: waiting.submit(batch, None, editor), also)
 
 
 async def change_once(
-    fleet: Fleet, name: str, change: Callable[[WaitingEdits | None, Constellation], Value], also: Sequence[Write] = ()
+    fleet: Fleet, name: str, change: Callable[[WaitingEdits, Constellation], Value], also: Sequence[Write] = ()
 ) -> Value:
     """Change a plan that no process runs, in one commit with other writes. ``change`` gets the edits that wait for a
-    person, if the plan has rules for that, and the plan. Raises what it raises, Conflict if another process was faster,
+    person, and the plan. Raises what it raises, Conflict if another process was faster,
     and what ``edit`` raises."""
     stored = await load(fleet.store, name)
     ended = stored.plan.state in ENDED
     await check_not_cancelled(fleet.store, stored.head, "edited")
     await _check_at_rest(fleet, stored)
-    waiting, writes = await waiting_edits_at_rest(fleet.store, stored)
+    terms: list[dict[str, Any]] = []
+    waiting, writes = await waiting_edits_at_rest(
+        fleet.store, stored, lambda: terms.append(terms_with_approvals(stored.head))
+    )
     steps: list[Step] = []
     stored.plan.record = steps.append
     rejected: list[tuple[int, EditBatch, EditRejected]] = []
@@ -135,11 +145,10 @@ async def change_once(
             await record_rejection(fleet.store, name, *about)
         raise
     finally:
-        if waiting is not None:
-            waiting.close()
+        waiting.close()
     mark = new_id(fleet.store.clock(), fleet.chance)
     record = step_record(name, stored.number + 1, stored.head.epoch, steps, mark)
-    head = stored.head
+    head = stored.head if not terms else stored.head.changed(terms=terms[0])
     if ended and stored.plan.state not in ENDED:  # the edit has added tasks, which reopens the plan
         head = head.changed(state=str(stored.plan.state), owner=None, ended_at=None)
     await fleet.store.commit([PutRegister(head_key(name), head.to_json(), stored.revision), record, *writes, *also])
@@ -168,10 +177,10 @@ async def _cancel_stopped(fleet: Fleet, name: str, applied: Applied) -> None:
                 await fleet.cancel(run.id)
 
 
-def of_rules(waiting: WaitingEdits | None, name: str) -> WaitingEdits:
-    """The waiting edits of a plan. Raises ApprovalGone for a plan without rules."""
-    if waiting is None:
-        raise ApprovalGone(f"plan {name!r} has no rules for approvals, so no edit of it waits for a person")
+def of_rules(waiting: WaitingEdits, name: str) -> WaitingEdits:
+    """The waiting edits of a plan. Raises ApprovalGone if the plan has no rules, and no edit waits."""
+    if not waiting.rules and not waiting.waiting:
+        raise ApprovalGone(f"plan {name!r} has no rules for approvals, and no edit of it waits for a person")
     return waiting
 
 

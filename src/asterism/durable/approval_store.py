@@ -1,9 +1,11 @@
-"""Edits that wait for a person, in the store: the rules of a plan, and one register for each waiting edit.
+"""Edits that wait for a person, in the store: the rules and scopes of a plan, and one register for each waiting edit.
 
-The rules are terms of the head, so every owner of the plan obeys them. A waiting edit is a register beside the journal
-(``approval/NAME/000003``). It is written, and decided, in one commit with the entry of the story and with the edit
-itself, by the owner of the plan or, if no process runs it, by the process that asks (``admin.py``). So an edit is
-approved once, and applied with its approval or not at all, whatever crashes. A plan without rules costs nothing.
+The rules and the scopes of editors are terms of the head, so every owner of the plan obeys them. A waiting edit is a
+register beside the journal (``approval/NAME/000003``). It is written, and decided, in one commit with the entry of the
+story and with the edit itself, by the owner of the plan or, if no process runs it, by the process that asks
+(``admin.py``). So an edit is approved once, and applied with its approval or not at all, whatever crashes. A plan
+without rules costs nothing: if an edit of it waits all the same, because its editor may have read untrusted data, the
+head gets the term in that commit.
 """
 
 from __future__ import annotations
@@ -12,18 +14,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asterism.core.plan.approval import WAITING, ApprovalRule, WaitingEdit
+from asterism.core.plan.edit_scope import EditScope
 from asterism.durable.journal_store import Head, StoredConstellation, read_head
 from asterism.orchestrator.options import APPROVAL_TIMEOUT
 from asterism.orchestrator.waiting_edits import WaitingEdits
-from asterism.store.protocol import PutRegister, Register, Store, Write
+from asterism.store.protocol import Notice, PutRegister, Register, Store, Write
 
 TERM = "approvals"
+SCOPES = "scopes"
 
 MOST_DECIDED = 50
 """How many decided edits of a plan are kept."""
 
 
-Stage = Callable[[PutRegister], object]
+Stage = Callable[[PutRegister | Notice], object]
 """Takes a write for the commit of the step that is being recorded. Returns True if it replaces an earlier one of that
 commit."""
 
@@ -36,9 +40,19 @@ def approval_key(name: str, number: int) -> str:
     return f"{approval_prefix(name)}{number:06d}"
 
 
-def approval_terms(rules: Sequence[ApprovalRule], timeout: float = APPROVAL_TIMEOUT) -> dict[str, Any]:
-    """The terms of a new plan: its rules, if it has any."""
-    return {TERM: {"rules": [rule.to_json() for rule in rules], "timeout": timeout}} if rules else {}
+def approval_terms(
+    rules: Sequence[ApprovalRule],
+    timeout: float = APPROVAL_TIMEOUT,
+    scopes: Sequence[EditScope] = (),
+    escalation: float | None = None,
+) -> dict[str, Any]:
+    """The terms of a new plan: its rules and the scopes of its editors, if it has any."""
+    terms: dict[str, Any] = {SCOPES: [scope.to_json() for scope in scopes]} if scopes else {}
+    if rules or timeout != APPROVAL_TIMEOUT or escalation is not None:
+        terms[TERM] = {"rules": [rule.to_json() for rule in rules], "timeout": timeout}
+        if escalation is not None:
+            terms[TERM]["escalation"] = escalation
+    return terms
 
 
 def rules_of(head: Head) -> tuple[tuple[ApprovalRule, ...], float]:
@@ -47,6 +61,16 @@ def rules_of(head: Head) -> tuple[tuple[ApprovalRule, ...], float]:
     if term is None:
         return (), APPROVAL_TIMEOUT
     return tuple(map(ApprovalRule.from_json, term["rules"])), term["timeout"]
+
+
+def escalation_of(head: Head) -> float | None:
+    """After how long an edit that waits is announced again."""
+    return head.terms.get(TERM, {}).get("escalation")  # type: ignore[no-any-return]
+
+
+def scopes_of(head: Head) -> tuple[EditScope, ...]:
+    """The scopes of the editors of a plan."""
+    return tuple(map(EditScope.from_json, head.terms.get(SCOPES, ())))
 
 
 async def list_approvals(store: Store, name: str) -> list[WaitingEdit]:
@@ -66,15 +90,27 @@ async def _read(store: Store, head: Head) -> list[tuple[WaitingEdit, Register]]:
 
 
 class ApprovalRecords:
-    """The registers of the waiting edits of a plan, as the process that may change the plan knows them."""
+    """The registers of the waiting edits of a plan, as the process that may change the plan knows them. ``add_term``
+    gives the head the term of a plan with waiting edits; None if it has it."""
 
-    def __init__(self, name: str, stage: Stage, found: Sequence[tuple[WaitingEdit, Register]]) -> None:
-        self._name, self._stage = name, stage
+    def __init__(
+        self,
+        name: str,
+        stage: Stage,
+        found: Sequence[tuple[WaitingEdit, Register]],
+        add_term: Callable[[], object] | None = None,
+    ) -> None:
+        self._name, self._stage, self._add_term = name, stage, add_term
         self.edits = [edit for edit, _ in found]
         self._revisions = {edit.id: register.revision for edit, register in found}
         self._decided = [edit.id for edit, _ in found if edit.state != WAITING]
 
     def save(self, edit: WaitingEdit) -> None:
+        if self._add_term is not None:
+            self._add_term()
+            self._add_term = None
+        if edit.state == WAITING:
+            self._stage(_notice(self._name, edit))
         revision = self._revisions.get(edit.id)
         if not self._stage(PutRegister(approval_key(self._name, edit.id), edit.to_json(), revision)):
             self._revisions[edit.id] = (revision or 0) + 1
@@ -85,21 +121,36 @@ class ApprovalRecords:
                 self._stage(PutRegister(approval_key(self._name, old), None, self._revisions.pop(old)))
 
 
-async def read_records(store: Store, head: Head, stage: Stage) -> ApprovalRecords | None:
-    """The waiting edits of a plan; None if it has no rules."""
-    return ApprovalRecords(head.name, stage, await _read(store, head)) if TERM in head.terms else None
+def _notice(name: str, edit: WaitingEdit) -> Notice:
+    """Tells people that an edit waits, or still waits. What a model wrote in it is not part of the message."""
+    at, still = (edit.at, "") if edit.escalated_at is None else (edit.escalated_at, "still ")
+    by = f" by {edit.batch.author}" if edit.batch.author else ""
+    message = f"plan {name}: an edit{by} {still}waits for approval {edit.id} (asterism plan approvals {name})"
+    return Notice(at, "approval", message)
+
+
+def terms_with_approvals(head: Head) -> dict[str, Any]:
+    """The terms of a plan that gets its first waiting edit."""
+    return {TERM: {"rules": [], "timeout": APPROVAL_TIMEOUT}, **head.terms}
+
+
+async def read_records(store: Store, head: Head, stage: Stage, add_term: Callable[[], object]) -> ApprovalRecords:
+    """The waiting edits of a plan."""
+    if TERM in head.terms:
+        return ApprovalRecords(head.name, stage, await _read(store, head))
+    return ApprovalRecords(head.name, stage, (), add_term)
 
 
 async def waiting_edits_at_rest(
-    store: Store, stored: StoredConstellation
-) -> tuple[WaitingEdits, list[Write]] | tuple[None, list[Write]]:
+    store: Store, stored: StoredConstellation, add_term: Callable[[], object]
+) -> tuple[WaitingEdits, list[Write]]:
     """The waiting edits of a plan that no process runs, and the list of the writes that belong to their steps."""
     writes: list[Write] = []
-    records = await read_records(store, stored.head, writes.append)
-    if records is None:
-        return None, writes
+    records = await read_records(store, stored.head, writes.append, add_term)
     rules, timeout = rules_of(stored.head)
-    waiting = WaitingEdits(stored.plan, rules, timeout, store.clock, lambda kind, edit: None, lambda: None)
+    waiting = WaitingEdits(
+        *(stored.plan, rules, timeout, store.clock, lambda kind, edit: None, lambda: None), scopes_of(stored.head)
+    )
     waiting.restore(records.edits)
     waiting.close()  # an owner lets them expire
     waiting.save = records.save

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from asterism.core.errors import AsterismError, PlanError, error_text
+from asterism.core.plan.approval import WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, CycleGone, EditCycle
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edits import EditBatch
@@ -46,7 +47,9 @@ _ERRORS: dict[str, type[AsterismError]] = {"claimed": CycleClaimed, "gone": Cycl
 class CycleView:
     """An open edit cycle. ``ends`` are the ends under review: objects with ``task``, ``status`` and ``reason``.
     ``version`` is the base of its answer. ``claimed_by`` is its editor until ``claimed_until``; at ``expires_at`` it is
-    closed without an answer. Times are those of the store's clock; None if no process runs the plan."""
+    closed without an answer. Times are those of the store's clock; None if no process runs the plan. ``refusals`` are
+    answers that a person refused since the cycle before it: objects with ``approval``, ``by``, ``reason`` and
+    ``edits``."""
 
     id: int
     version: int
@@ -57,13 +60,15 @@ class CycleView:
     claimed_by: str | None = None
     claimed_until: float | None = None
     expires_at: float | None = None
+    refusals: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return tuple(str(end["task"]) for end in self.ends)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "ends": [dict(end) for end in self.ends], "tasks": list(self.tasks)}
+        lists = {"ends": [dict(end) for end in self.ends], "refusals": [dict(one) for one in self.refusals]}
+        return {**asdict(self), **lists, "tasks": list(self.tasks)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,7 @@ async def _ask(fleet: Fleet, name: str, value: Mapping[str, Any], timeout: float
 
 def _from_json(data: Mapping[str, Any]) -> CycleView:
     fields = {name: data[name] for name in CycleView.__dataclass_fields__ if name in data}
-    return CycleView(**{**fields, "ends": tuple(data["ends"])})
+    return CycleView(**{**fields, "ends": tuple(data["ends"]), "refusals": tuple(data.get("refusals", ()))})
 
 
 # -- answering ---------------------------------------------------------------------------------------------------------
@@ -169,15 +174,18 @@ def cycle_answers(execution: Execution) -> dict[str, Callable[..., dict[str, Any
     """What answers these requests, in the process that runs the plan."""
     plan, lock, mask = execution.plan, execution.lock, PlanMask(execution.plan)
 
+    def view(cycle: EditCycle) -> CycleView:
+        return _view(plan, cycle, mask, lock, execution.cycles.refusals_of(cycle))
+
     def cycles(request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"cycles": [_view(plan, one, mask, lock).to_json() for one in lock.cycles.values()]}
+        return {"cycles": [view(one).to_json() for one in lock.cycles.values()]}
 
     def claim(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             claimed = execution.cycles.claim(request["cycle"], request["who"], request["lease"])
         except (CycleGone, CycleClaimed) as error:
             return _problem(error)
-        return {"cycle": _view(plan, claimed, mask, lock).to_json()}
+        return {"cycle": view(claimed).to_json()}
 
     def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         number, who = request["cycle"], request["who"]
@@ -196,7 +204,13 @@ def _problem(error: CycleGone | CycleClaimed) -> dict[str, Any]:
     return {"problem": "gone" if isinstance(error, CycleGone) else "claimed", "message": str(error)}
 
 
-def _view(plan: Constellation, cycle: EditCycle, mask: PlanMask, lock: AssignmentLock | None) -> CycleView:
+def _view(
+    plan: Constellation,
+    cycle: EditCycle,
+    mask: PlanMask,
+    lock: AssignmentLock | None,
+    refused: Sequence[WaitingEdit] = (),
+) -> CycleView:
     """``lock`` is that of the process that runs the plan: its claims and deadlines hold."""
     nodes = [(task, plan.nodes.get(task)) for task in cycle.tasks]
     ends = tuple(
@@ -218,4 +232,8 @@ def _view(plan: Constellation, cycle: EditCycle, mask: PlanMask, lock: Assignmen
         cycle.claimed_by if claimed else None,
         cycle.claim_by if claimed and cycle.claim_by < float("inf") else None,
         None if lock is None else min(cycle.expires_at, float("inf") if claimed else cycle.claim_by),
+        tuple(
+            {"approval": one.id, "by": one.decided_by, "reason": one.why, "edits": one.batch.description}
+            for one in refused
+        ),
     )

@@ -144,7 +144,10 @@ class DurableOrchestrator(PlanCommands):
         lock = self.options.lock(recorded, RecordedLock)
         self.scheduler.attach_loop()
         terms, given = self.options.lock_terms | self._run_terms, plain_json(params or {}, "params")
-        terms |= approval_terms(self.options.approvals, self.options.approval_timeout)
+        options = self.options
+        terms |= approval_terms(
+            options.approvals, options.approval_timeout, options.scopes, options.approval_escalation
+        )
         stored = await insert(self.fleet.store, recorded, lock, terms, given)
         async with FleetMembership(self._agent(plan.id)) as member:
             return await self.own(stored, member)
@@ -245,9 +248,12 @@ class DurableOrchestrator(PlanCommands):
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    async def edit(self, plan_id: str, batch: EditBatch) -> Applied:
-        """Edit a plan that runs here. Durable on return. Raises EditRejected, and EditWaits."""
-        return await self._submit(plan_id, lambda: self.scheduler.find_editable(plan_id).waiting.submit(batch))
+    async def edit(self, plan_id: str, batch: EditBatch, *, editor: str | None = None) -> Applied:
+        """Edit a plan that runs here, as a person or as an editor. Durable on return. Raises EditRejected, and
+        EditWaits."""
+        return await self._submit(
+            plan_id, lambda: self.scheduler.find_editable(plan_id).waiting.submit(batch, None, editor)
+        )
 
     async def approve(
         self, number: int, who: str, batch: EditBatch | None = None, *, plan_id: str | None = None

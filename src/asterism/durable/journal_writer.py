@@ -27,7 +27,7 @@ from asterism.durable.journal_store import (
     step_record,
 )
 from asterism.orchestrator.events import Event
-from asterism.store.protocol import PLAN_REQUESTS, ExpectRegister, PutRegister, PutRun, Store, Write
+from asterism.store.protocol import PLAN_REQUESTS, ExpectRegister, Notice, PutRegister, PutRun, Store, Write
 from asterism.store.store_errors import Conflict, StoreUnavailable
 
 log = logging.getLogger("asterism.journal")
@@ -115,11 +115,11 @@ class JournalWriter:
         """Change the head with the next commit."""
         self._head_changes |= changes
 
-    def stage(self, write: PutRegister) -> bool:
+    def stage(self, write: PutRegister | Notice) -> bool:
         """Write this in the commit of the step that is recorded just now. Returns whether it replaces an earlier write
         of that commit."""
         for index, staged in enumerate(self._writes):
-            if isinstance(staged, PutRegister) and staged.key == write.key:
+            if isinstance(staged, PutRegister) and isinstance(write, PutRegister) and staged.key == write.key:
                 self._writes[index] = replace(write, expected=staged.expected)
                 return True
         if not self.sealed:

@@ -23,7 +23,14 @@ from asterism.core.plan.status import RUNNING
 from asterism.core.run.run import TERMINAL, RunStatus
 from asterism.durable.admin import cancel_reason, pause_key, pause_reason
 from asterism.durable.approval_requests import approval_answers
-from asterism.durable.approval_store import ApprovalRecords, read_records, rules_of
+from asterism.durable.approval_store import (
+    ApprovalRecords,
+    escalation_of,
+    read_records,
+    rules_of,
+    scopes_of,
+    terms_with_approvals,
+)
 from asterism.durable.cycle_requests import cycle_answers
 from asterism.durable.fleet_device import FleetDevice, PlanRuns, until_available
 from asterism.durable.journal_store import OwnershipLost, ReloadRequired, StoredConstellation, load
@@ -164,7 +171,9 @@ class Ownership:
             cancel = await until_available(clock, lambda: cancel_reason(store, name))
             outdated = _outdated_runs(stored)
             self._journal = journal
-            approvals = await until_available(clock, lambda: read_records(store, stored.head, journal.stage))
+            stage = functools.partial(_stage_approvals, journal)
+            records = functools.partial(read_records, store, stored.head, journal.stage, stage)
+            approvals = await until_available(clock, records)
             execution = self._start(stored, journal, owner, approvals, trace)
             self._running.set()
             if stored.head.cancelling or cancel is not None:
@@ -196,7 +205,7 @@ class Ownership:
         stored: StoredConstellation,
         journal: JournalWriter,
         owner: object,
-        approvals: ApprovalRecords | None,
+        approvals: ApprovalRecords,
         trace: PlanTrace | None,
     ) -> Execution:
         plan, lock = stored.plan, stored.lock
@@ -205,9 +214,9 @@ class Ownership:
         self._options.add_ranks(plan)
         execution = Execution(self._scheduler, plan, lock, self._options, self._events, self._random, journal, trace)
         execution.waiting.rules, execution.waiting.timeout = rules_of(stored.head)
-        if approvals is not None:
-            execution.waiting.save = approvals.save
-            execution.waiting.restore(approvals.edits)
+        execution.waiting.scopes, execution.waiting.escalation = scopes_of(stored.head), escalation_of(stored.head)
+        execution.waiting.save = approvals.save
+        execution.waiting.restore(approvals.edits)
         self._scheduler.add(execution, owner)
         if plan.started_at is None:
             execution.begin()
@@ -322,6 +331,11 @@ class Ownership:
             log.info("requests to plan %s are not followed any more: %s", name, lost)
         finally:
             watch.close()
+
+
+def _stage_approvals(journal: JournalWriter) -> None:
+    """The plan gets its first waiting edit: every later owner looks for it."""
+    journal.stage_head(terms=terms_with_approvals(journal.head))
 
 
 async def cancel_runs(fleet: Fleet, name: str, chosen: Callable[[str, int], bool] = lambda task, epoch: True) -> None:

@@ -93,33 +93,47 @@ class PauseAnswer:
 
 
 async def edit_plan(
-    fleet: Fleet, name: str, batch: EditBatch, *, dry_run: bool = False, timeout: float = ANSWER_TIMEOUT
+    fleet: Fleet,
+    name: str,
+    batch: EditBatch,
+    *,
+    dry_run: bool = False,
+    timeout: float = ANSWER_TIMEOUT,
+    editor: str | None = None,
 ) -> EditAnswer:
-    """Edit a stored plan, whether a process runs it or not. Durable on return.
+    """Edit a stored plan, whether a process runs it or not. Durable on return. ``editor`` is the name of the editor
+    that the edit comes from, which has a scope; None for a person.
 
     With ``dry_run`` the edit is only checked, against the plan as it is in the store. Raises EditRejected with every
     violation, EditWaits if it waits for a person, PlanError if the plan is being cancelled, NotAnswered and
     AnswerLost."""
     if dry_run:
-        return EditAnswer(await admin.edit(fleet, name, batch, dry_run=True))
+        return EditAnswer(await admin.edit(fleet, name, batch, dry_run=True, editor=editor))
     while True:
         head, _ = await read_head(fleet.store, name)
         if head.ended or await admin.live_owner(fleet.store, head) is None:
             with contextlib.suppress(AlreadyRunning):  # a process has just taken it over
-                return EditAnswer(await admin.edit(fleet, name, batch), reopened=head.ended and bool(batch.edits))
+                applied = await admin.edit(fleet, name, batch, editor=editor)
+                return EditAnswer(applied, reopened=head.ended and bool(batch.edits))
             continue
         await admin.check_not_cancelled(fleet.store, head, "edited")
-        return await _ask_for_edit(fleet, name, batch, timeout)
+        return await _ask_for_edit(fleet, name, batch, timeout, editor)
 
 
 async def undo_edit(
-    fleet: Fleet, name: str, reason: str = "", *, dry_run: bool = False, timeout: float = ANSWER_TIMEOUT
+    fleet: Fleet,
+    name: str,
+    reason: str = "",
+    *,
+    dry_run: bool = False,
+    timeout: float = ANSWER_TIMEOUT,
+    editor: str | None = None,
 ) -> EditAnswer:
     """Undo the newest edit of a stored plan that is not undone, whether a process runs it or not. Raises what
     ``edit_plan`` raises."""
     stored = await load(fleet.store, name)
     batch = stored.plan.undo_stack.batch(fleet.by, reason)
-    return await edit_plan(fleet, name, batch, dry_run=dry_run, timeout=timeout)
+    return await edit_plan(fleet, name, batch, dry_run=dry_run, timeout=timeout, editor=editor)
 
 
 async def pause_plan(fleet: Fleet, name: str, reason: str = "", *, timeout: float = WHY_TIMEOUT) -> PauseAnswer:
@@ -164,8 +178,11 @@ async def ask_why(fleet: Fleet, name: str, task: str, *, timeout: float = WHY_TI
     return Why(task, answer["status"], tuple(Holder(**one) for one in answer["holders"]))
 
 
-async def _ask_for_edit(fleet: Fleet, name: str, batch: EditBatch, timeout: float) -> EditAnswer:
-    request = PlanRequest(fleet, name, {"kind": "edit", "batch": batch.to_json()})
+async def _ask_for_edit(
+    fleet: Fleet, name: str, batch: EditBatch, timeout: float, editor: str | None = None
+) -> EditAnswer:
+    value = {"kind": "edit", "batch": batch.to_json()}
+    request = PlanRequest(fleet, name, value if editor is None else {**value, "editor": editor})
 
     async def at_rest() -> EditAnswer | None:
         """Edit the plan here, since no process runs it; None if one does by now, or has answered."""
@@ -176,7 +193,7 @@ async def _ask_for_edit(fleet: Fleet, name: str, batch: EditBatch, timeout: floa
                 return None
             withdrawn = PutRegister(request.key, None, found.revision)
             head, _ = await read_head(fleet.store, name)
-            applied = await admin.edit_once(fleet, name, batch, also=[withdrawn])
+            applied = await admin.edit_once(fleet, name, batch, also=[withdrawn], editor=editor)
             return EditAnswer(applied, reopened=head.ended and bool(batch.edits))
 
         with contextlib.suppress(AlreadyRunning):
@@ -319,7 +336,7 @@ class RequestHandler:
         device: str,
         commit: Callable[..., Any],
         active: Callable[[], bool],
-        apply: Callable[[EditBatch], Applied],
+        apply: Callable[[EditBatch, int | None, str | None], Applied],
         why: Callable[[str], Why],
         more: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = NOTHING,
     ) -> None:
@@ -346,7 +363,7 @@ class RequestHandler:
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if request["kind"] == "edit":
-                return applied_json(self._apply(EditBatch.from_json(request["batch"])))
+                return applied_json(self._apply(EditBatch.from_json(request["batch"]), None, request.get("editor")))
             if request["kind"] == "why":
                 why = self._why(request["task"])
                 return {"status": str(why.status), "holders": [asdict(one) for one in why.holders]}

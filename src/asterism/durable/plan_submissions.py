@@ -13,6 +13,7 @@ from typing import Any
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_scope import EditScope
 from asterism.durable.approval_store import approval_terms
 from asterism.durable.journal_store import (
     ConstellationExists,
@@ -35,13 +36,14 @@ async def submit_plan(
     policy: str = "scoped",
     params: Mapping[str, Any] = NOTHING,
     approvals: Sequence[ApprovalRule] = (),
+    scopes: Sequence[EditScope] = (),
 ) -> None:
-    """Store a plan under its id, to be run by a plan runner. ``approvals`` say which edits wait for a person. Raises
-    ConstellationExists, PlanError for a name that cannot be stored, and NotJson if another process could not execute a
-    task."""
+    """Store a plan under its id, to be run by a plan runner. ``approvals`` say which edits wait for a person,
+    ``scopes`` what its editors may do. Raises ConstellationExists, PlanError for a name that cannot be stored, and
+    NotJson if another process could not execute a task."""
     store = fleet.store
     document = {**plan_document(plan, policy), "params": plain_json(dict(params), "params")}
-    document["terms"] = approval_terms(approvals)
+    document["terms"] = approval_terms(approvals, scopes=scopes)
 
     async def attempt() -> None:
         if await store.register(head_key(plan.id)) is not None:

@@ -57,6 +57,7 @@ DELIVERED_KINDS = frozenset(
         "revoked",
         "suspended",
         "resumed",
+        "approval",
     }
 )
 """The kinds of notices that are for people. A late result is normal."""

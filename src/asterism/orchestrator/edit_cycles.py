@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
-from asterism.core.plan.approval import EditWaits, WaitingEdit
+from asterism.core.plan.approval import REFUSED, EditWaits, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.diff import merge
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
+from asterism.core.plan.status import RUNNING
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
 from asterism.orchestrator.plan_mask import PlanMask
 
@@ -45,7 +46,7 @@ Editor = EditorFunction | EditorObject
 class EditCycles:
     """``wake`` asks the scheduler for a step. ``settled`` waits until everything up to now is durable; it returns False
     if the plan now belongs to another process. None: the plan is in memory only. ``submit`` applies a batch of a cycle,
-    or lets it wait for a person."""
+    or lets it wait for a person; ``refused`` are the answers that a person refused."""
 
     def __init__(
         self,
@@ -58,8 +59,10 @@ class EditCycles:
         now: Callable[[], float],
         wake: Callable[[], None],
         settled: Callable[[], Awaitable[bool]] | None,
-        submit: Callable[[EditBatch, int | None], Applied],
+        submit: Callable[[EditBatch, int | None, str | None], Applied],
+        refused: Sequence[WaitingEdit] = (),
     ) -> None:
+        self.refused = refused
         self._plan, self._lock, self._events, self._mask = plan, lock, events, mask
         self._editor, self._max_rejections = editor, max_rejections
         self._author = "" if editor is None else getattr(editor, "__name__", type(editor).__name__)
@@ -86,6 +89,13 @@ class EditCycles:
         self.opened(cycle, "stuck")
         return True
 
+    def ask_again(self, refused: WaitingEdit) -> None:
+        """A person refused an answer, with a reason: open a cycle, so that the editor learns of it."""
+        if self._lock.edit_on is not None and refused.cycle is not None and refused.state == REFUSED and refused.why:
+            cycle = self._lock.open_stuck(self._now(), always=True)
+            if cycle is not None:
+                self.opened(cycle, "cycle_opened")
+
     def reopen(self) -> None:
         """Call the editor again for the cycles that were open when the plan was stopped. Their timeouts start anew."""
         for cycle in tuple(self._lock.cycles.values()):
@@ -105,15 +115,36 @@ class EditCycles:
         self._set_deadline()
 
     def events_of(self, cycle: EditCycle) -> list[Event]:
-        """The events that an editor receives: the ends under review that still stand, or ``stuck``."""
+        """The events that an editor receives: the ends under review that still stand, or ``stuck``; and the answers
+        that were refused since the cycle before it."""
+        refused = [self._refusal(cycle, edit) for edit in self.refusals_of(cycle)]
         if cycle.stuck:
-            return [self._event("stuck", cycle)]
+            return [*([] if refused and self._moves else [self._event("stuck", cycle)]), *refused]
         nodes = self._plan.nodes
-        return [
+        ends = [
             self._events.end_event(nodes[task_id])
             for task_id, epoch in cycle.ends
             if task_id in nodes and nodes[task_id].epoch == epoch
         ]
+        return [*ends, *refused]
+
+    @property
+    def _moves(self) -> bool:
+        """Whether a task runs, or may start."""
+        return bool(self._plan.counts[RUNNING]) or self._plan.queue.has_ready()
+
+    def refusals_of(self, cycle: EditCycle) -> list[WaitingEdit]:
+        """The answers of editors that were refused since the cycle before this one was opened."""
+        if not self.refused:
+            return []
+        before = max((one.opened_at for one in self._lock.history if one.id < cycle.id), default=float("-inf"))
+        return [
+            one for one in self.refused if one.decided_at is not None and before < one.decided_at <= cycle.opened_at
+        ]
+
+    def _refusal(self, cycle: EditCycle, edit: WaitingEdit) -> EditEvent:
+        about = {"author": edit.batch.author, "reason": edit.why, "approval": edit.id}
+        return self._event("edit_refused", cycle, edits=tuple(map(str, edit.batch.edits)), **about)
 
     # -- the editor in this process ------------------------------------------------------------------------------------
 
@@ -158,7 +189,7 @@ class EditCycles:
         try:
             batch, left_out = batch_of(answer, self._plan, cycle, author)
             self._answered = cycle
-            applied = self._submit(batch, cycle.id)  # which calls announce, as for every edit
+            applied = self._submit(batch, cycle.id, author)  # which calls announce, as for every edit
         except EditWaits:
             if cycle.id in self._lock.cycles:  # it holds what it touches, and the rest of the plan goes on
                 self._close(cycle, "waiting")

@@ -79,13 +79,16 @@ class Execution:
         )
         settled = None if journal is None else journal.settled
         self.waiting = WaitingEdits(
-            plan, options.approvals, options.approval_timeout, self._now, self._announce_waiting, self._wake
+            *(plan, options.approvals, options.approval_timeout, self._now, self._announce_waiting, self._wake),
+            options.scopes,
+            options.approval_escalation,
         )
         self._waiting = self.waiting.waiting
         self.cycles = EditCycles(
             *(plan, lock, self.events, self._mask, options.editor, options.max_rejections, self._now, self._wake),
             settled,
             self.waiting.submit,
+            self.waiting.refused,
         )
         self._trace = self.cycles.trace = trace
 
@@ -388,6 +391,8 @@ class Execution:
     def _announce_waiting(self, kind: str, edit: WaitingEdit) -> None:
         """An edit begins to wait for a person, or was refused."""
         self.cycles.publish_waiting(kind, edit)
+        if kind == "edit_refused" and not self.cancelling:
+            self.cycles.ask_again(edit)
 
     def cancel(self) -> None:
         """Start nothing more and ask running tasks to stop; after ``grace`` seconds they are cancelled all the same."""

@@ -13,6 +13,7 @@ from asterism.core.errors import PlanError
 from asterism.core.plan.approval import ApprovalRule
 from asterism.core.plan.assignment_lock import AssignmentLock, EditOn, edit_on_all, edit_on_failure
 from asterism.core.plan.constellation import Constellation, EndView, TaskView
+from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import CriticalPathRanks
 from asterism.core.plan.status import ConstellationState, TaskStatus
@@ -58,6 +59,8 @@ class Options:
     log_limit: int = DEFAULT_LIMIT
     approvals: tuple[ApprovalRule, ...] = ()
     approval_timeout: float = APPROVAL_TIMEOUT
+    scopes: tuple[EditScope, ...] = ()
+    approval_escalation: float | None = None
 
     def __post_init__(self) -> None:
         if self.editor is not None and self.external:
@@ -68,6 +71,8 @@ class Options:
             raise ValueError(f"log_limit must be a number of bytes, 0 or more, not {self.log_limit!r}")
         if not self.approval_timeout > 0:
             raise ValueError(f"approval_timeout must be more than 0 seconds, not {self.approval_timeout!r}")
+        if self.approval_escalation is not None and not self.approval_escalation > 0:
+            raise ValueError(f"approval_escalation must be more than 0 seconds, not {self.approval_escalation!r}")
         self.lock(Constellation(), AssignmentLock)  # its constructor checks the lock policy and the limits
 
     @property

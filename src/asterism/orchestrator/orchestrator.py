@@ -14,6 +14,7 @@ from asterism.core.plan.apply import Applied
 from asterism.core.plan.approval import ApprovalRule, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
+from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import Edit, EditBatch
 from asterism.core.plan.explain import Holder, Why
 from asterism.core.plan.explain import why as explain
@@ -111,6 +112,8 @@ class Orchestrator(PlanCommands):
     ``log_limit``          how many bytes of the output of each attempt are kept; 0 for none
     ``approvals``          rules that say which edits wait for a person
     ``approval_timeout``   seconds after which a waiting edit is refused
+    ``approval_escalation``  seconds after which an edit that still waits is announced again; None for never
+    ``scopes``             what the editors of the plan may do; without any, everything
     """
 
     def __init__(
@@ -137,6 +140,8 @@ class Orchestrator(PlanCommands):
         log_limit: int = DEFAULT_LIMIT,
         approvals: Iterable[ApprovalRule] = (),
         approval_timeout: float = APPROVAL_TIMEOUT,
+        approval_escalation: float | None = None,
+        scopes: Iterable[EditScope] = (),
     ) -> None:
         self.options = Options(
             editor=editor,
@@ -158,6 +163,8 @@ class Orchestrator(PlanCommands):
             log_limit=log_limit,
             approvals=tuple(approvals),
             approval_timeout=approval_timeout,
+            approval_escalation=approval_escalation,
+            scopes=tuple(scopes),
         )
         super().__init__(DeviceScheduler(Roster(devices, strategy), concurrency=concurrency))
         self._random = random.Random(seed)
@@ -272,10 +279,11 @@ class Orchestrator(PlanCommands):
             execution.cancel_hard()
         await asyncio.shield(execution.done)
 
-    def edit(self, plan_id: str, batch: EditBatch) -> Applied:
-        """Edit a running plan. Raises EditRejected; after the end of the plan, with the rule ``ended``. Raises
-        EditWaits if a rule of ``approvals`` says so."""
-        return self.scheduler.find_editable(plan_id).waiting.submit(batch)
+    def edit(self, plan_id: str, batch: EditBatch, *, editor: str | None = None) -> Applied:
+        """Edit a running plan, as a person or, with ``editor``, as an editor of that name, which has a scope. Raises
+        EditRejected; after the end of the plan, with the rule ``ended``. Raises EditWaits if the edit waits for a
+        person."""
+        return self.scheduler.find_editable(plan_id).waiting.submit(batch, None, editor)
 
     def approve(self, number: int, who: str, batch: EditBatch | None = None, *, plan_id: str | None = None) -> Applied:
         """Apply a waiting edit, or ``batch`` in its place. Raises ApprovalGone; and EditRejected, with the edit still

@@ -1,9 +1,11 @@
 """Waiting edits of a plan that runs here: which batches wait for a person, and which tasks they hold.
 
-``submit`` is the way of every edit of an editor or a person into the plan: it is applied, or it waits
-(``core/plan/approval.py``). A held task that is ready is set aside when its turn comes, and queued again when no
-waiting edit holds it. The plan does not end while an edit waits. After its time the edit is refused, so it never stops
-the plan for good.
+``submit`` is the way of every edit of an editor or a person into the plan. An edit of an editor that is outside its
+scope is rejected (``core/plan/edit_scope.py``). An edit that a rule names (``core/plan/approval.py``), or whose editor
+may have read untrusted data (``core/plan/taint.py``), waits. All others are applied.
+
+A held task that is ready is set aside when its turn comes, and queued again when no waiting edit holds it. The plan
+does not end while an edit waits. After its time the edit is refused, so it never stops the plan for good.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
-from asterism.core.errors import EditRejected
-from asterism.core.plan.apply import Applied, check
+from asterism.core.plan.apply import Applied
 from asterism.core.plan.approval import (
     APPROVED,
     EXPIRED,
@@ -28,17 +30,20 @@ from asterism.core.plan.approval import (
     touched_tasks,
 )
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_scope import EditScope, scope_violations
+from asterism.core.plan.edit_trial import Trial, trial
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import PENDING
+from asterism.core.plan.taint import mark_violations, taint_reasons
 
 Save = Callable[[WaitingEdit], None]
 """Called with each edit that begins to wait, or was decided, in the step that records it."""
 
 
 class WaitingEdits:
-    """``rules`` are those of the plan, ``timeout`` is how long an edit waits. ``announce`` publishes an event, ``wake``
-    asks the scheduler for a step."""
+    """``rules`` and ``scopes`` are those of the plan, ``timeout`` is how long an edit waits, ``escalation``
+    after how long people are told again. ``announce`` publishes an event, ``wake`` asks the scheduler for a step."""
 
     def __init__(
         self,
@@ -48,11 +53,17 @@ class WaitingEdits:
         now: Callable[[], float],
         announce: Callable[[str, WaitingEdit], None],
         wake: Callable[[], None],
+        scopes: Sequence[EditScope] = (),
+        escalation: float | None = None,
     ) -> None:
-        self._plan, self.rules, self.timeout = plan, tuple(rules), timeout
+        self._plan, self.rules, self.timeout, self.scopes = plan, tuple(rules), timeout, tuple(scopes)
+        self.escalation = escalation
         self._now, self._announce, self._wake = now, announce, wake
         self.save: Save = lambda edit: None
         self.waiting: dict[int, WaitingEdit] = {}
+        self.refused: list[WaitingEdit] = []
+        """The answers of editors that were refused, or that nobody approved in time; oldest first."""
+
         self.parked: dict[Node, None] = {}  # ready tasks that a waiting edit holds
         self._held: Counter[str] = Counter()
         self._newest = 0
@@ -64,22 +75,46 @@ class WaitingEdits:
             self._newest = max(self._newest, edit.id)
             if edit.state == WAITING:
                 self._add(edit)
+            elif edit.state in (REFUSED, EXPIRED) and edit.cycle is not None:
+                self.refused.append(edit)
         self._set_timer()
 
-    def submit(self, batch: EditBatch, cycle: int | None = None) -> Applied:
-        """Apply a batch, or let it wait. Raises EditRejected, and EditWaits."""
-        reasons = approval_reasons(self.rules, batch, self._plan) if self.rules else ()
-        now = self._now()
-        if not reasons:
-            return self._plan.apply(batch, now)
-        try:
-            check(self._plan, batch, now)
-        except EditRejected:  # a person is not asked about an edit that cannot be applied
-            return self._plan.apply(batch, now)  # which raises it again
+    def submit(self, batch: EditBatch, cycle: int | None = None, editor: str | None = None) -> Applied:
+        """Apply a batch, or let it wait. ``editor`` is the name of the editor that it comes from; None for a person,
+        who has no scope. Raises EditRejected, and EditWaits."""
+        now, plan = self._now(), self._plan
+        tainted = editor is not None and bool(plan.untrusted)
+        if not (self.rules or tainted or (self.scopes and editor is not None)):
+            return plan.apply(batch, now)
+        tried = trial(plan, batch, now)
+        if editor is not None:
+            self.check_editor(batch, editor, tried)
+            batch = replace(batch, author=editor)  # whatever name it signs with
+        reasons = approval_reasons(self.rules, batch, plan, tried, editor)
+        if tainted:
+            reasons += taint_reasons(plan, batch, tried)
+        if tried.violations or not reasons:  # a person is not asked about an edit that cannot be applied
+            return plan.apply(batch, now)
+        return self._wait(batch, cycle, reasons, tried, now)
+
+    def check_editor(self, batch: EditBatch, editor: str, tried: Trial | None = None) -> None:
+        """Raise EditRejected if a batch is outside the scope of its editor."""
+        tried = trial(self._plan, batch, self._now()) if tried is None else tried
+        outside = [
+            *scope_violations(self.scopes, editor, batch, tried, len(self._plan.nodes)),
+            *mark_violations(tried),
+        ]
+        if outside:
+            self._plan.reject(batch, [*tried.violations, *outside])
+
+    def _wait(
+        self, batch: EditBatch, cycle: int | None, reasons: tuple[str, ...], tried: Trial, now: float
+    ) -> NoReturn:
         if batch.base_version is None:  # so that later edits of the same tasks make it stale
             batch = replace(batch, base_version=self._plan.version)
         edit = WaitingEdit(
-            self._newest + 1, batch, now, now + self.timeout, reasons, touched_tasks(batch, self._plan), cycle
+            *(self._newest + 1, batch, now, now + self.timeout, reasons),
+            *(touched_tasks(batch, self._plan, tried), cycle),
         )
         self._newest = edit.id
         self._add(edit)
@@ -112,7 +147,7 @@ class WaitingEdits:
         """Drop a waiting edit. Raises ApprovalGone."""
         decided = self.get(number).decided(REFUSED, who, self._now(), reason)
         self._decide(decided, "edit refused", f"by {who}" + (f": {reason}" if reason else ""))
-        self._announce("edit_refused", decided)
+        self._announce_refusal(decided)
         return decided
 
     def holds(self, node: Node) -> bool:
@@ -162,7 +197,7 @@ class WaitingEdits:
     def _set_timer(self) -> None:
         self.close()
         if self.waiting:
-            due = min(edit.expires_at for edit in self.waiting.values())
+            due = min(min(edit.expires_at, self._escalates_at(edit)) for edit in self.waiting.values())
             self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._now()), self._expire)
 
     def _expire(self) -> None:
@@ -171,5 +206,19 @@ class WaitingEdits:
         for edit in [one for one in self.waiting.values() if one.expires_at <= now]:
             decided = edit.decided(EXPIRED, "", now, "nobody approved it in time")
             self._decide(decided, "edit expired", "nobody approved it in time")
-            self._announce("edit_refused", decided)
+            self._announce_refusal(decided)
+        for edit in [one for one in self.waiting.values() if self._escalates_at(one) <= now]:
+            escalated = self.waiting[edit.id] = replace(edit, escalated_at=now)
+            self._record("edit escalated", escalated, f"by {edit.batch.author or 'somebody'}: nobody has decided yet")
+            self._announce("edit_escalated", escalated)
         self._set_timer()
+
+    def _escalates_at(self, edit: WaitingEdit) -> float:
+        if self.escalation is None or edit.escalated_at is not None:
+            return float("inf")
+        return edit.at + self.escalation
+
+    def _announce_refusal(self, edit: WaitingEdit) -> None:
+        if edit.cycle is not None:
+            self.refused.append(edit)
+        self._announce("edit_refused", edit)

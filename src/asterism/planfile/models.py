@@ -223,6 +223,13 @@ class Task(Shape):
     device: WantedDevice | None = None
     estimate: Annotated[Duration | None, Field(description="expected duration, for the critical path")] = None
     revocable: Annotated[bool, Field(description="may start before the tasks above are reviewed")] = False
+    untrusted: Annotated[
+        bool, Field(description="its result may contain instructions of strangers: limits what an editor may do")
+    ] = False
+    cost: Annotated[float | None, Field(ge=0, description="what it costs, for rules about approvals")] = None
+    effects: Annotated[
+        list[Literal["spends", "deletes"]] | None, Field(description="what it does, for rules about approvals")
+    ] = None
     description: str = ""
     foreach: Annotated[Foreach | None, Field(description="one task for each element; `{item}` stands for it")] = None
     matrix: Annotated[

@@ -87,7 +87,7 @@ def _task(text: str) -> Callable[[Any, Constellation], str]:
 def _cycle(text: str) -> Callable[[Any, Constellation], str]:
     return lambda event, plan: text.format(
         cycle=event.cycle,
-        tasks=names(event.tasks, len(event.tasks)),
+        tasks=names(event.tasks, len(event.tasks)) if event.tasks else "the whole plan",
         author=event.author or "unknown",
         error=reason(event.error),
         approval=event.approval,
@@ -124,6 +124,7 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "edit_applied": _applied,
     "edit_rejected": _rejected,
     "edit_waiting": _cycle("an edit of {author} waits for approval {approval}: {reason}"),
+    "edit_escalated": _cycle("approval {approval}: the edit of {author} still waits: {reason}"),
     "edit_refused": _cycle("approval {approval}: the edit of {author} was refused: {reason}"),
     "edit_abandoned": _cycle("cycle {cycle}: too many edits of {author} were rejected; the cycle closes without one"),
     "edit_overtaken": _cycle("cycle {cycle}: part of the plan of {author} was dropped: its tasks have progressed"),

@@ -142,6 +142,12 @@ class Call:
     def by(self) -> str:
         return self.fleet.by
 
+    @property
+    def editor(self) -> str | None:
+        """The name of a caller that may edit plans, but not operate them: its edits are those of an editor, which has a
+        scope. None for a caller who may do both: a person."""
+        return None if self.caller is None or self.caller.credential.allows("operate") else self.caller.name
+
 
 Handler = Callable[[Call], Awaitable[Any]]
 

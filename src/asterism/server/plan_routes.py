@@ -7,9 +7,10 @@ the plan, ``durable/admin.py`` and ``plan_retry.py`` change a plan that no proce
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -18,6 +19,7 @@ from asterism.client import documents
 from asterism.core.attempt_log import LogReader, TaskLog
 from asterism.core.errors import InvalidTask, PlanError, UnknownTask
 from asterism.core.plan.approval import WAITING, ApprovalRule
+from asterism.core.plan.edit_scope import EditScope
 from asterism.core.plan.edits import Edit, EditBatch, edit_from_json
 from asterism.durable import admin
 from asterism.durable.approval_store import list_approvals
@@ -39,6 +41,8 @@ from asterism.server.problems import InvalidEdits
 
 MAX_TASKS = 20_000
 """How many tasks a submitted plan, or an edited one, may have."""
+
+Rule = TypeVar("Rule")
 
 SMALL_FILE = 50_000
 """A plan file of at most this many characters is read at once."""
@@ -68,6 +72,7 @@ class Submission(BaseModel, extra="forbid"):
     file: str = Field(max_length=2_000_000)
     params: dict[str, Any] = {}
     approvals: list[str] = Field([], max_length=50, description="Rules: which edits wait for a person.")
+    scopes: list[str] = Field([], max_length=50, description="What the editors of the plan may do.")
 
 
 class Edits(BaseModel, extra="forbid"):
@@ -229,13 +234,14 @@ async def submit(call: Call) -> Any:
     given = call.body
     if given.name is not None:
         check_name(given.name)
-    rules = _rules(given.approvals)
+    rules, scopes = _rules(ApprovalRule.parse, given.approvals), _rules(EditScope.parse, given.scopes)
     found = await examined(given.file, given.name or "plan", given.params)
     plan = found.constellation
     if len(plan) > MAX_TASKS:
         raise RequestRefused(413, f"the plan has {len(plan):,} tasks; the limit is {MAX_TASKS:,}")
     plan.id = given.name or plan.id
-    await submit_plan(call.fleet, plan, policy=found.policy or "scoped", params=found.params, approvals=rules)
+    policy = found.policy or "scoped"
+    await submit_plan(call.fleet, plan, policy=policy, params=found.params, approvals=rules, scopes=scopes)
     call.server.submitted()
     return plan_documents.view(await read_plan(call.fleet, plan.id), tasks=False)
 
@@ -249,9 +255,9 @@ async def examined(text: str, name: str, params: dict[str, Any]) -> loader.PlanF
     return found
 
 
-def _rules(texts: list[str]) -> list[ApprovalRule]:
+def _rules(parse: Callable[[str], Rule], texts: list[str]) -> list[Rule]:
     try:
-        return [ApprovalRule.parse(text) for text in texts]
+        return [parse(text) for text in texts]
     except PlanError as error:
         raise RequestRefused(422, str(error)[:2000]) from None
 
@@ -261,14 +267,14 @@ async def edit(call: Call) -> Any:
     batch = replace(batch_of_edits(given.edits), author=call.by, reason=given.reason, base_version=given.base_version)
     await check_size(call, name, batch)
     async with call.server.edited_plans.alone(call.fleet, name):
-        done = await edit_plan(call.fleet, name, batch, dry_run=given.dry_run)
+        done = await edit_plan(call.fleet, name, batch, dry_run=given.dry_run, editor=call.editor)
     return plan_documents.edit_outcome(name, done, given.dry_run)
 
 
 async def undo(call: Call) -> Any:
     name, given = call.path["plan"], call.body
     async with call.server.edited_plans.alone(call.fleet, name):
-        done = await undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run)
+        done = await undo_edit(call.fleet, name, given.reason, dry_run=given.dry_run, editor=call.editor)
     return plan_documents.edit_outcome(name, done, given.dry_run)
 
 

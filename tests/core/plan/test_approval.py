@@ -181,3 +181,61 @@ def test_a_check_says_what_apply_would_and_changes_nothing(edits: Any) -> None:
     before = made.to_json()
     assert violations(lambda: check(made, batch, 2.0)) == violations(lambda: same.apply(batch, 2.0))
     assert made.to_json() == before
+
+
+# -- cost, effects, and what a batch hides -----------------------------------------------------------------------------
+
+
+GROUP = {"from": "a", "template": {"id": "x", "shell": "rm", "cost": 2.0, "device": "lab-9"}, "max": 3}
+
+
+@pytest.mark.parametrize(
+    ("rule", "edits", "expected"),
+    [
+        ("cost=5", [AddTask(Task("x", cost=5.0))], False),
+        ("cost=5", [AddTask(Task("x", cost=5.1))], True),
+        ("cost=5", [AddTask(Task("x", cost=3.0)), AddTask(Task("y", cost=3.0))], True),  # together
+        ("cost=5", [UpdateTask("d", cost=9.0)], True),
+        ("cost=5", [CancelTask("d")], False),
+        ("cost=5", [AddTask(Task("x", foreach=GROUP))], True),  # as many elements as it may have
+        ("cost=6", [AddTask(Task("x", foreach=GROUP))], False),
+        ("effects=spends", [AddTask(Task("x", effects=frozenset({"spends"})))], True),
+        ("effects=spends", [AddTask(Task("x", shell="rm -r /"))], False),
+        ("effects=deletes", [AddTask(Task("x", shell="rm -r /"))], True),
+        ("effects=deletes", [AddTask(Task("x", shell="cd /tmp&&/bin/rm x"))], True),
+        ("effects=deletes", [AddTask(Task("x", argv=("sh", "-c", "rm x")))], True),
+        ("effects=deletes", [AddTask(Task("x", argv=("kubectl", "delete", "pod")))], True),
+        ("effects=deletes", [AddTask(Task("x", argv=("echo", "warm")))], False),
+        ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/", "method": "DELETE"}))], True),
+        ("effects=deletes", [AddTask(Task("x", http={"url": "https://a/delete"}))], False),
+        ("effects=spends,deletes", [UpdateTask("d", effects={"spends"})], True),
+        ("executors=shell", [AddTask(Task("x", foreach=GROUP))], True),  # what its elements execute
+        ("devices=lab-9", [AddTask(Task("x", foreach=GROUP))], True),
+        ("executors=shell", [UpdateTask("c", call=None), UpdateTask("c", shell="rm")], True),  # in two steps
+        (
+            "edits=remove_task tasks=d",
+            [AddTask(Task("x")), AddDependency("x", "d"), RemoveTask("x", dependents="remove")],
+            True,  # through a dependency of the same batch
+        ),
+    ],
+)
+def test_rules_judge_what_a_batch_does(rule: str, edits: list[Any], expected: bool) -> None:
+    assert waits(rule, *edits) is expected
+
+
+def test_a_rule_about_authors_matches_the_editor_whatever_name_it_signs_with() -> None:
+    rule, batch = [ApprovalRule.parse("authors=robot")], EditBatch((AddTask(Task("x")),), "ann")
+    assert approval_reasons(rule, batch, plan(), editor="robot")
+    assert not approval_reasons(rule, batch, plan())
+
+
+@pytest.mark.parametrize("text", ["cost=x", "cost=1,2", "cost=-1", "cost=inf", "effects=fly"])
+def test_what_is_not_a_cost_or_an_effect(text: str) -> None:
+    with pytest.raises(PlanError):
+        ApprovalRule.parse(text)
+
+
+def test_a_rule_with_cost_and_effects_is_stored_and_written_down() -> None:
+    rule = ApprovalRule(effects=("spends",), cost=2.5)
+    assert str(rule) == "effects=spends cost=2.5"
+    assert ApprovalRule.parse(str(rule)) == ApprovalRule.from_json(rule.to_json()) == rule

@@ -76,18 +76,20 @@ def stale_keys(graph: Graph, base_version: int | None, names: Iterable[Key]) -> 
 
 def apply(graph: Graph, batch: EditBatch, now: float) -> Applied:
     """See the module. Raises EditRejected. An empty batch changes nothing, not even the version."""
-    attempt = _carried_out(graph, batch, now)
+    attempt = carried_out(graph, batch, now)
     return Applied(graph.version, batch, batch) if attempt is None else attempt.conclude(batch, now)
 
 
 def check(graph: Graph, batch: EditBatch, now: float) -> None:
     """Raise EditRejected if ``apply`` would reject the batch now. Changes nothing."""
-    attempt = _carried_out(graph, batch, now)
+    attempt = carried_out(graph, batch, now)
     if attempt is not None:
         attempt.roll_back()
 
 
-def _carried_out(graph: Graph, batch: EditBatch, now: float) -> _Attempt | None:
+def carried_out(
+    graph: Graph, batch: EditBatch, now: float, make: Callable[[Graph, int | None], Attempt] | None = None
+) -> Attempt | None:
     """The attempt with all changes made; None for an empty batch. Raises EditRejected, with nothing changed."""
     ended = graph.state in ENDED_STATES
     if ended and (problem := _not_reopened(graph, batch)) is not None:
@@ -99,7 +101,7 @@ def _carried_out(graph: Graph, batch: EditBatch, now: float) -> _Attempt | None:
         raise EditRejected([Violation(None, "malformed", words)])
     if not batch.edits:
         return None
-    attempt = _Attempt(graph, batch.base_version)
+    attempt = (make or Attempt)(graph, batch.base_version)
     try:
         if ended:
             attempt.undo.append(plan_end.reopen(graph, (), now, f"by an edit of {batch.author or NO_AUTHOR}"))
@@ -125,7 +127,7 @@ def _not_reopened(graph: Graph, batch: EditBatch) -> str | None:
     return f"plan {graph.id!r} has ended ({graph.state}); only an edit that adds a task reopens it"
 
 
-class _Attempt:
+class Attempt:
     """A batch that is being applied: the changes so far, how to undo them, and the violations."""
 
     def __init__(self, graph: Graph, base_version: int | None) -> None:
@@ -206,6 +208,8 @@ class _Attempt:
             self.moved.add(node)
         self.graph.rerank(node)
         joins.replaced(self.graph, node, before)
+        if task.untrusted:
+            self.graph.untrusted[node.id] = None
 
         def undo() -> None:
             node.task = before
@@ -414,13 +418,13 @@ class _Refused(Exception):
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {
-    AddTask: _Attempt.add_task,
-    RemoveTask: _Attempt.remove_task,
-    UpdateTask: _Attempt.update_task,
-    AddDependency: _Attempt.add_dependency,
-    UpdateDependency: _Attempt.update_dependency,
-    RemoveDependency: _Attempt.remove_dependency,
-    CancelTask: _Attempt.cancel_task,
+    AddTask: Attempt.add_task,
+    RemoveTask: Attempt.remove_task,
+    UpdateTask: Attempt.update_task,
+    AddDependency: Attempt.add_dependency,
+    UpdateDependency: Attempt.update_dependency,
+    RemoveDependency: Attempt.remove_dependency,
+    CancelTask: Attempt.cancel_task,
 }
 
 

@@ -10,12 +10,13 @@ A rule is data, so that a plan keeps its rules wherever it is stored. Patterns a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from asterism.core.errors import AsterismError, InvalidTask, PlanError
+from asterism.core.plan.edit_trial import ADDED, REPLACED, Trial, trial, work_of
 from asterism.core.plan.edits import (
     EDITS,
     AddDependency,
@@ -30,11 +31,23 @@ from asterism.core.plan.edits import (
 )
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
+from asterism.core.plan.rule_fields import check_names, check_words, fits, parse_fields
 from asterism.core.plan.status import PENDING
-from asterism.core.plan.task import ACTIONS, Task
+from asterism.core.plan.task import ACTIONS, EFFECTS, Task
 
 DESTRUCTIVE = ("remove_task", "cancel_task", "remove_dependency")
 """The edits that ``destructive`` stands for: they take work or an order away."""
+
+DELETE_WORDS = frozenset(
+    {
+        *("rm", "rmdir", "unlink", "shred", "wipefs", "mkfs", "truncate", "delete", "-delete", "--delete", "destroy"),
+        *("drop", "prune", "purge", "uninstall"),
+    }
+)
+"""Words of commands that delete: ``rm``, ``kubectl delete``, ``terraform destroy``, ``find -delete``."""
+
+MOST_ELEMENTS = 1_000
+"""How many elements a group may have, unless it says otherwise (base/foreach_expansion.py)."""
 
 WAITING, APPROVED, REFUSED, EXPIRED = "waiting", "approved", "refused", "expired"
 
@@ -57,80 +70,83 @@ class ApprovalRule:
 
     ``edits`` are kinds of edits, ``tasks`` patterns of the ids of the tasks that it changes, ``executors`` what these
     tasks execute (``call``, ``argv``, ``shell``, ``http``), ``devices`` patterns of the devices that they name,
-    ``authors`` patterns of the author of the batch. A rule without fields matches every edit."""
+    ``authors`` patterns of the author of the batch, or of the editor that it comes from. ``effects`` are what these
+    tasks do: ``spends``, ``deletes`` (``effects_of``). ``cost`` matches if the tasks that the batch adds or changes
+    cost more than that together. A rule without fields matches every edit."""
 
     edits: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     executors: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     authors: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    cost: float | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            values = getattr(self, field.name)
-            if isinstance(values, str) or not all(isinstance(value, str) and value for value in values):
-                raise PlanError(f"{field.name} of an approval rule is a list of words, not {values!r}")
-            object.__setattr__(self, field.name, tuple(values))
-        for name, known in (("edits", tuple(EDITS)), ("executors", ACTIONS)):
-            unknown = sorted(set(getattr(self, name)) - set(known))
-            if unknown:
-                raise PlanError(f"{name} of an approval rule are among {', '.join(known)}, not {', '.join(unknown)}")
+        words = {"edits": tuple(EDITS), "executors": ACTIONS, "effects": EFFECTS}
+        check_words(self, "an approval rule", words, but=("cost",))
+        if self.cost is not None and not (type(self.cost) in (int, float) and 0 <= self.cost < float("inf")):
+            raise PlanError(f"cost of an approval rule is a number, 0 or more, not {self.cost!r}")
 
-    def matches(self, edit: Edit, author: str, tasks: Sequence[Task]) -> bool:
-        """``tasks`` are the tasks that the edit changes, as they are and as they will be."""
+    def matches(self, edit: Edit, authors: Iterable[str], tasks: Sequence[Task], cost: float = 0.0) -> bool:
+        """``authors`` are who the batch is from, ``tasks`` the tasks that the edit changes, as they are and as they
+        will be, ``cost`` is what the batch costs."""
         if self.edits and edit.op not in self.edits:
             return False
-        if self.authors and not _any_fits([author], self.authors):
+        if self.authors and not any(fits(author, self.authors) for author in authors):
             return False
-        return any(self._matches_task(task) for task in tasks) or not (self.tasks or self.executors or self.devices)
+        if self.cost is not None and not (cost > self.cost and edit.op in ("add_task", "update_task")):
+            return False
+        by_task = self.tasks or self.executors or self.devices or self.effects
+        return not by_task or any(self._matches_task(work, task) for task in tasks for work in work_of(task))
 
-    def _matches_task(self, task: Task) -> bool:
+    def _matches_task(self, work: Task, task: Task) -> bool:
         return (
-            (not self.tasks or _any_fits([task.id], self.tasks))
-            and (not self.executors or any(getattr(task, name) is not None for name in self.executors))
-            and (not self.devices or (task.device is not None and _any_fits([task.device], self.devices)))
+            (not self.tasks or fits(task.id, self.tasks))
+            and (not self.executors or any(getattr(work, name) is not None for name in self.executors))
+            and (not self.devices or (work.device is not None and fits(work.device, self.devices)))
+            and (not self.effects or not effects_of(work).isdisjoint(self.effects))
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {field.name: list(value) for field in fields(self) if (value := getattr(self, field.name))}
+        lists = [field.name for field in fields(self) if field.name != "cost"]
+        data: dict[str, Any] = {name: list(value) for name in lists if (value := getattr(self, name))}
+        return data if self.cost is None else {**data, "cost": self.cost}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ApprovalRule:
         """Raises PlanError."""
-        unknown = sorted(set(data) - {field.name for field in fields(cls)})
-        if unknown:
-            allowed = ", ".join(field.name for field in fields(cls))
-            raise PlanError(f"an approval rule has no {', '.join(unknown)}; its fields are {allowed}")
+        check_names(cls, "an approval rule", data)
         return cls(**data)
 
     @classmethod
     def parse(cls, text: str) -> ApprovalRule:
-        """A rule as a person writes it: ``all``, ``destructive``, or ``edits=remove_task,cancel_task tasks=deploy-*``.
-        Raises PlanError."""
+        """A rule as a person writes it: ``all``, ``destructive``, or ``edits=remove_task,cancel_task tasks=deploy-*``,
+        ``cost=5``, ``effects=spends,deletes``. Raises PlanError."""
         if text == "all":
             return cls()
         if text == "destructive":
             return cls(DESTRUCTIVE)
-        given = [part.partition("=") for part in text.split()]
-        if not given or not all(equals and values for _, equals, values in given):
-            raise PlanError(
-                f"{text!r} is not an approval rule (examples: all, destructive, edits=add_task tasks=deploy-*)"
-            )
-        return cls.from_json({name: tuple(filter(None, values.split(","))) for name, _, values in given})
+        examples = "all, destructive, edits=add_task tasks=deploy-*"
+        given: dict[str, Any] = dict(parse_fields(text, "an approval rule", examples))
+        if "cost" in given:
+            try:
+                (number,) = given["cost"]
+                given["cost"] = float(number)
+            except ValueError:
+                raise PlanError(f"cost of an approval rule is a number, not {','.join(given['cost'])!r}") from None
+        return cls.from_json(given)
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={','.join(values)}" for name, values in self.to_json().items()) or "all"
-
-
-def _any_fits(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+        words = {name: ",".join(v) if isinstance(v, list) else f"{v:g}" for name, v in self.to_json().items()}
+        return " ".join(f"{name}={value}" for name, value in words.items()) or "all"
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingEdit:
     """A batch that waits for a person, or waited. ``reasons`` say which edits match which rules. It holds ``tasks``.
     ``state`` is ``waiting``, ``approved``, ``refused`` or ``expired``. ``decided_by``, ``decided_at`` and ``why`` are
-    those of the decision, ``version`` is that of the plan with the edit."""
+    those of the decision, ``version`` is that of the plan with the edit. At ``escalated_at`` it had waited too long."""
 
     id: int
     batch: EditBatch
@@ -144,12 +160,15 @@ class WaitingEdit:
     decided_at: float | None = None
     why: str = ""
     version: int | None = None
+    escalated_at: float | None = None
 
     def decided(self, state: str, by: str, at: float, why: str = "", version: int | None = None) -> WaitingEdit:
         return replace(self, state=state, decided_by=by, decided_at=at, why=why, version=version)
 
     def to_json(self) -> dict[str, Any]:
         data = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.escalated_at is None:  # so that an earlier version can read it
+            del data["escalated_at"]
         return {**data, "batch": self.batch.to_json(), "reasons": list(self.reasons), "tasks": list(self.tasks)}
 
     @classmethod
@@ -158,16 +177,48 @@ class WaitingEdit:
         return cls(**{**data, "batch": EditBatch.from_json(data["batch"]), **lists})
 
 
-def approval_reasons(rules: Sequence[ApprovalRule], batch: EditBatch, graph: Graph) -> tuple[str, ...]:
-    """Which edits of a batch match which rules; empty if none waits for a person."""
+def approval_reasons(
+    rules: Sequence[ApprovalRule], batch: EditBatch, graph: Graph, tried: Trial | None = None, editor: str | None = None
+) -> tuple[str, ...]:
+    """Which edits of a batch match which rules; empty if none waits for a person. ``editor`` is who it comes from,
+    whatever author it names."""
+    if not rules:
+        return ()
+    tried = trial(graph, batch) if tried is None else tried
     added = {edit.task.id: edit.task for edit in batch.edits if isinstance(edit, AddTask)}
+    cost, authors = batch_cost(tried), [batch.author, *([editor] if editor is not None else [])]
     reasons = []
-    for edit in batch.edits:
+    for index, edit in enumerate(batch.edits):
         if type(edit) not in EDITS.values():
             continue  # apply rejects it
-        tasks = list(_changed_tasks(edit, graph, added))
-        reasons += [f"{edit} ({rule})" for rule in rules if rule.matches(edit, batch.author, tasks)][:1]
+        tasks = [*_changed_tasks(edit, graph, added), *(task for change in tried.of(index) for task in change.tasks)]
+        reasons += [f"{edit} ({rule})" for rule in rules if rule.matches(edit, authors, tasks, cost)][:1]
     return tuple(reasons)
+
+
+def batch_cost(tried: Trial) -> float:
+    """What one execution of each task that a batch adds or changes costs in all, as far as the tasks say. A group whose
+    list is not known yet counts with as many elements as it may have."""
+    last = {change.task_id: change.after for change in tried.changes if change.kind in (ADDED, REPLACED)}
+    return sum(_cost(task) for task in last.values() if task is not None)
+
+
+def _cost(task: Task) -> float:
+    own, *elements = (work.cost or 0.0 for work in work_of(task))
+    most = (task.foreach or {}).get("max", MOST_ELEMENTS)
+    return own + sum(elements) * (most if type(most) is int else MOST_ELEMENTS)
+
+
+def effects_of(task: Task) -> frozenset[str]:
+    """What a task does, as it says; and ``deletes`` if its command or its request says so plainly. A function, a script
+    or an agent may do anything: only its ``effects`` tell."""
+    if "deletes" in task.effects:
+        return task.effects
+    method = str(task.http.get("method", "GET")).upper() if task.http is not None else ""
+    command = task.shell if task.shell is not None else " ".join(task.argv or ())
+    words = re.split(r"[\s;&|()`\"'$/=\\]+", command.lower())
+    deletes = method == "DELETE" or not DELETE_WORDS.isdisjoint(words)
+    return task.effects | {"deletes"} if deletes else task.effects
 
 
 def _changed_tasks(edit: Edit, graph: Graph, added: Mapping[str, Task]) -> Iterator[Task]:
@@ -185,17 +236,13 @@ def _changed_tasks(edit: Edit, graph: Graph, added: Mapping[str, Task]) -> Itera
                         continue
 
 
-def touched_tasks(batch: EditBatch, graph: Graph) -> tuple[str, ...]:
+def touched_tasks(batch: EditBatch, graph: Graph, tried: Trial | None = None) -> tuple[str, ...]:
     """The pending tasks that a batch would change or cancel, or whose dependencies it would change."""
-    touched: dict[str, None] = {}
-    for edit in batch.edits:
-        if isinstance(edit, AddTask):
-            continue
-        for task_id in (_subject(edit), *(node.id for node in _implied(edit, graph))):
-            node = graph.nodes.get(task_id)
-            if node is not None and (node.status is PENDING or node.provisional):
-                touched[task_id] = None
-    return tuple(touched)
+    tried = trial(graph, batch) if tried is None else tried
+    named = [edit for edit in batch.edits if not isinstance(edit, AddTask)]
+    ids = [task_id for edit in named for task_id in (_subject(edit), *(node.id for node in _implied(edit, graph)))]
+    nodes = (graph.nodes.get(task_id) for task_id in dict.fromkeys([*ids, *(one.task_id for one in tried.changes)]))
+    return tuple(node.id for node in nodes if node is not None and (node.status is PENDING or node.provisional))
 
 
 def _subject(edit: Edit) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from asterism.core.errors import DuplicateTask, InvalidTask, PlanError, error_text
+from asterism.core.errors import DuplicateTask, EditRejected, InvalidTask, PlanError, Violation, error_text
 from asterism.core.history import Entry
 from asterism.core.plan import plan_codec, plan_end
 from asterism.core.plan.apply import Applied, apply
@@ -200,6 +200,10 @@ class Constellation(Graph):
         if self.on_applied is not None:
             self.on_applied(applied)
         return applied
+
+    def reject(self, batch: EditBatch, violations: Sequence[Violation]) -> NoReturn:
+        """Reject a batch for reasons outside the plan, such as the scope of its editor. Raises EditRejected."""
+        raise EditRejected(violations)
 
     def run_again(
         self, now: float, from_tasks: Collection[str] = (), batch: EditBatch | None = None, why: str = ""

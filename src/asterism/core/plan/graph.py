@@ -78,6 +78,7 @@ class Graph:
         self.counts: dict[TaskStatus, int] = dict.fromkeys(TaskStatus, 0)
         self.unreachable = 0
         self.any_joins = 0  # how many tasks have join="any"
+        self.untrusted: dict[str, None] = {}  # tasks that are untrusted, or were before an edit; see taint.py
         self.rejoined: dict[Node, None] = {}  # nodes that may have to be queued or dequeued, see joins.py
         self.provisionals = 0
         self.nodes: dict[str, Node] = {}
@@ -362,6 +363,8 @@ class Graph:
         self.nodes[node.id] = node
         if node.task.join == "any":
             joins.count_task(self, node.task)
+        if node.task.untrusted:
+            self.untrusted[node.id] = None
 
     def link(self, dependency: Dependency, verdict: bool | str | None = None) -> None:
         """Add an edge. Raises CycleFound, with nothing changed. ``verdict`` is the known result of its condition."""

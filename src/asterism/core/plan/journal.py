@@ -29,8 +29,8 @@ and after a restart the cycle may be claimed again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from asterism.core.errors import AsterismError, EditRejected, InvalidTask, NotJson, RecordedError, Violation
 from asterism.core.json_values import plain_json
@@ -182,6 +182,12 @@ class RecordedConstellation(Constellation):
         if self.on_applied is not None:
             self.on_applied(applied)
         return applied
+
+    def reject(self, batch: EditBatch, violations: Sequence[Violation]) -> NoReturn:
+        rejected = EditRejected(violations)
+        if self.on_rejected is not None:
+            self.on_rejected(self.version, batch, rejected)
+        raise rejected
 
     def reopen(self, tasks: Iterable[str], now: float, why: str) -> Callable[[], None]:
         """As in ``Graph``. What undoes it does not undo the record: for a caller that discards the steps too."""

@@ -38,7 +38,7 @@ PLACED = frozenset({"locate", "tried", "lose"})
 """Steps that change a task without an entry of the story."""
 
 
-APPROVAL_NOTES = frozenset({"edit waits", "edit approved", "edit refused", "edit expired"})
+APPROVAL_NOTES = frozenset({"edit waits", "edit escalated", "edit approved", "edit refused", "edit expired"})
 """Entries of the story about edits that wait for a person (``orchestrator/waiting_edits.py``)."""
 
 

@@ -30,6 +30,9 @@ JOINS = ("all", "any")
 _OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
 ACTIONS = ("call", "argv", "shell", "http")
 
+EFFECTS = ("spends", "deletes")
+"""What a task may do that a person may want to decide: spend money, or delete data."""
+
 Lane = tuple[str | None, frozenset[str]] | None
 """The device and the capabilities that a task requires; None if any device will do."""
 
@@ -57,6 +60,11 @@ class Task:
 
     ``skip_if_unchanged`` names files: ``{"inputs": [paths], "outputs": [paths]}``. If their content and the work are as
     after the last execution, an orchestrator that keeps records completes the task with its recorded result.
+
+    The result of an ``untrusted`` task, and everything derived from it, may contain instructions of strangers: an
+    editor that has seen it may do little without a person (taint.py). ``cost`` is what one execution costs, in a unit
+    of your choice, and ``effects`` are among ``spends`` and ``deletes``: rules for approvals refer to both
+    (approval.py).
     """
 
     id: str
@@ -80,6 +88,9 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     foreach: Mapping[str, Any] | None = None
     skip_if_unchanged: Mapping[str, Any] | None = None
+    untrusted: bool = False
+    cost: float | None = None
+    effects: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged"):
@@ -89,6 +100,7 @@ class Task:
         problems = [
             *_coerce(self, "priority", Priority, _priority),
             *_coerce(self, "needs", frozenset, _needs),
+            *_coerce(self, "effects", frozenset, _effects),
             *(_coerce(self, "argv", tuple, _argv) if self.argv is not None else ()),
             *_problems(self),
         ]
@@ -150,6 +162,7 @@ def _same(value: Any) -> Any:
 _TO_JSON: dict[str, Callable[[Any], Any]] = {
     "priority": lambda value: value.name.lower(),
     "needs": sorted,
+    "effects": sorted,
     "argv": list,
     "http": dict,
     "inputs": dict,
@@ -187,6 +200,13 @@ def _needs(value: Any) -> frozenset[str]:
     return needs
 
 
+def _effects(value: Any) -> frozenset[str]:
+    effects = capabilities(value)
+    if effects is None or not effects <= set(EFFECTS):
+        raise InvalidTask(f"effects is a list of {' and '.join(EFFECTS)}, not {value!r}")
+    return effects
+
+
 def lane_of(task: Task) -> Lane:
     """The lane of a task."""
     if task.foreach is not None:
@@ -216,6 +236,7 @@ _TYPES: dict[str, tuple[type, str]] = {
     "data": (Mapping, "a mapping"),
     "description": (str, "a text"),
     "revocable": (bool, "true or false"),
+    "untrusted": (bool, "true or false"),
     "device": (str, "the id of a device"),
     "cwd": (str, "a directory"),
     "foreach": (Mapping, "a mapping"),
@@ -245,12 +266,16 @@ def _problems(task: Task) -> list[FieldProblem]:
         value = getattr(task, name)
         if value is not None and (not _is_number(value) or value <= 0):
             problems.append(FieldProblem(name, f"{name} is a number of seconds above 0"))
+    if task.cost is not None and (not _is_number(task.cost) or task.cost < 0):
+        problems.append(FieldProblem("cost", "cost is a number, 0 or more"))
     for name, (kind, words) in _TYPES.items():
         value = getattr(task, name)
         if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
             problems.append(FieldProblem(name, f"{name} is {words}, not {value!r}"))
     if task.join not in JOINS:
         problems.append(FieldProblem("join", f"join is one of {', '.join(JOINS)}, not {task.join!r}"))
+    if task.untrusted and task.revocable:  # its result would be seen, and then be gone
+        problems.append(FieldProblem("revocable", "an untrusted task cannot be revocable"))
     if task.device == "":
         problems.append(FieldProblem("device", "device is the id of a device, not ''"))
     if isinstance(task.http, Mapping) and not isinstance(task.http.get("url"), str):

@@ -1,0 +1,192 @@
+"""Scopes of editors: which tasks, edits, executors, work, secrets and devices an editor may touch, and how many tasks.
+
+An *editor* answers edit cycles, or edits a plan with a credential for edits alone. It may be a language model that
+obeys whatever it reads. A plan may have scopes. Then each edit of an editor must lie within one of the scopes for that
+editor, or the whole batch is rejected, with every reason, before anything changes. Edits of people are not limited.
+
+A scope judges what an edit *does* (edit_trial.py): every task that it adds, changes, removes or cancels, and every task
+whose dependencies it changes, whether it names them or not. The name of an editor comes from the process that asks it
+or from its credential, never from the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from asterism.core.errors import PlanError, Violation
+from asterism.core.plan.edit_trial import ADDED, LINKED, REPLACED, UNLINKED, Change, Trial, work_of
+from asterism.core.plan.edits import EDITS, EditBatch
+from asterism.core.plan.rule_fields import check_names, check_words, fits, parse_fields
+from asterism.core.plan.task import ACTIONS, Task
+
+_NUMBERS = ("adds", "size")
+
+
+@dataclass(frozen=True, slots=True)
+class EditScope:
+    """What some editors may do. A field that is not given allows everything, except ``secrets``, which allows none.
+
+    ``editors``    patterns of the names of the editors; a scope without them is for every editor
+    ``edits``      the kinds of edits
+    ``tasks``      patterns of the ids of the tasks that are added, changed, removed or cancelled
+    ``executors``  what a task that is added or changed may execute: ``call``, ``argv``, ``shell``, ``http``
+    ``work``       patterns of the function of ``call``, of the first word of ``argv``, of the URL of ``http``; a shell
+                   line has no name, so it fits none. The environment and the directory of a command stay as they are.
+    ``devices``    patterns of the device that a task that is added or changed must name
+    ``secrets``    patterns of the secrets that such a task may use
+    ``adds``       how many tasks one batch may add
+    ``size``       how many tasks the plan may have with those that it adds
+    """
+
+    editors: tuple[str, ...] = ()
+    edits: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    executors: tuple[str, ...] = ()
+    work: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    adds: int | None = None
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_words(self, "a scope", {"edits": tuple(EDITS), "executors": ACTIONS}, but=_NUMBERS)
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 0):
+                raise PlanError(f"{name} of a scope is a whole number, 0 or more, not {value!r}")
+
+    def is_for(self, editor: str) -> bool:
+        return not self.editors or fits(editor, self.editors)
+
+    def to_json(self) -> dict[str, Any]:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: list(v) if type(v) is tuple else v for name, v in given.items() if v not in ((), None)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EditScope:
+        """Raises PlanError."""
+        check_names(cls, "a scope", data)
+        return cls(**data)
+
+    @classmethod
+    def parse(cls, text: str) -> EditScope:
+        """A scope as a person writes it: ``edits=add_task,cancel_task tasks=fix-* executors=argv adds=3``. ``any``
+        allows everything but secrets. Raises PlanError."""
+        if text == "any":
+            return cls()
+        given: dict[str, Any] = dict(
+            parse_fields(text, "a scope", "any, edits=cancel_task, tasks=fix-* executors=argv work=make adds=3")
+        )
+        for name in _NUMBERS:
+            if name in given:
+                words = given[name]
+                number = words[0] if len(words) == 1 else ""
+                if not (number.isascii() and number.isdecimal()):
+                    raise PlanError(f"{name} of a scope is a whole number, not {','.join(words)!r}")
+                given[name] = int(number)
+        return cls.from_json(given)
+
+    def __str__(self) -> str:
+        words = {name: ",".join(v) if isinstance(v, list) else str(v) for name, v in self.to_json().items()}
+        return " ".join(f"{name}={value}" for name, value in words.items()) or "any"
+
+
+def scope_violations(
+    scopes: Sequence[EditScope], editor: str, batch: EditBatch, tried: Trial, size: int
+) -> list[Violation]:
+    """Why the edits of an editor are outside its scopes; empty if they are within, or the plan has none. ``size`` is
+    how many tasks the plan has now."""
+    if not scopes or not batch.edits:
+        return []
+    own = [scope for scope in scopes if scope.is_for(editor)]
+    if not own:
+        return [Violation(None, "scope", f"no scope of the plan is for the editor {editor!r}: it may change nothing")]
+    added = sum(change.kind == ADDED for change in tried.changes)
+    found = []
+    for index, edit in enumerate(batch.edits):
+        if type(edit) not in EDITS.values():
+            continue  # it is rejected as malformed
+        changes = tried.of(index)
+        problems = [next(_problems(scope, edit.op, changes, added, size), None) for scope in own]
+        if None not in problems:
+            why = "; or ".join(dict.fromkeys(str(problem) for problem in problems))
+            found.append(Violation(index, "scope", f"{edit} is outside the scope of the editor {editor!r}: {why}"))
+    return found
+
+
+def _problems(scope: EditScope, op: str, changes: Sequence[Change], added: int, size: int) -> Iterator[str]:
+    """Why an edit is outside a scope; nothing if it is within."""
+    if scope.edits and op not in scope.edits:
+        yield f"its edits are {', '.join(scope.edits)}"
+    if scope.tasks:
+        outside = next((name for change in changes for name in _names(change) if not fits(name, scope.tasks)), None)
+        if outside is not None:
+            yield f"it changes the task {outside!r}, and its tasks are {', '.join(scope.tasks)}"
+    for change in changes:
+        if change.kind in (ADDED, REPLACED):
+            for task in work_of(change.after or change.tasks[0]):
+                yield from _work_problems(scope, change.before, task)
+        if change.kind == ADDED and scope.adds is not None and added > scope.adds:
+            yield f"the batch adds {added} tasks, and {scope.adds} are allowed"
+        if change.kind == ADDED and scope.size is not None and size + added > scope.size:
+            yield f"the plan would have {size + added} tasks, and {scope.size} are allowed"
+
+
+def _names(change: Change) -> Iterator[str]:
+    """The tasks that a change is about: of a dependency the target, and the source if it handles its failure, since
+    that changes how the plan ends."""
+    yield change.task_id
+    if change.kind in (LINKED, UNLINKED) and change.dependency is not None and change.dependency.handled:
+        yield change.dependency.source
+
+
+def _work_problems(scope: EditScope, before: Task | None, task: Task) -> Iterator[str]:
+    if task.foreach is not None:  # no device executes a group; its elements are judged by themselves
+        return
+    action = next((name for name in ACTIONS if getattr(task, name) is not None), None)
+    if scope.executors and action not in scope.executors:
+        what = "nothing that has a name" if action is None else action
+        yield f"{task.id!r} executes {what}, and its executors are {', '.join(scope.executors)}"
+    if scope.work:
+        name = work_name(task)
+        if name is None or not fits(name, scope.work):
+            what = "a shell line" if name is None and action == "shell" else repr(name)
+            yield f"{task.id!r} executes {what}, and its work is {', '.join(scope.work)}"
+        if (task.env, task.cwd) != ((before.env, before.cwd) if before is not None else ({}, None)):
+            yield f"the environment and the directory of {task.id!r} may not be set"
+    if scope.devices and (task.device is None or not fits(task.device, scope.devices)):
+        where = "any device" if task.device is None else repr(task.device)
+        yield f"{task.id!r} runs on {where}, and its devices are {', '.join(scope.devices)}"
+    known = set(secrets_of(before)) if before is not None else set()
+    for secret in secrets_of(task):
+        if secret not in known and not fits(secret, scope.secrets):
+            allowed = ", ".join(scope.secrets) or "none"
+            yield f"{task.id!r} uses the secret {secret!r}, and its secrets are {allowed}"
+
+
+def work_name(task: Task) -> str | None:
+    """What a task executes, by name: a function, a program or a URL. None for a shell line, and for no work at all."""
+    if task.call is not None:
+        if isinstance(task.call, str):
+            return task.call
+        return f"{getattr(task.call, '__module__', '')}:{getattr(task.call, '__qualname__', '')}"
+    if task.argv is not None:
+        return task.argv[0]
+    if task.http is not None:
+        return str(task.http.get("url"))
+    return None
+
+
+def secrets_of(task: Task) -> Iterator[str]:
+    """The secrets that a task refers to, wherever they stand."""
+    stack: list[Any] = [task.inputs, task.env, task.http, task.data]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Mapping):
+            if isinstance(value.get("secret"), str):
+                yield value["secret"]
+            stack.extend(value.values())
+        elif isinstance(value, list | tuple):
+            stack.extend(value)

@@ -1,0 +1,136 @@
+"""Try a batch of edits: what each edit would change, and why the batch would be rejected. Nothing changes.
+
+The rules about edits (approval.py, edit_scope.py, taint.py) judge what a batch *does*, not what it says. A batch is
+carried out in order, so an edit may reach tasks that it does not name: through a dependency that an earlier edit of the
+batch has added, or in two steps that are harmless one by one. So the batch is carried out on the live plan as ``apply``
+does, every change is written down, and all of it is undone, in one synchronous call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from asterism.core.errors import EditRejected, InvalidTask, Violation
+from asterism.core.plan.apply import Attempt, carried_out
+from asterism.core.plan.edits import Edit, EditBatch
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.node import Node
+from asterism.core.plan.task import Dependency, Task
+
+ADDED, REMOVED, REPLACED, CANCELLED, LINKED, UNLINKED = (
+    "added",
+    "removed",
+    "replaced",
+    "cancelled",
+    "linked",
+    "unlinked",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an edit, given by its index, does to one task: it is added, removed, replaced or cancelled, or a dependency
+    into it is added (``linked``) or removed (``unlinked``). ``before`` and ``after`` are the task; None if there is
+    none."""
+
+    edit: int
+    kind: str
+    before: Task | None
+    after: Task | None
+    dependency: Dependency | None = None
+
+    @property
+    def task_id(self) -> str:
+        task = self.after or self.before
+        assert task is not None
+        return task.id
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(task for task in (self.before, self.after) if task is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The changes of a batch in their order, and the violations."""
+
+    changes: tuple[Change, ...]
+    violations: tuple[Violation, ...]
+    by_edit: Mapping[int, Sequence[Change]]
+
+    def of(self, index: int) -> Sequence[Change]:
+        """The changes of one edit."""
+        return self.by_edit.get(index, ())
+
+
+def trial(graph: Graph, batch: EditBatch, now: float = 0.0) -> Trial:
+    """See the module."""
+    watched: list[_WatchedAttempt] = []
+
+    def make(graph: Graph, base_version: int | None) -> Attempt:
+        watched.append(_WatchedAttempt(graph, base_version))
+        return watched[0]
+
+    violations: tuple[Violation, ...] = ()
+    try:
+        attempt = carried_out(graph, batch, now, make)
+        if attempt is not None:
+            attempt.roll_back()
+    except EditRejected as rejected:
+        violations = rejected.violations
+    changes = tuple(watched[0].changes) if watched else ()
+    return Trial(changes, violations, {index: tuple(group) for index, group in groupby(changes, attrgetter("edit"))})
+
+
+def work_of(task: Task) -> Iterator[Task]:
+    """What a task executes: itself, and the elements of a group whose list is not known yet."""
+    yield task
+    if task.foreach is not None and "template" in task.foreach:
+        try:
+            yield Task.from_json({**task.foreach["template"], "id": task.id})
+        except (InvalidTask, TypeError):  # its elements can never be made
+            return
+
+
+class _WatchedAttempt(Attempt):
+    """An attempt that writes down what it changes."""
+
+    def __init__(self, graph: Graph, base_version: int | None) -> None:
+        super().__init__(graph, base_version)
+        self.changes: list[Change] = []
+        self._index = 0
+
+    def carry_out(self, index: int, edit: Edit) -> None:
+        self._index, known = index, len(self.cancelled)
+        super().carry_out(index, edit)
+        for node, _ in self.cancelled[known:]:
+            self._note(CANCELLED, node.task, node.task)
+
+    def _note(self, kind: str, before: Task | None, after: Task | None, dependency: Dependency | None = None) -> None:
+        self.changes.append(Change(self._index, kind, before, after, dependency))
+
+    def _insert(self, task: Task) -> None:
+        super()._insert(task)
+        self._note(ADDED, None, task)
+
+    def _delete(self, node: Node) -> None:
+        super()._delete(node)
+        self._note(REMOVED, node.task, None)
+
+    def _replace(self, node: Node, task: Task) -> None:
+        before = node.task
+        super()._replace(node, task)
+        self._note(REPLACED, before, task)
+
+    def _link(self, dependency: Dependency) -> None:
+        super()._link(dependency)
+        target = self.graph.nodes[dependency.target].task
+        self._note(LINKED, target, target, dependency)
+
+    def _unlink(self, dependency: Dependency) -> None:
+        target = self.graph.nodes[dependency.target].task
+        super()._unlink(dependency)
+        self._note(UNLINKED, target, target, dependency)

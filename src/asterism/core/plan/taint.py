@@ -1,0 +1,171 @@
+"""Taint: what an editor may do once it may have read what strangers wrote.
+
+A task that reads issues, pages or files of strangers is marked ``untrusted``. Its result taints everything that is
+derived from it: the results of all tasks below it, and the answers of an editor. An editor sees the whole plan, and may
+remember. So its input is tainted from the moment at which an untrusted task of the plan may start, to the end. From
+tainted input an editor may only
+
+* **cancel** a task, and so **choose** among the branches that the plan has, by cancelling the others;
+* **retry** a task that has failed: add one copy of it, under the id ``NAME-retry``, ``NAME-2``, ``NAME-3`` …, with the
+  same dependencies, and let the tasks that wait for the failed one wait for the copy.
+
+Every other batch waits until a person approves it (approval.py). Only a person may remove the mark ``untrusted``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from asterism.core.errors import NotJson, Violation
+from asterism.core.plan.edit_trial import ADDED, CANCELLED, LINKED, UNLINKED, Change, Trial
+from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.graph import Graph
+from asterism.core.plan.node import Node
+from asterism.core.plan.status import FAILED, PENDING, RUNNING
+from asterism.core.plan.task import Dependency, Task
+
+UNTRUSTED = "the editor may have read untrusted data"
+"""How the reason begins for which an edit waits."""
+
+_COPY = re.compile(r"(.+?)-(?:retry(?:-[0-9]{1,4})?|[0-9]{1,4})", re.DOTALL)
+
+
+def untrusted_tasks(graph: Graph) -> list[Node]:
+    """The tasks that are marked as untrusted."""
+    found = (graph.nodes.get(name) for name in graph.untrusted)
+    return [node for node in found if node is not None and node.task.untrusted]
+
+
+def taint_of_editor(graph: Graph) -> list[str]:
+    """The untrusted tasks that an editor may have read from: they have run, or may start at any moment."""
+    if not graph.untrusted:
+        return []
+    return [node.id for node in untrusted_tasks(graph) if node.attempts or _may_start(node)]
+
+
+def _may_start(node: Node) -> bool:
+    return node.status is RUNNING or (node.status is PENDING and not node.open)
+
+
+def taint_of(graph: Graph, node: Node) -> list[str]:
+    """The untrusted tasks from which the result of a task is derived, itself included."""
+    if not graph.untrusted:
+        return []
+    found, stack, seen = [], [node], {node.id}
+    while stack:
+        one = stack.pop()
+        if one.task.untrusted:
+            found.append(one.id)
+        for source in one.parents:
+            if source not in seen:
+                seen.add(source)
+                stack.append(graph.nodes[source])
+    return sorted(found)
+
+
+def mark_violations(tried: Trial) -> list[Violation]:
+    """Why the edits of an editor are rejected, without a question to a person: they remove the mark of an untrusted
+    task, or replace the task by one without it."""
+    marked: set[str] = set()
+    found = []
+    for change in tried.changes:
+        edit, before, after = change.edit, change.before, change.after
+        if before is not None and before.untrusted:
+            marked.add(before.id)
+        if after is not None and after.id in marked and not after.untrusted:
+            words = f"task {after.id!r} is marked as untrusted; only a person removes the mark"
+            found.append(Violation(edit, "untrusted", words))
+            marked.discard(after.id)
+    return found
+
+
+def taint_reasons(graph: Graph, batch: EditBatch, tried: Trial) -> tuple[str, ...]:
+    """Which edits of an editor wait for a person because its input is tainted, and why; empty if none does."""
+    sources = taint_of_editor(graph) if batch.edits else []
+    if not sources:
+        return ()
+    copies = _copies(graph, tried)
+    whole = _retries_whole(graph, copies, tried)
+    named = ", ".join(map(repr, sources[:3])) + (f" and {len(sources) - 3} more" if len(sources) > 3 else "")
+    bad = dict.fromkeys(
+        change.edit for change in tried.changes if not _allowed(graph, copies if whole else {}, tried, change)
+    )
+    why = f"{UNTRUSTED} of {named}"
+    return tuple(f"{batch.edits[index]} ({why})" for index in bad)
+
+
+def _copies(graph: Graph, tried: Trial) -> Mapping[str, Node]:
+    """The copies of failed tasks that a batch adds, each with the original; one of each."""
+    found: dict[str, Node] = {}
+    for change in tried.changes:
+        task = change.after
+        name = _COPY.fullmatch(change.task_id) if change.kind == ADDED else None
+        original = graph.nodes.get(name[1]) if name is not None else None
+        if task is None or original is None or original.status is not FAILED or original in found.values():
+            continue
+        if _is_copy(original.task, task):
+            found[task.id] = original
+    return found
+
+
+def _is_copy(original: Task, task: Task) -> bool:
+    """Whether two tasks differ in their ids only. A function and its import path are the same work."""
+    wanted = replace(original, id=task.id)
+    try:
+        return wanted == task or wanted.to_json() == task.to_json()
+    except NotJson:
+        return False
+
+
+def _retries_whole(graph: Graph, copies: Mapping[str, Node], tried: Trial) -> bool:
+    """Whether each copy gets the dependencies of its original, all of them and no others, by the end of the batch."""
+    by_original = {original.id: copy for copy, original in copies.items()}
+    edges: dict[str, dict[str, Dependency]] = {copy: {} for copy in copies}
+    for change in tried.changes:
+        edge = change.dependency
+        if edge is not None and edge.target in edges:
+            if change.kind == LINKED:
+                edges[edge.target][edge.source] = edge
+            else:
+                edges[edge.target].pop(edge.source, None)
+    for copy, original in copies.items():
+        wanted = {
+            (replace(edge, source=source, target=copy))
+            for edge in original.parents.values()
+            for source in (by_original.get(edge.source, edge.source),)
+        }
+        kept = {replace(edge, target=copy) for edge in original.parents.values()}
+        if set(edges[copy].values()) not in (wanted, kept):
+            return False
+    return True
+
+
+def _allowed(graph: Graph, copies: Mapping[str, Node], tried: Trial, change: Change) -> bool:
+    """Whether a change is a cancellation, or a part of a retry."""
+    if change.kind == CANCELLED:
+        return True
+    if change.kind == ADDED:
+        return change.task_id in copies
+    edge = change.dependency
+    if change.kind not in (LINKED, UNLINKED) or edge is None:
+        return False
+    if edge.target in copies:
+        return True  # all of them together are those of the original
+    originals = {original.id: copy for copy, original in copies.items()}
+    if change.kind == LINKED:  # a task that waits for the failed one waits for the copy
+        original = copies.get(edge.source)
+        target = graph.nodes.get(edge.target)
+        return original is not None and target is not None and _moved(target.parents.get(original.id), edge)
+    copy = originals.get(edge.source)
+    return copy is not None and any(
+        other.kind == LINKED and other.dependency is not None and _moved(edge, other.dependency)
+        for other in tried.changes
+        if other.dependency is not None and other.dependency.source == copy
+    )
+
+
+def _moved(before: Dependency | None, after: Dependency) -> bool:
+    """Whether a dependency is the same but for its source."""
+    return before is not None and replace(before, source=after.source) == after

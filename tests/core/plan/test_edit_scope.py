@@ -1,0 +1,221 @@
+"""Scopes of editors: they find every change outside, whatever form the batch has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asterism.core.errors import EditRejected, PlanError
+from asterism.core.plan import edit_scope
+from asterism.core.plan.apply import apply
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_scope import EditScope, scope_violations
+from asterism.core.plan.edit_trial import trial
+from asterism.core.plan.edits import (
+    EDITS,
+    AddDependency,
+    AddTask,
+    CancelTask,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
+from asterism.core.plan.task import ACTIONS, Task
+
+
+def plan() -> Constellation:
+    made = Constellation("p")
+    made.add(Task("fetch", http={"url": "https://example.org/"}))
+    made.add(Task("fix-1", argv=("make", "test"), device="sandbox-1"), "fetch")
+    made.add(Task("deploy", shell="deploy", env={"TOKEN": {"secret": "DEPLOY"}}), "fix-1")
+    made.add(Task("verify", call="time:time"), "fetch")
+    made.begin(1.0)
+    return made
+
+
+def outside(scope: str, *edits: Any, editor: str = "robot") -> list[str]:
+    made, batch = plan(), EditBatch(edits, "ann")
+    scopes = [EditScope.parse(one) for one in scope.split(" | ")]
+    return [str(one) for one in scope_violations(scopes, editor, batch, trial(made, batch), len(made))]
+
+
+FIX = Task("fix-2", argv=("make", "test"), device="sandbox-2")
+FOREACH = {"from": "fetch", "template": {"id": "fix-3", "shell": "rm -r /"}}
+
+
+@pytest.mark.parametrize(
+    ("scope", "edits", "within"),
+    [
+        ("any", [AddTask(Task("x", shell="true")), CancelTask("deploy")], True),
+        ("edits=cancel_task", [CancelTask("deploy")], True),
+        ("edits=cancel_task", [AddTask(FIX)], False),
+        ("tasks=fix-*", [AddTask(FIX), AddDependency("fetch", "fix-2")], True),
+        ("tasks=fix-*", [AddTask(Task("x"))], False),
+        ("tasks=fix-*", [CancelTask("deploy")], False),
+        ("tasks=fix-*", [AddDependency("verify", "deploy")], False),
+        ("tasks=fix-*", [RemoveDependency("fix-1", "deploy")], False),
+        ("tasks=fix-*", [UpdateDependency("fix-1", "deploy", "completion")], False),
+        ("tasks=fix-*", [RemoveTask("fix-1", dependents="remove")], False),  # with deploy, which it does not name
+        ("tasks=fix-*", [RemoveTask("fix-1", dependents="bridge")], False),  # deploy would start without it
+        ("tasks=fix-*,deploy", [RemoveTask("fix-1", dependents="bridge")], True),
+        ("tasks=fix-*", [AddTask(FIX), AddDependency("verify", "fix-2", "failure", handled=True)], False),
+        ("executors=argv", [AddTask(FIX)], True),
+        ("executors=argv", [AddTask(Task("x", shell="true"))], False),
+        ("executors=argv", [AddTask(Task("x"))], False),
+        ("executors=argv", [AddTask(Task("x", foreach=FOREACH))], False),  # what its elements execute
+        ("executors=argv", [AddTask(Task("x", foreach={"of": ["fetch"]}))], True),
+        ("executors=argv", [UpdateTask("verify", priority=3)], False),  # it executes a function
+        ("executors=argv", [UpdateTask("fix-1", argv=None), UpdateTask("fix-1", shell="rm")], False),  # in two steps
+        ("executors=argv", [AddTask(FIX), UpdateTask("fix-2", argv=None, shell="rm")], False),
+        ("executors=argv", [CancelTask("deploy")], True),
+        ("work=make,pytest", [AddTask(FIX)], True),
+        ("work=make,pytest", [AddTask(Task("x", argv=("rm",)))], False),
+        ("work=make,pytest", [AddTask(Task("x", shell="make"))], False),
+        ("work=make", [AddTask(Task("x", argv=("make",), env={"PATH": "/tmp"}))], False),
+        ("work=make", [AddTask(Task("x", argv=("make",), cwd="/tmp"))], False),
+        ("work=https://example.org/*", [AddTask(Task("x", http={"url": "https://example.org/a"}))], True),
+        ("work=https://example.org/*", [AddTask(Task("x", http={"url": "https://example.org@evil.net/"}))], False),
+        ("work=time:*", [AddTask(Task("x", call="os:system"))], False),
+        ("work=time:*", [AddTask(Task("x", call="time:time"))], True),
+        ("devices=sandbox-*", [AddTask(FIX)], True),
+        ("devices=sandbox-*", [AddTask(Task("x"))], False),  # it may run anywhere
+        ("devices=sandbox-*", [UpdateTask("fix-1", device="prod")], False),
+        ("any", [AddTask(Task("x", inputs={"a": [{"secret": "DEPLOY"}]}))], False),
+        ("any", [AddTask(Task("x", http={"url": "https://a/", "headers": {"A": {"secret": "K"}}}))], False),
+        ("any", [AddTask(Task("x", foreach={"from": "fetch", "template": {"env": {"A": {"secret": "K"}}}}))], False),
+        ("secrets=DEPLOY", [AddTask(Task("x", env={"A": {"secret": "DEPLOY"}}))], True),
+        ("any", [UpdateTask("deploy", priority=3)], True),  # it has the secret already
+        ("any", [UpdateTask("deploy", env={"A": {"secret": "OTHER"}})], False),
+        ("adds=1", [AddTask(FIX)], True),
+        ("adds=1", [AddTask(FIX), AddTask(Task("x"))], False),
+        ("adds=0", [AddTask(FIX)], False),
+        ("adds=0", [CancelTask("deploy")], True),
+        ("size=5", [AddTask(FIX)], True),
+        ("size=5", [AddTask(FIX), AddTask(Task("x"))], False),
+        ("edits=cancel_task | tasks=fix-*", [CancelTask("deploy"), AddTask(FIX)], True),  # each within one of them
+        ("edits=cancel_task | tasks=fix-*", [AddTask(Task("x"))], False),
+        ("editors=other", [CancelTask("deploy")], False),  # no scope is for this editor
+        ("editors=rob*", [CancelTask("deploy")], True),
+        ("editors=ann", [CancelTask("deploy")], False),  # the author that a batch names does not count
+    ],
+)
+def test_what_is_within_a_scope(scope: str, edits: list[Any], within: bool) -> None:
+    found = outside(scope, *edits)
+    assert (found == []) is within, found
+    assert outside(scope) == []  # an empty answer
+
+
+def test_a_task_that_a_batch_reaches_through_its_own_dependency_is_found() -> None:
+    trick = (AddTask(Task("fix-9")), AddDependency("fix-9", "deploy"), RemoveTask("fix-9", dependents="remove"))
+    found = outside("tasks=fix-* | edits=add_dependency", *trick)
+    assert found == [
+        "edit 2: remove task 'fix-9' and what depends on it is outside the scope of the editor 'robot': it changes "
+        "the task 'deploy', and its tasks are fix-*; or its edits are add_dependency [scope]"
+    ]
+
+
+def test_every_edit_that_is_outside_is_named() -> None:
+    found = outside("edits=cancel_task", CancelTask("deploy"), AddTask(FIX), RemoveTask("verify"))
+    assert [line.split(":")[0] for line in found] == ["edit 1", "edit 2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "edits=",
+        "edits=fly",
+        "executors=rocket",
+        "adds=-1",
+        "adds=x",
+        "adds=1,2",
+        "size=²",
+        "colour=red",
+    ],
+)
+def test_what_is_not_a_scope(text: str) -> None:
+    with pytest.raises(PlanError):
+        EditScope.parse(text)
+
+
+def test_numbers_of_a_scope_are_whole() -> None:
+    with pytest.raises(PlanError, match="adds of a scope is a whole number"):
+        EditScope(adds=True)
+
+
+words = st.lists(st.text("abc*-", min_size=1, max_size=4), max_size=2).map(tuple)
+numbers = st.none() | st.integers(0, 9)
+scopes = st.builds(
+    EditScope,
+    words,
+    st.lists(st.sampled_from(list(EDITS)), max_size=2).map(tuple),
+    words,
+    st.lists(st.sampled_from(ACTIONS), max_size=2).map(tuple),
+    words,
+    words,
+    words,
+    numbers,
+    numbers,
+)
+
+
+@given(scopes)
+def test_a_scope_is_the_same_after_it_was_stored_and_written_down(scope: EditScope) -> None:
+    assert EditScope.from_json(scope.to_json()) == scope
+    assert EditScope.parse(str(scope)) == scope
+
+
+names = st.sampled_from(["fetch", "fix-1", "fix-2", "fix-3", "deploy", "verify"])
+actions = st.sampled_from(
+    [{}, {"argv": ("make",)}, {"shell": "x"}, {"call": "os:system"}, {"argv": ("make",), "device": "sandbox-1"}]
+)
+new_tasks = st.builds(lambda name, action: Task(name, **action), names, actions)
+some_edits = st.one_of(
+    st.builds(AddTask, new_tasks),
+    st.builds(RemoveTask, names, st.sampled_from([None, "remove", "bridge"])),
+    st.builds(lambda name, action: UpdateTask(name, **(action or {"priority": 3})), names, actions),
+    st.builds(AddDependency, names, names),
+    st.builds(RemoveDependency, names, names),
+    st.builds(CancelTask, names),
+)
+
+
+@given(st.lists(some_edits, max_size=5))
+@settings(max_examples=300)
+def test_no_batch_within_a_scope_changes_what_is_outside(some: list[Any]) -> None:
+    scope = EditScope(tasks=("fix-*",), executors=("argv",), devices=("sandbox-*",), adds=2)
+    made, batch = plan(), EditBatch(tuple(some))
+    before = {node.id: (node.task, dict(node.parents), node.status) for node in made.nodes.values()}
+    tried = trial(made, batch)
+    assert {node.id: (node.task, dict(node.parents), node.status) for node in made.nodes.values()} == before
+    if scope_violations([scope], "robot", batch, tried, len(made)):
+        return
+    try:
+        apply(made, batch, 2.0)
+    except EditRejected:
+        assert tried.violations
+        return
+    after = {node.id: (node.task, dict(node.parents), node.status) for node in made.nodes.values()}
+    assert {name: after.get(name) for name in before if not name.startswith("fix-")} == {
+        name: one for name, one in before.items() if not name.startswith("fix-")
+    }
+    new = [name for name in after if name not in before]
+    assert len(new) <= 2
+    for name in (name for name in after if after[name] != before.get(name)):
+        task = after[name][0]
+        assert name.startswith("fix-")
+        if task != before.get(name, (None,))[0]:
+            assert task.argv is not None
+            assert str(task.device).startswith("sandbox-")
+
+
+def test_without_the_trial_an_edit_reaches_what_it_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation: judged by the names in it, a removal with all that depends on it looks harmless."""
+    monkeypatch.setattr(edit_scope, "_names", lambda change: (n for n in [change.task_id] if n == "fix-1"))
+    assert outside("tasks=fix-*", RemoveTask("fix-1", dependents="remove")) == []

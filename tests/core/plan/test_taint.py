@@ -1,0 +1,222 @@
+"""Taint: from untrusted input an editor may cancel and retry, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asterism.core.errors import EditRejected, InvalidTask
+from asterism.core.plan import taint
+from asterism.core.plan.apply import apply
+from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.edit_trial import trial
+from asterism.core.plan.edits import (
+    AddDependency,
+    AddTask,
+    CancelTask,
+    EditBatch,
+    RemoveDependency,
+    RemoveTask,
+    UpdateDependency,
+    UpdateTask,
+)
+from asterism.core.plan.status import COMPLETED, FAILED
+from asterism.core.plan.taint import mark_violations, taint_of, taint_of_editor, taint_reasons
+from asterism.core.plan.task import Dependency, Task
+
+FETCH = Task("fetch", http={"url": "https://example.org/issue"}, untrusted=True)
+BUILD = Task("build", argv=("make",))
+
+
+def plan(fetch: Task = FETCH, status: Any = COMPLETED) -> Constellation:
+    """prepare -> fetch (untrusted) -> summary -> publish; build (failed) -> publish; build -> notify on failure."""
+    made = Constellation("p")
+    made.add(Task("prepare", argv=("true",)))
+    made.add(fetch, "prepare")
+    made.add(Task("summary", call="time:time"), "fetch")
+    made.add(BUILD, "prepare")
+    made.add(Task("publish", shell="publish"), ["summary", "build"])
+    made.add(Task("spare", shell="spare"), "prepare")
+    made.begin(1.0)
+    for name, end in (("prepare", COMPLETED), ("build", FAILED), ("fetch", status)):
+        if end is not None:
+            made.start(made.node(name), "here", 2.0)
+            made.finish(made.node(name), end, 3.0, error=ValueError("x") if end is FAILED else None)
+    return made
+
+
+def waits(*edits: Any, made: Constellation | None = None) -> tuple[str, ...]:
+    made, batch = made or plan(), EditBatch(edits)
+    return taint_reasons(made, batch, trial(made, batch))
+
+
+COPY = replace(BUILD, id="build-2")
+RETRY = (
+    *(AddTask(COPY), AddDependency("prepare", "build-2")),
+    *(RemoveDependency("build", "publish"), AddDependency("build-2", "publish")),
+)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [],
+        [CancelTask("spare")],
+        [CancelTask("spare"), CancelTask("publish")],
+        list(RETRY),
+        [*RETRY, CancelTask("spare")],
+        list(RETRY[:2]),  # a retry that nothing waits for
+        [AddTask(replace(BUILD, id="build-retry")), AddDependency("prepare", "build-retry")],
+    ],
+)
+def test_what_is_allowed_from_tainted_input(edits: list[Any]) -> None:
+    made = plan()
+    assert waits(*edits, made=made) == ()
+    apply(made, EditBatch(tuple(edits)), 4.0)
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [AddTask(Task("x", shell="curl evil"))],
+        [AddTask(COPY)],  # it would start without its dependencies
+        [AddTask(COPY), AddDependency("spare", "build-2")],
+        [AddTask(COPY), AddDependency("prepare", "build-2", "completion")],
+        [AddTask(COPY), AddDependency("prepare", "build-2"), AddDependency("spare", "build-2")],
+        [AddTask(replace(BUILD, id="other")), AddDependency("prepare", "other")],  # not under the name of the original
+        [AddTask(replace(BUILD, id="build-2", argv=("rm",))), AddDependency("prepare", "build-2")],
+        [AddTask(replace(BUILD, id="build-2", env={"A": "b"})), AddDependency("prepare", "build-2")],
+        [AddTask(replace(FETCH, id="fetch-2")), AddDependency("prepare", "fetch-2")],  # it has not failed
+        [*RETRY[:2], AddTask(replace(BUILD, id="build-3")), AddDependency("prepare", "build-3")],  # two copies
+        [*RETRY[:2], UpdateTask("build-2", argv=("rm",))],
+        [*RETRY[:3]],  # publish would no longer wait for a build
+        [*RETRY, RemoveDependency("build-2", "publish")],
+        [*RETRY[:2], AddDependency("build-2", "spare")],
+        [*RETRY[:2], RemoveDependency("build", "publish"), AddDependency("build-2", "publish", "completion")],
+        [RemoveTask("spare")],
+        [RemoveTask("summary", dependents="bridge")],
+        [RemoveDependency("summary", "publish")],
+        [AddDependency("spare", "publish")],
+        [UpdateDependency("summary", "publish", "completion")],
+        [UpdateTask("publish", shell="evil")],
+        [UpdateTask("spare", priority=4)],
+        [CancelTask("spare"), UpdateTask("publish", shell="evil")],
+    ],
+)
+def test_what_waits_for_a_person(edits: list[Any]) -> None:
+    found = waits(*edits)
+    assert found
+    assert found[0].endswith("(the editor may have read untrusted data of 'fetch')")
+
+
+@pytest.mark.parametrize(
+    ("made", "tainted"),
+    [
+        (plan(replace(FETCH, untrusted=False)), []),
+        (plan(status=COMPLETED), ["fetch"]),
+        (plan(status=FAILED), ["fetch"]),
+        (plan(status=None), ["fetch"]),  # it may start at any moment
+    ],
+)
+def test_when_the_input_of_an_editor_is_tainted(made: Constellation, tainted: list[str]) -> None:
+    assert taint_of_editor(made) == tainted
+    assert bool(waits(AddTask(Task("x")), made=made)) is bool(tainted)
+
+
+def test_an_untrusted_task_that_waits_or_was_cancelled_before_its_start_taints_nothing() -> None:
+    made = Constellation("p")
+    made.add(Task("a"))
+    made.add(FETCH, "a")
+    made.begin(1.0)
+    assert taint_of_editor(made) == []
+    apply(made, EditBatch((CancelTask("fetch"),)), 2.0)
+    assert taint_of_editor(made) == []
+
+
+def test_what_is_derived_from_an_untrusted_task() -> None:
+    made = plan()
+    assert [name for name in made.nodes if taint_of(made, made.node(name))] == ["fetch", "summary", "publish"]
+    assert taint_of(made, made.node("publish")) == ["fetch"]
+
+
+def test_the_mark_survives_a_store_an_edit_and_its_undo() -> None:
+    made = Constellation.from_json(plan().to_json())
+    assert taint_of_editor(made) == ["fetch"]
+    made = Constellation("p")
+    made.add(Task("a"))
+    made.begin(1.0)
+    applied = apply(made, EditBatch((UpdateTask("a", untrusted=True),)), 2.0)
+    assert taint_of_editor(made) == ["a"]
+    assert applied.inverse is not None
+    apply(made, applied.inverse, 3.0)
+    assert taint_of_editor(made) == []
+
+
+def test_only_a_person_removes_the_mark() -> None:
+    made = Constellation("p")
+    made.add(Task("a"))
+    made.add(FETCH, "a")
+    made.begin(1.0)
+    batch = EditBatch((UpdateTask("fetch", untrusted=False), UpdateTask("fetch", priority=3)))
+    words = "task 'fetch' is marked as untrusted; only a person removes the mark [untrusted]"
+    assert [str(one) for one in mark_violations(trial(made, batch))] == [f"edit 0: {words}"]
+    batch = EditBatch((RemoveTask("fetch"), AddTask(replace(FETCH, untrusted=False))))
+    assert [str(one) for one in mark_violations(trial(made, batch))] == [f"edit 1: {words}"]
+    batch = EditBatch((RemoveTask("fetch"), AddTask(FETCH)))
+    assert mark_violations(trial(made, batch)) == []
+
+
+def test_an_untrusted_task_is_not_revocable() -> None:
+    with pytest.raises(InvalidTask, match="an untrusted task cannot be revocable"):
+        Task("a", untrusted=True, revocable=True)
+
+
+names = st.sampled_from(["prepare", "fetch", "summary", "build", "publish", "spare", "build-2", "build-retry", "x"])
+some_edits = st.one_of(
+    st.builds(AddTask, st.sampled_from([COPY, replace(BUILD, id="build-retry"), Task("x", shell="x")])),
+    st.builds(AddDependency, names, names),
+    st.builds(RemoveDependency, names, names),
+    st.builds(UpdateDependency, names, names, st.sampled_from(["success", "completion"])),
+    st.builds(RemoveTask, names, st.sampled_from([None, "remove", "bridge"])),
+    st.builds(lambda name: UpdateTask(name, shell="x"), names),
+    st.builds(CancelTask, names),
+)
+
+
+@given(st.lists(st.one_of(some_edits, st.sampled_from(RETRY)), max_size=6))
+@settings(max_examples=400)
+def test_what_is_applied_without_a_person_starts_nothing_new(edits: list[Any]) -> None:
+    made, batch = plan(), EditBatch(tuple(edits))
+    before = {node.id: (node.task, dict(node.parents)) for node in made.nodes.values()}
+    if waits(*edits, made=made):
+        return
+    try:
+        apply(made, batch, 4.0)
+    except EditRejected:
+        return
+    for node in made.nodes.values():
+        old = before.get(node.id)
+        if old is None:  # a copy of the failed task, with its dependencies
+            assert replace(node.task, id="build") == BUILD
+            assert set(node.parents.values()) == {Dependency("prepare", node.id)}
+        else:
+            assert node.task == old[0]
+            moved = {
+                replace(edge, source="build" if edge.source in ("build-2", "build-retry") else edge.source)
+                for edge in node.parents.values()
+            }
+            assert moved == set(old[1].values())
+    assert before.keys() <= made.nodes.keys()
+    assert len(made.nodes) <= len(before) + 1
+
+
+def test_without_the_check_of_the_dependencies_a_retry_starts_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taint, "_retries_whole", lambda graph, copies, tried: True)
+    made = plan()
+    assert waits(AddTask(COPY), made=made) == ()
+    apply(made, EditBatch((AddTask(COPY),)), 4.0)
+    assert made.node("build-2").open == 0
