@@ -1,13 +1,14 @@
 """``python -m bench`` measures everything about plans and writes docs/benchmarks.md, ``python -m bench runs`` does the
 same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durable constellations and
 docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md, ``python -m bench
-page`` for the page of the server and docs/benchmarks-page.md; ``python -m bench cost`` prints one part."""
+page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench models`` for models that edit plans and
+docs/benchmarks-models.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import cli_start, cost, editing, latency, makespan, memory, page, plot, web_page
+from bench import cli_start, cost, editing, latency, makespan, memory, models, page, plot, web_page
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
 from bench.runs import creation, gateway, queues, scale, sqlite
@@ -54,13 +55,19 @@ WEB_PAGE: dict[str, Callable[[], str]] = {
     "page-layout": lambda: web_page.layout_text(*web_page.edits()),
     "page-browser": lambda: web_page.browser_text(web_page.watch()),
 }
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE
+MODELS: dict[str, Callable[[], str]] = {
+    "model-prompts": lambda: models.prompts_text(models.prompt_tokens()),
+    "model-calls": lambda: models.calls_text(models.calls_by_filter()),
+    "model-makespan": lambda: models.makespan_text(models.makespans()),
+}
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | MODELS
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
     "durable": (DURABLE, durable_page.HEAD, "benchmarks-durable.md"),
     "series": (SERIES, series_page.HEAD, "benchmarks-series.md"),
     "page": (WEB_PAGE, web_page.HEAD, "benchmarks-page.md"),
+    "models": (MODELS, models.HEAD, "benchmarks-models.md"),
 }
 
 

@@ -98,8 +98,8 @@ ALLOWED: tuple[Allowed, ...] = (
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),
     Allowed(
-        "tests/agents/",
-        r"the task (request_apart|model_request_apart)\b",
+        "tests/(agents|cli|docs)/",
+        r"the task (request_apart|run_apart\.<locals>\.scene)\b",
         "the clients of OpenAI and Anthropic import and compile their types within the first request; so a request has "
         "an event loop of its own, in a thread, and stalls no other",
     ),

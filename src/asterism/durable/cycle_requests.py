@@ -46,7 +46,8 @@ _ERRORS: dict[str, type[AsterismError]] = {"claimed": CycleClaimed, "gone": Cycl
 class CycleView:
     """An open edit cycle. ``ends`` are the ends under review: objects with ``task``, ``status`` and ``reason``.
     ``version`` is the base of its answer. ``claimed_by`` is its editor until ``claimed_until``; at ``expires_at`` it is
-    closed without an answer. Times are those of the store's clock; None if no process runs the plan."""
+    closed without an answer. Times are those of the store's clock; None if no process runs the plan. ``on_hold`` says
+    why its editor waits for a person; the cycle then does not expire."""
 
     id: int
     version: int
@@ -57,6 +58,7 @@ class CycleView:
     claimed_by: str | None = None
     claimed_until: float | None = None
     expires_at: float | None = None
+    on_hold: str = ""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -208,6 +210,7 @@ def _view(plan: Constellation, cycle: EditCycle, mask: PlanMask, lock: Assignmen
         for task, node in nodes
     )
     claimed = lock is not None and cycle.claimed_by is not None
+    expires = float("inf") if lock is None else min(cycle.expires_at, float("inf") if claimed else cycle.claim_by)
     return CycleView(
         cycle.id,
         cycle.version,
@@ -217,5 +220,6 @@ def _view(plan: Constellation, cycle: EditCycle, mask: PlanMask, lock: Assignmen
         cycle.rejections,
         cycle.claimed_by if claimed else None,
         cycle.claim_by if claimed and cycle.claim_by < float("inf") else None,
-        None if lock is None else min(cycle.expires_at, float("inf") if claimed else cycle.claim_by),
+        None if expires == float("inf") else expires,
+        mask.shown(cycle.on_hold),
     )

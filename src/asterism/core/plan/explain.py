@@ -38,7 +38,9 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
     """``placement`` is the reason that the orchestrator gives (devices, pauses). It counts if the plan itself lets the
     task start."""
     if node.status is PENDING:
-        holders = _dependencies(graph, node) or _reviews(graph, lock, node, now) or _placed(placement)
+        unmet = _dependencies(graph, node)
+        holders = (*unmet, *_waiting_editors(lock, node, now)) if unmet else _reviews(graph, lock, node, now)
+        holders = holders or _placed(placement)
         return Why(node.id, "waiting" if node.open else "pending", holders)
     if node.tentative is not None:
         return Why(node.id, f"{node.tentative} provisionally", _unconfirmed(graph, lock, node, now))
@@ -65,6 +67,13 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
         need = f"it waits until {source!r} is decided" if undecided else dependency.requirement
         unmet.append(Holder("dependency", source, f"{need}, {_obstacle(node, parent, dependency)}"))
     return tuple(unmet)
+
+
+def _waiting_editors(lock: AssignmentLock, node: Node, now: float) -> list[Holder]:
+    """The open cycles whose editors wait for a person, and may repair what this task lacks."""
+    held = [cycle for cycle in lock.cycles.values() if cycle.on_hold]
+    concerned = [cycle for cycle in held if cycle.stuck or not node.parents.keys().isdisjoint(cycle.tasks)]
+    return [_cycle(cycle, _ends_of(cycle), now) for cycle in concerned]
 
 
 def _obstacle(node: Node, parent: Node, dependency: Dependency) -> str:
@@ -106,7 +115,8 @@ def _ends_of(cycle: EditCycle) -> str:
 def _cycle(cycle: EditCycle, subject: str, now: float) -> Holder:
     by = f"by {cycle.claimed_by} " if cycle.claimed_by else ""
     age = f"{now - cycle.opened_at:.1f} s"
-    return Holder("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}")
+    held = f"; {cycle.on_hold}" if cycle.on_hold else ""
+    return Holder("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}{held}")
 
 
 def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Holder:
