@@ -56,7 +56,7 @@ REPAIR = [
 
 
 class ScriptedCaller(ModelCaller):
-    """A model in this process: it answers with lists of edits, one for each question, of which the last is repeated;
+    """A model in this process: it answers with lists of edits, one for each question, and again with the last;
     with a text, as it is; or with what a function makes of the question. ``tokens`` is what each answer costs."""
 
     def __init__(

@@ -6,7 +6,7 @@
         server.environment         # base URLs and keys for openai:…, openai-chat:… and anthropic:…
         server.questions[0].text   # everything that the model was shown with the first request
 
-The script is a list of replies, one per request, of which the last is repeated; or a function from the question to a
+The script is a list of replies, one per request; the last one is repeated. Or it is a function from the question to a
 reply, so that a model may obey what it reads. Every reply is answered as a stream if the request asks for one.
 
 Formats: ``/v1/chat/completions``, ``/v1/responses`` (OpenAI) and ``/v1/messages`` (Anthropic).

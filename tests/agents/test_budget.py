@@ -1,4 +1,4 @@
-"""Budgets: what is spent never exceeds what is allowed, whatever overlaps and whatever dies."""
+"""Budgets: no more is spent than the budget allows, also by calls that overlap or die."""
 
 from __future__ import annotations
 

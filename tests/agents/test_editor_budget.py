@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
-from asterism import EditEvent, Task
+from asterism import Constellation, EditEvent, Task
 from asterism.agents import Budget, ModelEditor, StoreCassette
 from asterism.durable import go_on_without_editor, raise_budget, read_account
 from asterism.durable.plan_metrics import plan_families
@@ -123,10 +124,15 @@ async def test_tasks_of_a_rejected_answer_are_not_counted():
     assert account.spent.tasks == 1
 
 
+async def fails_after(seconds):
+    await asyncio.sleep(seconds)
+    raise ValueError("too late")
+
+
 async def test_calls_that_overlap_do_not_spend_the_same_rest():
     plan = pipeline()
-    for number in range(3):
-        plan.add(Task(f"bad-{number}", call=fails))
+    for number in range(3):  # one after the other, so that each failure is a question of its own
+        plan.add(Task(f"bad-{number}", call=fails_after, inputs={"seconds": 10.0 * number}))
     model = scripted([], seconds=50.0, budget=Budget(calls=2))
     runner, running = await held(model, plan)
     await asyncio.sleep(500)
@@ -226,3 +232,40 @@ async def test_the_account_and_the_exchanges_go_with_the_plan():
         await retention._remove_plan(stage.store, head)
         assert await StoreCassette(stage.store).exchanges("pipeline") == []
         assert await read_account(stage.store, "pipeline") is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whenever_processes_die_the_budget_holds_and_no_answer_is_paid_twice(seed):
+    await die_and_continue(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3, 53))
+async def test_many_deaths(seed):
+    await die_and_continue(seed)
+
+
+async def die_and_continue(seed):
+    """Processes are stopped at random moments, one after the other; the last one runs the plan to its end."""
+    chance = random.Random(seed)
+    async with staged() as stage:
+        plan = Constellation("pipeline")
+        for number in range(6):
+            plan.add(Task(f"bad-{number}", call=fails))
+            plan.add(Task(f"below-{number}", call=ok), after=f"bad-{number}")
+        answered = []
+        caller = ScriptedCaller(lambda question: answered.append(question.text) or [], seconds=2.0)
+        running = stage.spawn(stored(stage, caller, budget=Budget(calls=40)).run(plan))
+        for _ in range(4):
+            await asyncio.sleep(chance.uniform(0.0, 4.0))
+            if running.done():
+                break
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            running = stage.spawn(stored(stage, caller, budget=Budget(calls=40)).run_stored("pipeline"))
+        result = await running
+        account = await read_account(stage.store, "pipeline")
+        exchanges = await StoreCassette(stage.store).exchanges("pipeline")
+        assert result.state in ("failed", "partially_failed")
+        assert len(caller.asked) <= account.committed.calls <= 40
+        assert len({(one.about, one.question) for one in exchanges}) == len(exchanges)

@@ -38,9 +38,8 @@ def answers(question):
     prompt = question.messages[0]["user"]
     if "the plan is empty" in prompt:
         return PLAN
-    if "task 'compare' failed" in prompt:
-        return REPAIR
-    return PRUNE if "task 'draw' completed" in prompt else []
+    repair = REPAIR if "task 'compare' failed" in prompt else []
+    return [*repair, *(PRUNE if "task 'draw' completed" in prompt else [])]
 
 
 async def test_a_model_plans_repairs_and_prunes_and_a_person_approves():
@@ -61,8 +60,9 @@ async def test_a_model_plans_repairs_and_prunes_and_a_person_approves():
         for _ in range(2000):
             if running.done():
                 break
-            waiting = [one for one in await list_approvals(stage.store, "demo") if one.state == WAITING]
-            for one in waiting:
+            there = await stage.store.register("plan/demo") is not None
+            found = await list_approvals(stage.store, "demo") if there else []
+            for one in [one for one in found if one.state == WAITING]:
                 await approve_edit(stage.fleet(), "demo", one.id, who="ann")
                 decided.append(one)
             await asyncio.sleep(0.5)
@@ -74,10 +74,10 @@ async def test_a_model_plans_repairs_and_prunes_and_a_person_approves():
             "draw": "completed",
             "summary": "completed",
         }
-        assert len(decided) == 2  # the repair removes a dependency, too
+        assert 1 <= len(decided) <= 2  # the repair removes a dependency, too; ends that come together share a call
         told = [entry.what for entry in result.story() if entry.task is None]
         assert {"began", "edited", "editor called", "edit waits", "edit approved"} <= set(told)
-        assert len(caller.asked) == 3
+        assert len(caller.asked) == 1 + len(decided)
         assert model.edit_on.avoided >= 3  # the ends of collect, compare-again and summary cost nothing
-        assert len(await StoreCassette(stage.store).exchanges("demo")) == 3
-        assert result.editor_cost.calls == 3
+        assert len(await StoreCassette(stage.store).exchanges("demo")) == len(caller.asked)
+        assert result.editor_cost.calls == len(caller.asked)

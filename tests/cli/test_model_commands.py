@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.agents.model_server import ModelServer, Reply
-from tests.cli.cli_scenes import write
 from tests.cli.command_scenes import Scene
 
 PLAN = """asterism: 1
@@ -55,7 +54,7 @@ def served(*script: Reply):
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "plan.yaml", PLAN)
+    (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
     return Scene(tmp_path)
 
 
@@ -98,7 +97,7 @@ def test_a_plan_is_written_for_a_request(scene: Scene) -> None:
     assert done.stdout == "# say hello\n# It says hello.\nasterism: 1\ntasks:\n  a: {shell: echo hello}\n"
     assert "Nothing was executed" in done.stderr
     assert "shel" in server.questions[1].last
-    write(scene.folder / "new.yaml", done.stdout)
+    (scene.folder / "new.yaml").write_text(done.stdout, encoding="utf-8")
     assert "new.yaml is valid" in scene.ok("check", "new.yaml")
 
 

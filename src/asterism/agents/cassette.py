@@ -129,7 +129,7 @@ class StoreCassette:
     async def change(self, plan: str, step: Step, exchange: Exchange | None = None, notice: str = "") -> Account:
         async def attempt() -> Account:
             found = await self._store.register(account_key(plan))
-            value = {"account": {}, "exchanges": 0} if found is None else dict(found.value)
+            value: dict[str, Any] = {"account": {}, "exchanges": 0} if found is None else dict(found.value)
             account = step(Account() if found is None else Account.from_json(value["account"]))
             value["account"] = account.to_json()
             writes: list[Write] = []

@@ -22,7 +22,7 @@ from asterism.orchestrator.events import EditEvent, Event, TaskEvent
 TOOLS = (answer_tool(), show_tasks_tool())
 
 
-class NoAnswer(ModelFailed):
+class NoModelAnswer(ModelFailed):
     """A model has not answered the question that it was asked."""
 
 
@@ -52,10 +52,10 @@ class Conversation:
 
 
 def read_answer(conversation: Conversation, answer: ModelAnswer) -> EditBatch | None:
-    """The batch of an answer. None if there is none yet: the conversation then has what the model is told next. Raises
-    NoAnswer if the model refuses."""
+    """The batch of an answer. None if there is none yet: the next message to the model is then in the conversation.
+    Raises NoModelAnswer if the model refuses."""
     if answer.refused:
-        raise NoAnswer(f"{answer.model} refused to answer{f': {answer.text[:300]}' if answer.text else ''}")
+        raise NoModelAnswer(f"{answer.model} refused to answer{f': {answer.text[:300]}' if answer.text else ''}")
     conversation.messages.append(answer.message)
     conversation.last = None
     if not answer.calls:

@@ -43,7 +43,7 @@ from asterism.agents.cassette import (
 )
 from asterism.agents.conversation import (
     Conversation,
-    NoAnswer,
+    NoModelAnswer,
     masked_events,
     read_answer,
     return_answer,
@@ -246,7 +246,7 @@ class ModelEditor:
                 batch = read_answer(conversation, answer)
                 if batch is not None:
                     return await self._submit(name, plan, conversation, batch)
-            raise NoAnswer(f"{self.__name__} did not answer within {self._max_steps} requests")
+            raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests")
         except BudgetSpent as spent:
             conversation.steps -= 1
             reason = str(spent)
@@ -331,7 +331,7 @@ class ModelEditor:
         finally:
             if bill.cost:
                 payments[call] = bill.cost
-            else:  # it was cancelled: nobody knows what it has cost
+            else:  # it was cancelled, and its cost is unknown
                 self._lost.add(call)
 
     async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> int:
@@ -413,7 +413,8 @@ class ModelEditor:
                 if account.budget != before.budget:
                     return f"the budget is now {account.budget}, changed{by}"
                 now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
-                left = (account.held_since or now) + account.budget.wait - now
+                since = now if account.held_since is None else account.held_since
+                left = since + account.budget.wait - now
                 if left <= 0:
                     await self.cassette.change(name, lambda one: one.ended_editing("the end of its time"))
                     continue
@@ -456,7 +457,7 @@ def _described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
 
 
 def _dearest(reads: int, writes: int, price: Price | None) -> Spent:
-    """What a request costs at most. It takes time, too, but nobody knows how much before it is over."""
+    """What a request costs at most. How much time it takes is known only at its end."""
     return Spent(0.0 if price is None else price.dollars(reads, writes), reads + writes, 1, LEAST_SECONDS)
 
 

@@ -6,6 +6,7 @@ goes back to the model, a bounded number of times. Nothing is executed: a person
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +117,7 @@ async def draft_plan(
         call = next((one for one in answer.calls if one.name == PLAN_TOOL.name), None)
         draft, explanation, mistakes = _read(call)
         if not mistakes:
-            plan, mistakes = _checked(draft, name, devices)
+            plan, mistakes = await asyncio.to_thread(_checked, draft, name, devices)  # a large file takes its time
             if plan is not None and not mistakes:
                 return PlanDraft(draft, explanation, plan, pay.cost)
         _tell(messages, call, "This plan cannot be used:\n" + "\n".join(f"- {one}" for one in mistakes))

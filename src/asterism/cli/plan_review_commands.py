@@ -343,7 +343,7 @@ def refuse(
 @click.option("--without-editor", is_flag=True, help="Let the plan go on without its editor.")
 @fleet_options
 def budget(name: str, limits: Budget | None, without_editor: bool, store: str | None, as_json: bool) -> None:
-    """Show what the model that edits a plan has spent; raise its budget.
+    """Show or raise the budget of a model that edits a plan.
 
     \b
     asterism plan budget nightly
@@ -383,7 +383,9 @@ def budget(name: str, limits: Budget | None, without_editor: bool, store: str | 
 @click.argument("number", required=False, type=click.IntRange(min=1))
 @fleet_options
 def exchanges(name: str, number: int | None, store: str | None, as_json: bool) -> None:
-    """List the exchanges with the model that edits a plan, or show one of them.
+    """List the exchanges with a model that edits a plan.
+
+    With NUMBER, shows one of them: the last message of the question, and the answer.
 
     They can be repeated without a model: `asterism run PLAN.YAML --editor model --replay NAME`."""
 

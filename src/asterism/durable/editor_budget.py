@@ -5,8 +5,8 @@ overlap never spend the same rest twice, and a process that dies in between leav
 spent budget does not fail the plan: it holds it until a person raises the budget, or lets the plan go on without its
 editor.
 
-The account of a stored plan is the register ``budget/NAME``: the editor writes it, and whoever decides does. All but
-the last functions of this module are pure.
+The account of a stored plan is the register ``budget/NAME``, which the editor writes, and the person who decides. All
+but the last functions of this module are pure.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ class Budget:
 
     def at_least(self, other: Budget) -> Budget:
         """The higher of the limits that both have, and those that one has."""
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in LIMITS}
-        return replace(
-            self, **{name: max((one for one in pair if one is not None), default=None) for name, pair in pairs.items()}
-        )
+        given = {name: [getattr(one, name) for one in (self, other)] for name in LIMITS}
+        higher: dict[str, Any] = {
+            name: max((one for one in pair if one is not None), default=None) for name, pair in given.items()
+        }
+        return replace(self, **higher)
 
     def to_json(self) -> dict[str, Any]:
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
@@ -201,7 +202,7 @@ class Account:
         return replace(self, open=left, spent=self.spent + cost)
 
     def lost(self, calls: Iterable[str]) -> Account:
-        """Nobody knows what these calls have cost: what was reserved for them counts as spent."""
+        """The cost of these calls is unknown: what was reserved for them counts as spent."""
         account = self
         for call in calls:
             if call in account.open:

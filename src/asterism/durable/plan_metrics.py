@@ -52,9 +52,10 @@ def _editor_families(accounts: Iterable[tuple[str, Spent]]) -> list[Family]:
     spent: defaultdict[str, Spent] = defaultdict(Spent)
     for name, cost in accounts:
         spent[name] += cost
-    dollars, tokens, calls, seconds, tasks = (
+    samples: list[dict[tuple[str, ...], float]] = [
         {(name,): getattr(cost, figure) for name, cost in spent.items()} for figure in LIMITS
-    )
+    ]
+    dollars, tokens, calls, seconds, tasks = samples
     return [
         Family("asterism_editor_calls", "Calls of models that edit the plan.", ("plan",), calls),
         Family("asterism_editor_tokens", "Tokens of these calls, in and out.", ("plan",), tokens),

@@ -88,8 +88,9 @@ class Execution:
             self.waiting.submit,
         )
         self._trace = self.cycles.trace = trace
-        if hasattr(options.editor, "attach_plan"):
-            options.editor.attach_plan(plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask))
+        attach = getattr(options.editor, "attach_plan", None)
+        if attach is not None:
+            attach(plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask))
 
     def begin(self) -> None:
         """Start a new plan."""

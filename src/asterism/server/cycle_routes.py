@@ -1,5 +1,7 @@
-"""Edit cycles, approvals and budgets over HTTP: list, claim and answer cycles; list, approve and refuse edits that
-wait; show and raise the budget of a model that edits.
+"""Edit cycles, approvals and budgets over HTTP.
+
+Cycles are listed, claimed and answered; edits that wait are listed, approved and refused; the budget of a model that
+edits is shown and raised.
 
 A cycle is answered by a caller who may edit the plan, in the name of its credential. An edit that waits for a person is
 decided by a caller who may operate: a credential for edits alone does not approve its own.
