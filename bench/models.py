@@ -259,7 +259,7 @@ def calls_text(calls: dict[str, tuple[int, int]]) -> str:
     rows = [[f"`{ask}`", str(asked), str(avoided)] for ask, (asked, avoided) in calls.items()]
     return f"""## Calls that a filter avoids
 
-The release of `make demo` ({len(RELEASE)} tasks, of which none fails here) with a model that takes {LATENCY:g} s. Ends
+The release of `make demo` ({len(RELEASE)} tasks; none of them fails here) with a model that takes {LATENCY:g} s. Ends
 that arrive while the model thinks share a call.
 
 {table(["asked about", "calls of the model", "ends without a call"], rows)}
