@@ -115,7 +115,7 @@ def test_without_a_reservation_calls_that_overlap_would_spend_too_much():
     account, needed = Account(Budget(calls=1)), Spent(calls=1)
     assert account.obstacle(needed) is None
     reserved = account.reserve("first", needed)
-    assert reserved.obstacle(needed) == "1 calls of 1 calls are spent"
+    assert reserved.obstacle(needed) == "1 of 1 call are spent"
     assert Account(reserved.budget, reserved.spent).obstacle(needed) is None
 
 

@@ -34,9 +34,9 @@ async def test_a_spent_budget_holds_the_tasks_below_and_says_why():
     runner, running = await held(model)
     why = str(runner.why("publish"))
     assert "it needs 'test' to succeed" in why
-    assert "the budget of its editor is spent: 0 calls of 0 calls are spent" in why
+    assert "the budget of its editor is spent: 0 of 0 calls are spent" in why
     [cycle] = runner.cycles()
-    assert "the budget of its editor is spent: 0 calls of 0 calls are spent" in cycle.on_hold
+    assert "the budget of its editor is spent: 0 of 0 calls are spent" in cycle.on_hold
     await asyncio.sleep(3600)
     assert not running.done()
     model.raise_budget("pipeline", "1call", by="ann")
@@ -44,7 +44,7 @@ async def test_a_spent_budget_holds_the_tasks_below_and_says_why():
     assert result["publish"].status == "completed"
     told = [(entry.what, entry.why) for entry in result.story() if entry.what.startswith("editor")]
     assert [what for what, _ in told] == ["editor waits", "editor continues", "editor called"]
-    assert "the budget is now 1 calls, changed by ann" in told[1][1]
+    assert "the budget is now 1 call, changed by ann" in told[1][1]
 
 
 async def test_a_held_cycle_outlives_its_timeout_and_without_the_hold_it_would_not():
@@ -99,7 +99,7 @@ async def test_nobody_decides_and_the_plan_goes_on_after_its_wait():
     ("budget", "words"),
     [
         (Budget(dollars=0.0001), "$0.00 of $0.0001 are spent"),
-        (Budget(tokens=500), "0 tokens of 500 tokens are spent"),
+        (Budget(tokens=500), "0 of 500 tokens are spent"),
         (Budget(seconds=0), "0 s of 0 s are spent"),
         (Budget(tasks=0), "the answer adds 1 task"),
     ],

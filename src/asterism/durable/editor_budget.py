@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from asterism.base.durations import format_duration, parse_duration
+from asterism.base.text import plural
 from asterism.core.errors import PlanError
 from asterism.core.plan.editor_cost import EditorCost, dollars_text
 from asterism.store.optimistic_update import retry_on_conflict
@@ -124,7 +125,7 @@ def _unreadable(text: str) -> InvalidBudget:
 def _amount(name: str, value: float) -> str:
     if name == "dollars":
         return dollars_text(value)
-    return format_duration(value) if name == "seconds" else f"{value:,.0f} {name}"
+    return format_duration(value) if name == "seconds" else plural(round(value), name[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,8 @@ class Account:
 
     def _short(self, name: str, needed: Spent) -> str:
         limit, used, more = (getattr(one, name) for one in (self.budget, self.committed, needed))
-        text = f"{_amount(name, used)} of {_amount(name, limit)} are spent"
+        spent = _amount(name, used) if name in ("dollars", "seconds") else f"{used:,}"
+        text = f"{spent} of {_amount(name, limit)} are spent"
         return (
             text
             if used + _ROUNDING >= limit or name == "seconds"
