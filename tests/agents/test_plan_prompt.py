@@ -8,7 +8,8 @@ from asterism import Constellation, Task
 from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, task_list
 from asterism.core.plan.constellation import ConstellationView
 from asterism.orchestrator.events import EditEvent
-from tests.agents.editor_scenes import fails, ok, orchestrator, scripted
+from bench.models import prompt_length
+from tests.agents.editor_scenes import fails, ok
 
 
 def large(count):
@@ -22,17 +23,9 @@ def large(count):
     return plan
 
 
-async def prompt_of(count):
-    plan = large(count)
-    model = scripted([])
-    runner = orchestrator(model, no_device_timeout=1e-9)
-    await runner.run(plan)
-    return next(prompt for prompt in model.caller.prompts if "'bad' failed" in prompt)
-
-
-async def test_the_same_change_is_the_same_text_in_a_small_and_a_large_plan():
-    small, big = [await prompt_of(count) for count in (10, 600)]
-    assert abs(len(big) - len(small)) <= len(small) / 10
+def test_the_same_change_is_the_same_text_in_a_small_and_a_large_plan():
+    small, big = (prompt_length(count) for count in (10, 600))
+    assert abs(big - small) <= small / 10
 
 
 def test_without_bounds_the_prompt_would_grow_with_the_plan():
