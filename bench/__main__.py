@@ -2,13 +2,14 @@
 same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durable constellations and
 docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md, ``python -m bench
 page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench server`` for its API and
-docs/benchmarks-server.md; ``python -m bench cost`` prints one part."""
+docs/benchmarks-server.md, ``python -m bench models`` for models that edit plans and docs/benchmarks-models.md; ``python
+-m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import cli_start, cost, editing, http_api, latency, makespan, memory, page, plot, web_page
+from bench import cli_start, cost, editing, http_api, latency, makespan, memory, models, page, plot, web_page
 from bench.durable import page as durable_page
 from bench.durable import resume, speed
 from bench.runs import creation, gateway, idle_devices, queues, scale, sqlite
@@ -61,7 +62,12 @@ SERVER: dict[str, Callable[[], str]] = {
     "server-edits": http_api.edits_per_second,
     "server-memory": http_api.memory,
 }
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER
+MODELS: dict[str, Callable[[], str]] = {
+    "model-prompts": lambda: models.prompts_text(models.prompt_tokens()),
+    "model-calls": lambda: models.calls_text(models.calls_by_filter()),
+    "model-makespan": lambda: models.makespan_text(models.makespans()),
+}
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
@@ -69,6 +75,7 @@ PAGES = {
     "series": (SERIES, series_page.HEAD, "benchmarks-series.md"),
     "page": (WEB_PAGE, web_page.HEAD, "benchmarks-page.md"),
     "server": (SERVER, http_api.HEAD, "benchmarks-server.md"),
+    "models": (MODELS, models.HEAD, "benchmarks-models.md"),
 }
 
 

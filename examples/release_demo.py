@@ -4,6 +4,8 @@ The tasks are real: files are written, compiled, tested, packed and signed in a 
 One of the tests fails. The editor reads the failure, adds a patch and another test, and makes the package wait for
 these instead. It also removes the PDF from the plan, since the program that creates it is not installed. All other
 tasks continue meanwhile.
+
+The editor is a function, unless ``$ASTERISM_MODEL`` names a language model: then the model is the editor.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from asterism.cli import Screen, run_until_interrupted, watched
 from asterism.report import Recording, failure_reasons, summary_lines, write_report
 
 REPORT = Path("asterism-report.html")
+MODEL = os.environ.get("ASTERISM_MODEL", "")
 
 
 def devices() -> list[LocalDevice]:
@@ -135,6 +138,21 @@ class Maintainer:
         ]
 
 
+def model_editor(shop: Workshop) -> Any:
+    """A language model as the editor. It knows the commands that it may need, and decides itself."""
+    from asterism.agents import ModelEditor
+
+    python, numbers = sys.executable, shop.library / "numbers.py"
+    goal = (
+        "Release the library. If a test finds a bug in numbers.py, the command "
+        f"{[python, str(shop.tools / 'mend.py'), str(numbers)]} repairs it; then test again with "
+        f"{[python, '-m', 'unittest', 'checks.test_numbers']}, env PYTHONPATH={shop.home}, needs test, and let the "
+        "package wait for that test. If no typesetter is found, release without the PDF. Let a repair depend on the "
+        "failure that it repairs, with handled: true."
+    )
+    return ModelEditor(MODEL, goal=goal, ask=["failure", "tasks=find-typesetter"], budget="20calls 200ktokens")
+
+
 def reached(result: Result) -> bool:
     """Whether the result is as expected: everything is published, and the only failure, of the test that found the
     bug, is repaired."""
@@ -150,7 +168,7 @@ def reached(result: Result) -> bool:
 
 async def demonstrate(shop: Workshop, screen: Screen) -> Result:
     plan = release(shop)
-    orchestrator = Orchestrator(devices(), editor=Maintainer(shop))
+    orchestrator = Orchestrator(devices(), editor=model_editor(shop) if MODEL else Maintainer(shop))
     recording = Recording(plan, orchestrator.events)
     async with watched(orchestrator, plan, screen):
         result = await run_until_interrupted(orchestrator, plan)
@@ -170,10 +188,14 @@ def main() -> int:
     for figure in summary_lines(result):
         screen.say(figure)
     screen.say(f"\nReport: {REPORT.resolve()}")
+    if MODEL:
+        screen.say(f"Edited by {MODEL}: {result.editor_cost}.")
+        return 0 if result["publish"].status == "completed" else 1
     if not reached(result):
         screen.say("The result is not as expected.")
         return 1
     screen.say("As expected: the failed test stays in the record, and its repair was published.")
+    screen.say("To let a language model edit: pip install '.[model]', and ASTERISM_MODEL=openai:gpt-5 make demo")
     return 0
 
 

@@ -117,6 +117,14 @@ print(json.dumps({"signature": digest[:16]}))
 """
 
 
+MEND = f"""import pathlib, sys
+
+path = pathlib.Path(sys.argv[1])
+path.write_text(path.read_text("utf-8").replace({REPAIR[0]!r}, {REPAIR[1]!r}), encoding="utf-8")
+"""
+"""The same repair as a command, for a model."""
+
+
 class Workshop:
     """A directory, and what is done in it. The methods are tasks: their parameters are results of other tasks."""
 
@@ -139,6 +147,7 @@ class Workshop:
             self.tools / "fuzz.py": FUZZ,
             self.tools / "measure.py": MEASURE,
             self.tools / "sign.py": SIGN,
+            self.tools / "mend.py": MEND,
         }
         chance = random.Random(1)
         for number in range(CATALOGUES):

@@ -103,8 +103,8 @@ ALLOWED: tuple[Allowed, ...] = (
         "the loop of Playwright waits for a browser while the test computes in one of its callbacks",
     ),
     Allowed(
-        "tests/agents/",
-        r"the task (request_apart|model_request_apart)\b",
+        "tests/(agents|cli|docs)/",
+        r"the task (request_apart|model_request_apart|run_apart\.<locals>\.scene)\b",
         "the clients of OpenAI and Anthropic import and compile their types within the first request; so a request has "
         "an event loop of its own, in a thread, and stalls no other",
     ),

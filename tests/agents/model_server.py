@@ -6,7 +6,7 @@
         server.environment         # base URLs and keys for openai:…, openai-chat:… and anthropic:…
         server.questions[0].text   # everything that the model was shown with the first request
 
-The script is a list of replies, one per request, and the last is repeated; or a function from the question to a
+The script is a list of replies, one per request; the last one is repeated. Or it is a function from the question to a
 reply, so that a model may obey what it reads. Every reply is answered as a stream if the request asks for one.
 
 Formats: ``/v1/chat/completions``, ``/v1/responses`` (OpenAI) and ``/v1/messages`` (Anthropic).
@@ -66,7 +66,7 @@ def _texts(part: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model says: ``calls`` are tool calls as ``(name, arguments)``, where None stands for the first tool that
+    """What the model says: ``calls`` are tool calls as ``(name, arguments)``, where None stands for the last tool that
     the request offers, and arguments may be a text that is not JSON.
 
     ``usage`` are the tokens that the reply claims, in and out; None for a plausible count, () for no figures at all.
@@ -84,7 +84,7 @@ class Reply:
 
     @classmethod
     def edits(cls, *edits: Mapping[str, Any], reason: str = "scripted", **fields: Any) -> Reply:
-        """A batch of edits through the first tool."""
+        """A batch of edits through the last tool."""
         return cls.call({"edits": list(edits), "reason": reason}, **fields)
 
     @classmethod
@@ -250,7 +250,7 @@ def _usage(question: Question, reply: Reply) -> tuple[int, ...]:
 def _calls(question: Question, reply: Reply) -> list[tuple[str, str, str]]:
     """Id, name and arguments of each tool call."""
     return [
-        (f"call_{question.number}_{number}", name or question.tools[0], _arguments(arguments))
+        (f"call_{question.number}_{number}", name or question.tools[-1], _arguments(arguments))
         for number, (name, arguments) in enumerate(reply.calls)
     ]
 

@@ -1,4 +1,4 @@
-"""The local model server speaks the formats that the clients of OpenAI and Anthropic expect, streamed and whole."""
+"""The local model server speaks the formats of OpenAI and Anthropic, and a model edits a plan through each of them."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ from pydantic_ai.messages import ModelRequest, ToolCallPart
 from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.tools import ToolDefinition
 
+from tests.agents.editor_scenes import REPAIR, editor, orchestrator, pipeline, served
 from tests.agents.model_server import Failure, ModelServer, Reply
 
 MODELS = ["openai-chat:gpt-5", "openai:gpt-5", "anthropic:claude-sonnet-5-5"]
@@ -75,3 +76,15 @@ async def test_a_refusal_is_told_apart(model, monkeypatch):
     async with ModelServer([Reply.refusal()]) as server:
         response = await ask(server, model, monkeypatch, False)
     assert response.finish_reason == "content_filter" or not [p for p in response.parts if isinstance(p, ToolCallPart)]
+
+
+async def test_a_model_edits_a_plan_through_each_format(model):
+    bad = [{"op": "remove_task", "task_id": "build"}]
+    async with served(
+        Reply.call({"tasks": ["build"]}, tool="show_tasks"), Reply.edits(*bad), Reply.edits(*REPAIR)
+    ) as one:
+        result = await orchestrator(editor(model)).run(pipeline())
+    assert result["publish"].status == "completed"
+    assert "The plan rejected this answer" in one.questions[2].last
+    assert result.cycles[0].cost.calls == 3
+    assert result.cycles[0].cost.dollars > 0

@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism.agents import Budget, ModelEditor
 from asterism.client import documents
 from asterism.core.plan.approval import ApprovalRule
+from tests.agents.editor_scenes import REPAIR, ScriptedCaller, pipeline
 from tests.durable.durable_scenes import DONE, Stage, chain
 from tests.durable.durable_work import gate
 from tests.security.test_requests import problem
@@ -222,3 +224,37 @@ async def test_an_editor_outside_learns_why_its_answer_was_refused() -> None:
         assert [(one["approval"], one["reason"]) for one in cycle["refusals"]] == [(1, "we need it")]
         await robot.post(f"{PLAN}/cycles/{cycle['id']}/answer")
         await ended(ann)
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_spent_budget_is_shown_and_raised() -> None:
+    async with plan_server() as (scene, stage):
+        caller = ScriptedCaller(REPAIR)
+        model = ModelEditor("test:scripted", caller=caller, fleet=stage.fleet(), budget=Budget(calls=0))
+        job = stage.spawn(stage.orchestrator(editor=model).run(pipeline()))
+        async with bob(scene) as client:
+            path = "/api/v1/plans/pipeline/budget"
+            for _ in range(200):
+                answer = await client.get(path)
+                if answer.status_code == 200 and answer.json().get("held_since") is not None:
+                    break
+                await asyncio.sleep(0.5)
+            shown = documents.EditorBudget.model_validate(answer.json())
+            assert (shown.budget, shown.spent) == ({"calls": 0}, {})
+            assert problem(await client.post(path, json={}), 422)
+            assert problem(await client.post(path, json={"limits": "lots"}), 422)
+            raised = await client.post(path, json={"limits": "5calls"})
+            assert (raised.status_code, raised.json()["budget"]) == (200, {"calls": 5})
+            assert raised.json()["decided_by"] == "bob"
+            result = await job
+            assert result["publish"].status == "completed"
+            ended = await client.post(path, json={"without_editor": True})
+            assert ended.json()["without_editor"] is True
+
+
+async def test_a_plan_without_a_model_has_no_budget() -> None:
+    async with running() as (scene, _), bob(scene) as client:
+        assert problem(await client.get(f"{PLAN}/budget"), 404)
+        open_gates()

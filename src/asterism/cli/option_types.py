@@ -63,6 +63,18 @@ def edit_scope(text: str) -> EditScope:
         raise click.BadParameter(f"{error}.") from None
 
 
+def edit_filter(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> Any:
+    """Which ends an editor reviews: ``all``, ``failure``, or a function of the task; None if nothing is given."""
+    if given in ((), ("all",), ("failure",)):
+        return given[0] if given else None
+    from asterism.agents.edit_filter import EditFilter, InvalidFilter
+
+    try:
+        return EditFilter.parse(given)
+    except InvalidFilter as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
 def writable_file(context: click.Context, option: click.Parameter, given: Any) -> Any:
     """A file that the command writes at its end, checked before the work begins. ``-`` is standard output."""
     if given is None or str(given) == "-":

@@ -27,7 +27,19 @@ from asterism.cli.plan_context import (
     drawing_options,
     quiet_log,
 )
-from asterism.cli.plan_review_commands import answer, approvals, approve, claim, cycles, history, print_waiting, refuse
+from asterism.cli.plan_draft_commands import new
+from asterism.cli.plan_review_commands import (
+    answer,
+    approvals,
+    approve,
+    budget,
+    claim,
+    cycles,
+    exchanges,
+    history,
+    print_waiting,
+    refuse,
+)
 from asterism.cli.plan_run_commands import resume, retry, standby
 
 if TYPE_CHECKING:
@@ -310,5 +322,19 @@ def logs(name: str, task: str | None, store: str | None, as_json: bool, **terms:
     with_fleet(store, read)
 
 
-for _command in (resume, retry, standby, history, cycles, claim, answer, approvals, approve, refuse):
+for _command in (
+    resume,
+    retry,
+    standby,
+    history,
+    cycles,
+    claim,
+    answer,
+    approvals,
+    approve,
+    refuse,
+    budget,
+    exchanges,
+    new,
+):
     plan.add_command(_command)

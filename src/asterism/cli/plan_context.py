@@ -21,7 +21,8 @@ import click
 
 from asterism.base.text import clean
 from asterism.cli.cli_context import note, options, print_json
-from asterism.cli.option_types import duration, writable_file
+from asterism.cli.model_options import model_options
+from asterism.cli.option_types import duration, edit_filter, writable_file
 
 if TYPE_CHECKING:
     from asterism.cli.screen import Screen
@@ -103,15 +104,17 @@ editor_options = options(
         "--editor",
         metavar="MODULE:FUNCTION",
         help="A Python function that edits the plan while it runs; 'outside': people and other processes do, "
-        "with `asterism plan cycles`.",
+        "with `asterism plan cycles`; 'model': a language model does.",
     ),
     click.option(
         "--edit-on",
-        type=click.Choice(["all", "failure"]),
-        default="all",
-        show_default=True,
-        help="With --editor: which ends of tasks the editor reviews.",
+        multiple=True,
+        callback=edit_filter,
+        metavar="FILTER",
+        help="With --editor: which ends of tasks the editor reviews: 'all', 'failure', 'tasks=deploy-*' or "
+        "'when=CONDITION'; repeatable. Default: all; failure for a model.",
     ),
+    model_options,
 )
 concurrency_option = click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Maximum number of tasks that run at once."

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from asterism.base.text import clean, suggestion
 from asterism.cli.cli_context import json_option, options, print_json, with_fleet
+from asterism.cli.model_options import MODEL, resolve_editor
 from asterism.cli.option_types import approval_rule, duration, edit_scope, named_values, positive_duration
 from asterism.cli.plan_context import (
     LocalCommand,
@@ -152,7 +153,7 @@ def run(
     plan: str,
     policy: str | None,
     editor: str | None,
-    edit_on: str,
+    edit_on: Any,
     report: str | None,
     result: str | None,
     stats: bool,
@@ -173,8 +174,9 @@ def run(
 
     With --store the plan is stored, and its tasks are runs of a fleet. Ctrl-C then stops only this process: tasks on
     other devices continue, tasks in this process are handed back, and `asterism resume` continues the plan, as after a
-    crash. --serve without --store uses the default store, and adds the time to the name of the plan."""
-    stored = store is not None or serve
+    crash. --serve without --store uses the default store, and adds the time to the name of the plan; so does --editor
+    model, because the exchanges and the budget of the model are kept in a store."""
+    stored = store is not None or serve or editor == MODEL
     _check_store_options(context, stored)
     if editor == OUTSIDE and not stored:
         raise click.UsageError("--editor outside needs --store: editors reach the plan through the store.")
@@ -185,7 +187,7 @@ def run(
         hint = suggestion(result, list(found.constellation.nodes)) or "."
         raise click.BadParameter(f"the plan has no task {result!r}{hint}", param_hint="--result")
     store_terms = {name: terms.pop(name) for name in STORE_OPTIONS}
-    terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on)}
+    terms |= {"policy": policy or found.policy or "scoped", **editor_terms(editor, edit_on, terms)}
     terms["rank"] = any(node.task.estimate is not None for node in found.constellation.nodes.values())
     output = OutputOptions(report, as_json, plain, stats, result)
     if stored:
@@ -264,7 +266,7 @@ def _run_in_store(
     local = local_work(terms.pop("local"), terms.pop("no_local"), can)
 
     async def work(fleet: Fleet) -> int:
-        orchestrator = WatchedOrchestrator(fleet, local, output, **terms)
+        orchestrator = WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, terms))
 
         async def run() -> int:
             return await follow(orchestrator, plan.id, lambda: begin(orchestrator, plan, found.params))

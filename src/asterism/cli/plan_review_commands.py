@@ -9,10 +9,12 @@ import click
 
 from asterism.cli.cli_context import fleet_options, note, options, print_json, same_store, with_fleet
 from asterism.cli.edit_batches import edit_batch, edit_options
+from asterism.cli.model_options import budget_limits
 from asterism.cli.option_types import duration
 from asterism.cli.plan_context import check_drawing_options, draw, drawing_options
 
 if TYPE_CHECKING:
+    from asterism.agents.budget import Budget
     from asterism.core.errors import EditRejected
     from asterism.core.plan.approval import WaitingEdit
     from asterism.fleet.fleet import Fleet
@@ -324,3 +326,87 @@ def refuse(
             click.echo(f"The edit of approval {approval} is refused; plan {name!r} stays as it is.")
 
     with_fleet(store, ask)
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@name_argument
+@click.option(
+    "--raise",
+    "limits",
+    type=budget_limits,
+    metavar="LIMITS",
+    help="New limits, such as '$5' or '80calls'; the others stay. The editor continues.",
+)
+@click.option("--without-editor", is_flag=True, help="Let the plan go on without its editor.")
+@fleet_options
+def budget(name: str, limits: Budget | None, without_editor: bool, store: str | None, as_json: bool) -> None:
+    """Show or raise the budget of a model that edits a plan.
+
+    \b
+    asterism plan budget nightly
+    asterism plan budget nightly --raise '$5 80calls'
+    asterism plan budget nightly --without-editor
+
+    A spent budget holds the tasks whose start the model would have to review, until somebody decides."""
+    if limits is not None and without_editor:
+        raise click.UsageError("--raise and --without-editor exclude each other.")
+
+    async def ask(fleet: Fleet) -> None:
+        from asterism.cli.plan_review_views import budget_lines
+        from asterism.durable.editor_budget import go_on_without_editor, raise_budget, read_account
+        from asterism.durable.stored_plans import find_plan
+
+        await find_plan(fleet, name)
+        if limits is not None:
+            account = await raise_budget(fleet, name, limits)
+        elif without_editor:
+            account = await go_on_without_editor(fleet, name)
+        else:
+            found = await read_account(fleet.store, name)
+            if found is None:
+                note(f"Plan {name!r} has no budget: no model has been asked to edit it.")
+                return
+            account = found
+        if as_json:
+            print_json({"name": name, **account.to_json()})
+        else:
+            click.echo("\n".join(budget_lines(name, account)))
+
+    with_fleet(store, ask)
+
+
+@click.command()
+@name_argument
+@click.argument("number", required=False, type=click.IntRange(min=1))
+@fleet_options
+def exchanges(name: str, number: int | None, store: str | None, as_json: bool) -> None:
+    """List the exchanges with a model that edits a plan.
+
+    With NUMBER, shows one of them: the last message of the question, and the answer.
+
+    They can be repeated without a model: `asterism run PLAN.YAML --editor model --replay NAME`."""
+
+    async def read(fleet: Fleet) -> None:
+        from asterism.agents.cassette import StoreCassette
+        from asterism.cli.plan_review_views import exchange_lines, exchange_text
+        from asterism.durable.stored_plans import find_plan
+
+        await find_plan(fleet, name)
+        found = await StoreCassette(fleet.store).exchanges(name)
+        if number is not None:
+            found = [one for one in found if one.number == number]
+            if not found:
+                raise click.ClickException(f"Plan {name!r} has no exchange {number}.")
+        if as_json:
+            print_json([one.to_json() for one in found] if number is None else found[0].to_json())
+        elif number is not None:
+            click.echo(exchange_text(found[0]))
+        elif found:
+            click.echo("\n".join(exchange_lines(found)))
+        else:
+            note(f"No model has been asked to edit plan {name!r}.")
+
+    with_fleet(store, read)

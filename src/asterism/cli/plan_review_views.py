@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from asterism.base.durations import format_age, format_duration
 from asterism.base.status_colours import DIM
-from asterism.base.text import clean, join_names
+from asterism.base.text import clean, join_names, shorten
 from asterism.cli.cli_context import format_time
 from asterism.cli.plan_views import applied_lines, plan_json
 from asterism.core.errors import InvalidTask
@@ -18,11 +19,15 @@ from asterism.core.plan.edits import edit_from_json
 from asterism.core.plan.taint import UNTRUSTED
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.cycle_requests import CycleList, CycleView
+from asterism.durable.editor_budget import Account, Spent
 from asterism.durable.plan_history import PastPlan, PlanVersion
 from asterism.durable.plan_requests import EditAnswer
 from asterism.durable.rejected_edits import RejectedEdit
 from asterism.durable.stored_plans import StoredPlan
 from asterism.fleet.fleet import Fleet
+
+if TYPE_CHECKING:
+    from asterism.agents.cassette import Exchange
 
 MOST_NAMES = 5
 """How many tasks a line names."""
@@ -111,6 +116,7 @@ def _reviewer(cycle: CycleView, by: str | None, now: float) -> str:
     if by is None:
         return "it waits until a process runs the plan"
     until = "" if cycle.expires_at is None else f"; closed in {format_duration(max(0.0, cycle.expires_at - now))}"
+    until = f"; {clean(cycle.on_hold)}" if cycle.on_hold else until
     if cycle.claimed_by is None:
         return f"not claimed{until}"
     lease = "" if cycle.claimed_until is None else f" for {format_duration(max(0.0, cycle.claimed_until - now))}"
@@ -184,3 +190,48 @@ def _decision(edit: WaitingEdit, now: float) -> str:
         return f"waits for {format_age(now - edit.at)}"
     by = f" by {clean(edit.decided_by)}" if edit.decided_by else ""
     return f"{edit.state}{by}" + (f": {clean(edit.why)}" if edit.why else "")
+
+
+# -- budgets and exchanges ---------------------------------------------------------------------------------------------
+
+
+def budget_lines(name: str, account: Account) -> list[str]:
+    lines = [f"Budget of plan {clean(name)!r}: {account.budget}.", f"Spent: {account.spent}."]
+    if account.open:
+        lines.append(f"Calls under way: {len(account.open)}, which may cost {sum(account.open.values(), Spent())}.")
+    if account.without_editor:
+        by = f", decided by {clean(account.decided_by)}" if account.decided_by else ""
+        lines.append(f"The plan goes on without its editor{by}.")
+    elif account.held_since is not None:
+        lines.append(f"The plan waits since {format_time(account.held_since)}.")
+        lines.append(f"Raise the budget with: asterism plan budget {clean(name)} --raise '$5'")
+        lines.append(f"Go on without the editor with: asterism plan budget {clean(name)} --without-editor")
+    return lines
+
+
+def exchange_lines(found: Sequence[Exchange]) -> list[str]:
+    return [
+        f"{one.number:>4}  {format_time(one.at)}  {clean(_answer_words(one))}  ({clean(str(one.cost))})"
+        for one in found
+    ]
+
+
+def _answer_words(exchange: Exchange) -> str:
+    calls = [f"{name}: {arguments}" for _, name, arguments in exchange.answer["calls"]]
+    return shorten("; ".join(calls) or exchange.answer["text"] or "nothing", 100)
+
+
+def exchange_text(exchange: Exchange) -> str:
+    """The last message of the question, and the answer."""
+    last = json.loads(exchange.question)["messages"][-1]
+    asked = last.get("user") or last.get("text") or ""
+    return "\n".join(
+        [
+            f"exchange {exchange.number}, {format_time(exchange.at)}, {clean(str(exchange.cost))}",
+            "",
+            *(f"> {clean(line)}" for line in asked.splitlines()),
+            "",
+            *(f"< {clean(name)} {clean(arguments)}" for _, name, arguments in exchange.answer["calls"]),
+            *(f"< {clean(line)}" for line in exchange.answer["text"].splitlines()),
+        ]
+    )

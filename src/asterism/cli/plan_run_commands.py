@@ -11,6 +11,7 @@ import click
 from asterism.base.text import clean
 from asterism.cli.cli_context import fleet_options, note, options, print_json, with_fleet
 from asterism.cli.edit_batches import read_batch
+from asterism.cli.model_options import resolve_editor
 from asterism.cli.option_types import capabilities
 from asterism.cli.plan_context import (
     LocalCommand,
@@ -177,10 +178,10 @@ def _run_in_store(
     allow_imports()
     output = OutputOptions(terms.pop("report"), as_json, terms.pop("plain"), terms.pop("stats"), terms.pop("result"))
     local = local_work(terms.pop("local"), terms.pop("no_local"), frozenset(terms.pop("can")) or None)
-    terms |= editor_terms(terms.pop("editor"), terms.pop("edit_on"))
+    terms |= editor_terms(terms.pop("editor"), terms.pop("edit_on"), terms)
 
     async def begin(fleet: Fleet) -> int:
-        return await work(fleet, WatchedOrchestrator(fleet, local, output, **terms))
+        return await work(fleet, WatchedOrchestrator(fleet, local, output, **await resolve_editor(fleet, terms)))
 
     with quiet_log(but=("asterism.journal", "asterism.device")):
         return with_fleet(store, begin)

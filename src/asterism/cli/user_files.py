@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from asterism.base.text import clean
+from asterism.cli.model_options import take_model_terms
 
 if TYPE_CHECKING:
     from asterism.fleet.policy.device_policy import DevicePolicy
@@ -32,11 +33,15 @@ OUTSIDE = "outside"
 """The editor of a plan that people and other processes edit."""
 
 
-def editor_terms(path: str | None, edit_on: str) -> dict[str, Any]:
-    """The options of an orchestrator for ``--editor`` and ``--edit-on``."""
+def editor_terms(path: str | None, edit_on: Any, terms: dict[str, Any]) -> dict[str, Any]:
+    """The options of an orchestrator for ``--editor`` and ``--edit-on``. Those of ``--editor model`` are taken out of
+    ``terms``; the editor is then a ModelTerms, which ``resolve_editor`` replaces."""
+    model = take_model_terms(path, edit_on, terms)
+    if model is not None:
+        return {"editor": model}
     if path == OUTSIDE:  # a cycle waits for a claim until its time is up
-        return {"editor": None, "external": True, "claim_timeout": float("inf"), "edit_on": edit_on}
-    return {"editor": load_editor(path), "edit_on": edit_on}
+        return {"editor": None, "external": True, "claim_timeout": float("inf"), "edit_on": edit_on or "all"}
+    return {"editor": load_editor(path), "edit_on": edit_on or "all"}
 
 
 def load_editor(path: str | None) -> Any:
@@ -46,7 +51,7 @@ def load_editor(path: str | None) -> Any:
     if path is None:
         return None
     if ":" not in path:
-        raise click.UsageError(f"--editor must be package.module:function, not {path!r}.")
+        raise click.UsageError(f"--editor must be package.module:function, 'outside' or 'model', not {path!r}.")
     try:
         return function_calls.load_function(path)
     except (Exception, SystemExit) as error:  # importing runs foreign code, which may raise anything

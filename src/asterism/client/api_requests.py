@@ -151,6 +151,21 @@ def answer_cycle(name: str, cycle: int, edits: Edits = (), *, reason: str = "") 
     return _post(_at("plans", name, "cycles", str(cycle), "answer"), documents.EditOutcome, **body)
 
 
+def budget(name: str) -> ApiRequest[documents.EditorBudget]:
+    """What the model that edits a plan may spend, and has spent."""
+    return _get(_at("plans", name, "budget"), documents.EditorBudget)
+
+
+def raise_budget(name: str, limits: str) -> ApiRequest[documents.EditorBudget]:
+    """Change limits of the budget of a plan, such as ``$5 80calls``; its editor continues."""
+    return _post(_at("plans", name, "budget"), documents.EditorBudget, limits=limits)
+
+
+def go_on_without_editor(name: str) -> ApiRequest[documents.EditorBudget]:
+    """Let a plan go on without its editor."""
+    return _post(_at("plans", name, "budget"), documents.EditorBudget, without_editor=True)
+
+
 def approvals(name: str, *, everything: bool = False) -> ApiRequest[documents.Page[documents.WaitingEdit]]:
     """The edits of a plan that wait for a person; with ``everything`` also the newest ones that were decided."""
     return _get(_at("plans", name, "approvals"), documents.Page[documents.WaitingEdit], all=everything)

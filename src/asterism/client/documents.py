@@ -146,12 +146,25 @@ class CycleDetails(Cycle):
     claimed_until: float | None
     ends: list[CycleEnd]
     refusals: list[Refusal] = []
+    on_hold: str = Field("", description="Why its editor waits for a person.")
 
 
 class Cycles(Page[CycleDetails]):
     """``answered_by`` is the process that runs the plan; null if the journal says what is open, without claims."""
 
     answered_by: str | None
+
+
+class EditorBudget(Document):
+    """What the model that edits a plan may spend, and has spent: ``dollars``, ``tokens``, ``calls``, ``seconds`` and
+    ``tasks``. ``held_since`` is when a spent budget began to hold the plan. ``without_editor``: the plan goes on
+    without it."""
+
+    budget: dict[str, float]
+    spent: dict[str, float]
+    without_editor: bool = False
+    decided_by: str = ""
+    held_since: float | None = None
 
 
 class WaitingEdit(Document):

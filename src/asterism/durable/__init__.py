@@ -19,6 +19,7 @@
 ``cycle_requests``        edit cycles for editors in other processes: list, claim, answer
 ``approval_store``        the edits that wait for a person, and the rules for that
 ``approval_requests``     approve or refuse one of them, whether a process runs the plan or not
+``editor_budget``         what an editor may spend on a plan, what it has spent, and who decides if that is all
 ``rejected_edits``        the newest rejected edits of a plan
 ``schedule_port``         the plans of schedules: how a tick stores one, whether it has ended
 ``plan_submissions``      plans that any plan runner runs, until they have ended
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from asterism.durable.approval_store import list_approvals
     from asterism.durable.cycle_requests import CycleList, CycleView, answer_cycle, claim_cycle, list_cycles
     from asterism.durable.durable_orchestrator import DurableOrchestrator
+    from asterism.durable.editor_budget import go_on_without_editor, raise_budget, read_account
     from asterism.durable.journal_store import (
         ConstellationExists,
         OwnershipLost,
@@ -122,6 +124,7 @@ __all__ = [
     "approve_edit",
     "claim_cycle",
     "edit_plan",
+    "go_on_without_editor",
     "insert_plan",
     "list_approvals",
     "list_cycles",
@@ -129,6 +132,8 @@ __all__ = [
     "pause_plan",
     "plan_at",
     "plan_events",
+    "raise_budget",
+    "read_account",
     "refuse_edit",
     "rejected_edits",
     "task_logs",
@@ -143,6 +148,7 @@ __getattr__, __dir__ = lazy_names(
         "asterism.durable.approval_store": ["list_approvals"],
         "asterism.durable.cycle_requests": ["CycleList", "CycleView", "answer_cycle", "claim_cycle", "list_cycles"],
         "asterism.durable.durable_orchestrator": ["DurableOrchestrator"],
+        "asterism.durable.editor_budget": ["go_on_without_editor", "raise_budget", "read_account"],
         "asterism.durable.journal_store": [
             "ConstellationExists",
             "OwnershipLost",

@@ -49,7 +49,7 @@ class CycleView:
     ``version`` is the base of its answer. ``claimed_by`` is its editor until ``claimed_until``; at ``expires_at`` it is
     closed without an answer. Times are those of the store's clock; None if no process runs the plan. ``refusals`` are
     answers that a person refused since the cycle before it: objects with ``approval``, ``by``, ``reason`` and
-    ``edits``."""
+    ``edits``. ``on_hold`` says why its editor waits for a person; the cycle then does not expire."""
 
     id: int
     version: int
@@ -61,6 +61,7 @@ class CycleView:
     claimed_until: float | None = None
     expires_at: float | None = None
     refusals: tuple[Mapping[str, Any], ...] = ()
+    on_hold: str = ""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -222,6 +223,7 @@ def _view(
         for task, node in nodes
     )
     claimed = lock is not None and cycle.claimed_by is not None
+    expires = float("inf") if lock is None else min(cycle.expires_at, float("inf") if claimed else cycle.claim_by)
     return CycleView(
         cycle.id,
         cycle.version,
@@ -231,9 +233,10 @@ def _view(
         cycle.rejections,
         cycle.claimed_by if claimed else None,
         cycle.claim_by if claimed and cycle.claim_by < float("inf") else None,
-        None if lock is None else min(cycle.expires_at, float("inf") if claimed else cycle.claim_by),
+        None if expires == float("inf") else expires,
         tuple(
             {"approval": one.id, "by": one.decided_by, "reason": one.why, "edits": one.batch.description}
             for one in refused
         ),
+        mask.shown(cycle.on_hold),
     )

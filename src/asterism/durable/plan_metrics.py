@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from asterism.base.openmetrics import Family
 from asterism.core.errors import AsterismError
 from asterism.core.schedule.ticks import without_tick
+from asterism.durable.editor_budget import LIMITS, Spent, read_account
 from asterism.durable.journal_store import Head, StoredConstellation, load, read_heads
 from asterism.orchestrator.result import Result, covered
 from asterism.store.protocol import Store
@@ -32,12 +33,36 @@ async def plan_families(store: Store, window: float) -> list[Family]:
             raise
         except AsterismError:  # damaged, or removed meanwhile
             continue
-    return [Family("asterism_plans", "Plans in the store.", ("state",), states), *_families(plans)]
+    accounts = [(one.head.name, await read_account(store, one.head.name)) for one in plans]
+    spent = [(without_tick(name), account.spent) for name, account in accounts if account is not None]
+    return [
+        Family("asterism_plans", "Plans in the store.", ("state",), states),
+        *_families(plans),
+        *(_editor_families(spent) if spent else ()),
+    ]
 
 
 def _recent(heads: Iterable[Head], since: float) -> list[Head]:
     recent = [head for head in heads if head.ended_at is None or head.ended_at >= since]
     return sorted(recent, key=lambda head: -head.created_at)[:MAX_PLANS]
+
+
+def _editor_families(accounts: Iterable[tuple[str, Spent]]) -> list[Family]:
+    """What the models that edit plans have cost. A store without them has no such metrics."""
+    spent: defaultdict[str, Spent] = defaultdict(Spent)
+    for name, cost in accounts:
+        spent[name] += cost
+    samples: list[dict[tuple[str, ...], float]] = [
+        {(name,): getattr(cost, figure) for name, cost in spent.items()} for figure in LIMITS
+    ]
+    dollars, tokens, calls, seconds, tasks = samples
+    return [
+        Family("asterism_editor_calls", "Calls of models that edit the plan.", ("plan",), calls),
+        Family("asterism_editor_tokens", "Tokens of these calls, in and out.", ("plan",), tokens),
+        Family("asterism_editor_dollars", "What these calls cost, in dollars.", ("plan",), dollars),
+        Family("asterism_editor_added_tasks", "Tasks that models have added to the plan.", ("plan",), tasks),
+        Family("asterism_editor_seconds", "Time that these calls took.", ("plan",), seconds, "seconds"),
+    ]
 
 
 def _families(plans: Iterable[StoredConstellation]) -> list[Family]:

@@ -49,6 +49,7 @@ DELIVERED_KINDS = frozenset(
         "clock",
         "replaced",
         "schedule",
+        "budget",
         "series",
         "conflict",
         "impostor",

@@ -95,10 +95,12 @@ async def _remove_result_records(store: Store, used_before: float) -> None:
 async def _remove_plan(store: Store, head: Register) -> None:
     """Remove the head last: if this is interrupted, the next call continues."""
     name = _name(head)
-    parts = [f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "request", "rejected", "approval")]
+    parts = [
+        f"{kind}/{name}/" for kind in ("journal", "snapshot", "archive", "request", "rejected", "approval", "exchange")
+    ]
     parts.append(f"workflow-version/{PREFIX}{name}@")
     registers = [one for prefix in parts for one in await store.registers(prefix)]
-    requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel")]
+    requests = [await store.register(f"{kind}/{name}") for kind in ("paused", "cancel", "budget")]
     registers += [request for request in requests if request is not None]
     for first in range(0, len(registers), PAGE):
         # if the plan was reopened meanwhile, nothing more of it is removed

@@ -12,14 +12,17 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from asterism.core.errors import EditRejected, Violation, error_text, safe_repr
+from asterism.core.attempt_log import TaskLog
+from asterism.core.errors import AsterismError, EditRejected, Violation, error_text, safe_repr
 from asterism.core.plan.apply import Applied
 from asterism.core.plan.approval import REFUSED, EditWaits, WaitingEdit
 from asterism.core.plan.assignment_lock import AssignmentLock, CycleClaimed, EditCycle
 from asterism.core.plan.constellation import Constellation, ConstellationView
 from asterism.core.plan.diff import merge
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EDITS, Edit, EditBatch, edit_from_json
 from asterism.core.plan.status import RUNNING
 from asterism.orchestrator.events import EditEvent, Event, PlanEvents
@@ -41,6 +44,36 @@ class EditorObject(Protocol):
 
 
 Editor = EditorFunction | EditorObject
+
+
+@dataclass(frozen=True, slots=True)
+class CostedAnswer:
+    """An answer, and what it has cost. An error of an editor may have an attribute ``cost``, too."""
+
+    answer: Answer
+    cost: EditorCost
+
+
+class EditorHeld(AsterismError):
+    """Raised by an editor that cannot go on without a person. ``reason`` says why, and what to do. The cycle stays
+    open without a timeout until ``released`` is done, which says what was decided; then ``proceed`` gives the
+    answer."""
+
+    def __init__(
+        self, reason: str, released: Awaitable[Any], proceed: Callable[[], Awaitable[Answer] | Answer]
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.released, self.proceed = reason, released, proceed
+
+
+@dataclass(frozen=True, slots=True)
+class EditorContext:
+    """What surrounds a plan that runs here, for an editor with a method ``attach_plan(id, context)``: the devices, as
+    ``(id, capabilities, slots)``; what the attempts at a task printed in this process; the secrets of the plan."""
+
+    devices: Callable[[], Sequence[tuple[str, frozenset[str], int | None]]]
+    logs: Callable[[str], list[TaskLog]]
+    mask: PlanMask
 
 
 class EditCycles:
@@ -159,11 +192,12 @@ class EditCycles:
                 with nullcontext() if self.trace is None else self.trace.editor_call(cycle, editor, self._author):
                     answer = function(ConstellationView(self._plan), events)
                     if inspect.isawaitable(answer):
-                        answer = await answer
+                        answer = await self._answer_of(cycle, answer)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a cancellation and an exit too: an editor never stops the plan
                 if not self._abandoned:
+                    self._add_cost(cycle, getattr(error, "cost", None))
                     self._failed(cycle, error)
                 return
             try:
@@ -180,6 +214,38 @@ class EditCycles:
             except BaseException as error:  # an unexpected error must not leave the cycle open
                 self._failed(cycle, error)
                 return
+
+    async def _answer_of(self, cycle: EditCycle, given: Awaitable[Answer]) -> Answer:
+        """The answer of an editor that takes its time, and may have to wait for a person."""
+        while True:
+            try:
+                answer = await given
+                break
+            except EditorHeld as held:
+                reason = self._mask().text(held.reason)
+                self._lock.hold(cycle, reason)
+                self._plan.note(self._now(), "editor waits", None, f"cycle {cycle.id}: {reason}")
+                self._publish("editor_held", cycle, author=self._author, reason=reason)
+                self._set_deadline()
+                decided = await held.released
+                self._lock.release(cycle, self._now())
+                self._plan.note(self._now(), "editor continues", None, f"cycle {cycle.id}: {decided}")
+                self._set_deadline()
+                answer = held.proceed()
+                if not inspect.isawaitable(answer):
+                    break
+                given = answer
+        if isinstance(answer, CostedAnswer):
+            self._add_cost(cycle, answer.cost)
+            return answer.answer
+        return answer
+
+    def _add_cost(self, cycle: EditCycle, cost: object) -> None:
+        """Record in the story, and with the cycle, what a call of the editor has cost."""
+        if not isinstance(cost, EditorCost) or not cost or cycle.id not in self._lock.cycles:
+            return
+        cycle.cost = cost if cycle.cost is None else cycle.cost + cost
+        self._plan.note(self._now(), "editor called", None, f"cycle {cycle.id}: {cost}")
 
     def _judge(self, cycle: EditCycle, answer: Answer, author: str) -> Applied:
         """Apply an answer and close its cycle. Raises EditRejected; the cycle then stays open for another answer,

@@ -68,7 +68,7 @@ class EditEvent(Event):
     """cycle_opened, stuck, edit_applied, edit_rejected, edit_overtaken (an editor returned a whole plan; its changes to
     tasks that have started since are left out), edit_abandoned (rejected too often), edit_waiting (for a person),
     edit_escalated (nobody has decided yet), edit_refused (by a person, or nobody approved it in time), edit_timeout,
-    editor_failed, cycle_closed."""
+    editor_held (it waits for a person), editor_failed, cycle_closed."""
 
     version: int
     cycle: int | None = None

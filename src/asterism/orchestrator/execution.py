@@ -27,7 +27,7 @@ from asterism.core.plan.ready_queue import Entry
 from asterism.core.plan.status import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, TaskStatus
 from asterism.core.plan.task import GROUP_LANE, Lane
 from asterism.orchestrator.devices import Work
-from asterism.orchestrator.edit_cycles import EditCycles
+from asterism.orchestrator.edit_cycles import EditCycles, EditorContext
 from asterism.orchestrator.events import DeviceEvent, EventBus, PlanEvents
 from asterism.orchestrator.foreach_groups import advance_group
 from asterism.orchestrator.options import MAX_BACKOFF, Options, PlanJournal, Scheduler
@@ -91,6 +91,9 @@ class Execution:
             self.waiting.refused,
         )
         self._trace = self.cycles.trace = trace
+        attach = getattr(options.editor, "attach_plan", None)
+        if attach is not None:
+            attach(plan.id, EditorContext(self._roster.profiles, self.logs.of, self._mask))
 
     def begin(self) -> None:
         """Start a new plan."""
@@ -450,9 +453,14 @@ class Execution:
             return
         if self.unplaceable or self.parked or self._waiting or plan.queue.has_ready():
             return
-        if plan.counts[PENDING] and self.cycles.open_stuck():
+        if (plan.counts[PENDING] or self._awaits_plan) and self.cycles.open_stuck():
             return
         self._end(cancelled=False)
+
+    @property
+    def _awaits_plan(self) -> bool:
+        """Whether the plan is empty, and its editor is one that plans: it is called once before the end."""
+        return not self.plan.nodes and getattr(self.options.editor, "starts_plans", False)
 
     def _end(self, cancelled: bool) -> None:
         left = [node for node in self.plan.nodes.values() if node.status is PENDING] if self._bus.subscriptions else []

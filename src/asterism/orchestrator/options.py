@@ -88,8 +88,14 @@ class Options:
 
     def adopt(self, lock: AssignmentLock) -> None:
         """Give a lock, which may come from a store, the options that are not stored with it."""
-        lock.edit_on = _edit_on(self.edit_on) if self.editor is not None or self.external else None
+        lock.edit_on = _edit_on(self._reviewed_ends) if self.editor is not None or self.external else None
         lock.claim_timeout = self.claim_timeout if self.editor is None else None
+
+    @property
+    def _reviewed_ends(self) -> str | Callable[[TaskView], bool]:
+        """``edit_on``; unless that is given, what the editor itself asks for."""
+        own = getattr(self.editor, "edit_on", None)
+        return self.edit_on if own is None or self.edit_on != "all" else own
 
     def prepare(self, plan: Constellation, assignments: Mapping[str, str] | None = None) -> None:
         """Make a plan ready to run. ``assignments`` maps tasks to devices. Raises PlanError if a condition is not

@@ -10,6 +10,7 @@ from asterism.core.attempt_log import TaskLog
 from asterism.core.history import Entry
 from asterism.core.plan.assignment_lock import EditCycle
 from asterism.core.plan.constellation import Constellation, TaskView
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.parallelism import Parallelism, parallelism
 from asterism.core.plan.plan_end import time_at_rest
 from asterism.core.plan.status import EXIT_CODES, ConstellationState
@@ -106,6 +107,11 @@ class Result:
             if ready < free:
                 holds.append((node.id, ready, min(free, node.started_at)))
         return [hold for hold in holds if hold[1] < hold[2]]
+
+    @property
+    def editor_cost(self) -> EditorCost:
+        """What the editor has cost in all cycles, as far as it tells: calls of a model, tokens, money, time."""
+        return sum((cycle.cost for cycle in self.cycles if cycle.cost is not None), EditorCost())
 
     @property
     def summary(self) -> Summary:

@@ -73,6 +73,10 @@ class Roster:
     def names(self) -> str:
         return ", ".join(self._members) or "none"
 
+    def profiles(self) -> list[tuple[str, frozenset[str], int | None]]:
+        """Id, capabilities and slots of each device."""
+        return [(member.id, frozenset(member.device.can), member.slots) for member in self._members.values()]
+
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
 

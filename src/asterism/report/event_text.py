@@ -129,6 +129,7 @@ _SENTENCES: dict[str, Callable[[Any, Constellation], str]] = {
     "edit_abandoned": _cycle("cycle {cycle}: too many edits of {author} were rejected; the cycle closes without one"),
     "edit_overtaken": _cycle("cycle {cycle}: part of the plan of {author} was dropped: its tasks have progressed"),
     "edit_timeout": _cycle("cycle {cycle}: no answer in time"),
+    "editor_held": _cycle("cycle {cycle}: {author} waits for a person: {reason}"),
     "editor_failed": _cycle("cycle {cycle}: the editor failed: {error}"),
     "cycle_closed": _cycle("cycle {cycle} closed"),
     "device_joined": _device("device {device} joined"),

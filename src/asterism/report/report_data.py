@@ -22,7 +22,8 @@ class ExecutionBar:
 
 @dataclass(frozen=True, slots=True)
 class CycleBar:
-    """One edit cycle, opened by the ends of `triggers`. `outcome` is accepted, rejected, timeout or empty."""
+    """One edit cycle, opened by the ends of `triggers`. `outcome` is accepted, rejected, timeout or empty.
+    `cost` is what its editor cost, in words."""
 
     id: int
     opened: float
@@ -30,6 +31,7 @@ class CycleBar:
     triggers: tuple[str, ...]
     outcome: str
     edits: int
+    cost: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ def _cycles(result: Result, ended: float) -> tuple[CycleBar, ...]:
             triggers=cycle.tasks,
             outcome=CYCLE_OUTCOMES.get(cycle.outcome, "cancelled"),
             edits=cycle.edits,
+            cost="" if cycle.cost is None else str(cycle.cost),
         )
         for cycle in result.cycles
     )

@@ -49,6 +49,7 @@ def figures(result: Result) -> tuple[tuple[str, str], ...]:
         ("Edits accepted", str(summary.edits_accepted)),
         ("Edits rejected", str(summary.edits_rejected)),
         ("Edit cycles", str(summary.cycles)),
+        *([("Editor", str(result.editor_cost))] if result.editor_cost else []),
     )
 
 
@@ -168,6 +169,7 @@ def result_json(result: Result) -> dict[str, Any]:
             "cycles": summary.cycles,
             "edits_accepted": summary.edits_accepted,
             "edits_rejected": summary.edits_rejected,
+            **({"editor": result.editor_cost.to_json()} if result.editor_cost else {}),
         },
         "tasks": {node.id: _task(node, reasons.get(node.id, ""), values, secrets) for node in plan.nodes.values()},
     }

@@ -260,6 +260,7 @@ def _cycle_bar(data: Report, cycle: CycleBar, lane: int) -> Bar:
             f"Edit cycle {cycle.id}: {cycle.outcome}, {edits}",
             _stretch(data, cycle.opened, cycle.closed),
             *([f"opened by {_names(cycle.triggers)}"] if cycle.triggers else []),
+            *([cycle.cost] if cycle.cost else []),
         ),
     )
 

@@ -1,4 +1,7 @@
-"""Edit cycles and approvals over HTTP: list, claim and answer cycles; list, approve and refuse edits that wait.
+"""Edit cycles, approvals and budgets over HTTP.
+
+Cycles are listed, claimed and answered; edits that wait are listed, approved and refused; the budget of a model that
+edits is shown and raised.
 
 A cycle is answered by a caller who may edit the plan, in the name of its credential. An edit that waits for a person is
 decided by a caller who may operate: a credential for edits alone does not approve its own.
@@ -17,6 +20,14 @@ from asterism.core.plan.approval import WAITING, WaitingEdit
 from asterism.durable.approval_requests import approve_edit, refuse_edit
 from asterism.durable.approval_store import list_approvals
 from asterism.durable.cycle_requests import LEASE, answer_cycle, claim_cycle, list_cycles
+from asterism.durable.editor_budget import (
+    Account,
+    Budget,
+    InvalidBudget,
+    go_on_without_editor,
+    raise_budget,
+    read_account,
+)
 from asterism.durable.journal_store import load
 from asterism.durable.stored_plans import find_plan
 from asterism.orchestrator.plan_mask import PlanMask
@@ -109,6 +120,42 @@ async def refuse(call: Call) -> Any:
     return (await shown_approvals(call, name, [decided]))[0]
 
 
+class BudgetDecision(BaseModel, extra="forbid"):
+    """``limits`` as text, such as ``$5 80calls``; or ``without_editor``."""
+
+    limits: str | None = Field(None, max_length=200, description="New limits; the others stay.")
+    without_editor: bool = Field(False, description="The plan goes on without its editor.")
+
+
+async def show_budget(call: Call) -> Any:
+    name = call.path["plan"]
+    await find_plan(call.fleet, name)
+    account = await read_account(call.fleet.store, name)
+    if account is None:
+        raise RequestRefused(404, f"plan {name!r} has no budget: no model has been asked to edit it")
+    return _budget_json(account)
+
+
+async def decide_budget(call: Call) -> Any:
+    name, given = call.path["plan"], call.body
+    await find_plan(call.fleet, name)
+    if (given.limits is None) == (not given.without_editor):
+        raise RequestRefused(422, "give either limits or without_editor")
+    if given.without_editor:
+        return _budget_json(await go_on_without_editor(call.fleet, name))
+    try:
+        limits = Budget.parse(given.limits)
+    except InvalidBudget as error:
+        raise RequestRefused(422, str(error)) from None
+    return _budget_json(await raise_budget(call.fleet, name, limits))
+
+
+def _budget_json(account: Account) -> dict[str, Any]:
+    data = account.to_json()
+    data.pop("open", None)
+    return data
+
+
 def _number(call: Call, parameter: str) -> int:
     text = call.path[parameter]
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
@@ -118,6 +165,7 @@ def _number(call: Call, parameter: str) -> int:
 
 Outcome, Waiting = documents.EditOutcome, documents.WaitingEdit
 CYCLES, WAITING_EDITS = "/plans/{plan}/cycles", "/plans/{plan}/approvals"
+BUDGET = "/plans/{plan}/budget"
 CYCLE, EDIT_PATH = f"{CYCLES}/{{cycle}}", f"{WAITING_EDITS}/{{approval}}"
 
 ENDPOINTS = (
@@ -130,4 +178,11 @@ ENDPOINTS = (
     ),
     Endpoint("POST", f"{EDIT_PATH}/approve", approve, "Approve it.", "operate", NoModel, Approval, Outcome, edits=True),
     Endpoint("POST", f"{EDIT_PATH}/refuse", refuse, "Refuse it.", "operate", NoModel, WithReason, Waiting),
+    Endpoint(
+        "GET", BUDGET, show_budget, "What the model that edits it has spent.", READ, answer=documents.EditorBudget
+    ),
+    Endpoint(
+        *("POST", BUDGET, decide_budget, "Raise its budget, or go on without an editor.", "operate", NoModel),
+        *(BudgetDecision, documents.EditorBudget),
+    ),
 )

@@ -284,7 +284,7 @@ def for_plan(name: str) -> str:
     return f"plan {name}"
 
 
-PLAN_REQUESTS = ("request/", "paused/", "cancel/")
+PLAN_REQUESTS = ("request/", "paused/", "cancel/", "budget/")
 """Prefixes of registers that concern the topic of a plan; its name follows, up to the next ``/``."""
 
 

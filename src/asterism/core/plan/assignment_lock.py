@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from asterism.core.errors import AsterismError
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.graph import Graph
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import FAILED, TERMINAL, TaskStatus
@@ -56,6 +57,8 @@ class EditCycle:
     edits: int = 0
     closed_at: float | None = None
     outcome: str = "open"
+    cost: EditorCost | None = None  # of the calls of its editor, if the editor tells
+    on_hold: str = ""  # why its editor waits for a person; the cycle then has no timeout
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -160,6 +163,14 @@ class AssignmentLock:
         del self.cycles[cycle.id]
         cycle.closed_at, cycle.outcome = now, outcome
         return self.graph.settle(cycle.ends, now)
+
+    def hold(self, cycle: EditCycle, reason: str) -> None:
+        """The editor of a cycle waits for a person, and says why. The cycle has no timeout until ``release``."""
+        cycle.on_hold, cycle.expires_at = reason, float("inf")
+
+    def release(self, cycle: EditCycle, now: float) -> None:
+        """The editor of a cycle continues, with all its time."""
+        cycle.on_hold, cycle.expires_at = "", now + self.edit_timeout
 
     def record_rejection(self, cycle: EditCycle) -> None:
         """Count a rejected answer. The next answer is based on the current version of the plan."""

@@ -328,6 +328,14 @@ class ConstellationView:
     def story(self, task_id: str | None = None) -> list[Entry]:
         return self._plan.story(task_id)
 
+    def story_after(self, count: int) -> list[Entry]:
+        """The story without its first ``count`` entries."""
+        return self._plan.story_after(count)
+
+    def status_counts(self) -> Mapping[TaskStatus, int]:
+        """How many tasks have each status."""
+        return self._plan.counts
+
     def frozen(self) -> Constellation:
         """A copy of the plan as it is now. The editor may change it."""
         return self._plan.copy()

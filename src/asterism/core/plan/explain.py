@@ -41,6 +41,8 @@ def why(graph: Graph, lock: AssignmentLock, node: Node, placement: Holder | None
         unmet = _dependencies(graph, node)
         # an editor that reviews the end of an unmet dependency can still change the task
         unmet += tuple(_review(graph, lock, one.name, now) for one in unmet if graph.nodes[one.name].unsettled)
+        if unmet:
+            unmet += _waiting_editors(lock, node, now, {one.name for one in unmet if one.kind == "cycle"})
         if unmet and placement is not None and placement.kind == "approval":
             unmet += (placement,)
         holders = unmet or _reviews(graph, lock, node, now) or _placed(placement)
@@ -70,6 +72,13 @@ def _dependencies(graph: Graph, node: Node) -> tuple[Holder, ...]:
         need = f"it waits until {source!r} is decided" if undecided else dependency.requirement
         unmet.append(Holder("dependency", source, f"{need}, {_obstacle(node, parent, dependency)}"))
     return tuple(unmet)
+
+
+def _waiting_editors(lock: AssignmentLock, node: Node, now: float, named: set[str]) -> tuple[Holder, ...]:
+    """The open cycles whose editors wait for a person, and may repair what this task lacks; without those ``named``."""
+    held = [cycle for cycle in lock.cycles.values() if cycle.on_hold and str(cycle.id) not in named]
+    concerned = [cycle for cycle in held if cycle.stuck or not node.parents.keys().isdisjoint(cycle.tasks)]
+    return tuple(_cycle(cycle, _ends_of(cycle), now) for cycle in concerned)
 
 
 def _obstacle(node: Node, parent: Node, dependency: Dependency) -> str:
@@ -111,7 +120,8 @@ def _ends_of(cycle: EditCycle) -> str:
 def _cycle(cycle: EditCycle, subject: str, now: float) -> Holder:
     by = f"by {cycle.claimed_by} " if cycle.claimed_by else ""
     age = f"{now - cycle.opened_at:.1f} s"
-    return Holder("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}")
+    held = f"; {cycle.on_hold}" if cycle.on_hold else ""
+    return Holder("cycle", str(cycle.id), f"{subject} is being reviewed {by}in cycle {cycle.id}, for {age}{held}")
 
 
 def _review(graph: Graph, lock: AssignmentLock, source: str, now: float) -> Holder:

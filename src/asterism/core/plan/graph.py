@@ -101,6 +101,10 @@ class Graph:
         entries = map(Entry._make, self._story)
         return [entry for entry in entries if task_id is None or entry.task == task_id]
 
+    def story_after(self, count: int) -> list[Entry]:
+        """The story without its first ``count`` entries. The cost follows what is new."""
+        return [Entry._make(entry) for entry in self._story[count:]]
+
     def add_entry(self, now: float, what: str, task_id: str | None = None, why: str = "") -> None:
         """Add an entry to the story, as part of a step."""
         self._last_at = now = step_time(self._last_at, now)

@@ -17,7 +17,7 @@
     open        now                                       a cycle takes the waiting ends
     stuck       now                                       a cycle opens because no task can move
     rejected    cycle                                     an answer was rejected
-    reviewed    cycle, now, outcome                       a cycle is closed
+    reviewed    cycle, now, outcome[, cost]               a cycle is closed
     close       now, cancelled                            the plan ends
 
 A ``RecordedConstellation`` and its ``RecordedLock`` call ``record`` after each step. A step depends only on the plan,
@@ -37,6 +37,7 @@ from asterism.core.json_values import plain_json
 from asterism.core.plan.apply import Applied, apply
 from asterism.core.plan.assignment_lock import AssignmentLock, EditCycle
 from asterism.core.plan.constellation import Constellation
+from asterism.core.plan.editor_cost import EditorCost
 from asterism.core.plan.edits import EditBatch
 from asterism.core.plan.node import Node, provisional_below
 from asterism.core.plan.plan_codec import PlanSnapshot, clone
@@ -236,7 +237,7 @@ class RecordedLock(AssignmentLock):
 
     def close(self, cycle: EditCycle, now: float, outcome: str) -> list[Node]:
         confirmed = super().close(cycle, now, outcome)
-        self._record(["reviewed", cycle.id, now, outcome])
+        self._record(["reviewed", cycle.id, now, outcome, *([] if cycle.cost is None else [cycle.cost.to_json()])])
         return confirmed
 
 
@@ -289,7 +290,15 @@ def _finish(
         lock.waiting.append((node.id, node.epoch))
 
 
-def _reviewed(plan: Constellation, lock: AssignmentLock, cycle: int, now: float, outcome: str) -> None:
+def _reviewed(
+    plan: Constellation,
+    lock: AssignmentLock,
+    cycle: int,
+    now: float,
+    outcome: str,
+    cost: Mapping[str, Any] | None = None,
+) -> None:
+    lock.cycles[cycle].cost = None if cost is None else EditorCost.from_json(cost)
     lock.close(lock.cycles[cycle], now, outcome)
 
 

@@ -8,7 +8,8 @@ kind          data
 ============  ========================================================================================================
 ``task``      ``task``, ``what`` happened, ``why``, and the progress of the task after the step (``task_progress``)
 ``edit``      ``version``, ``author``, ``reason``, ``edits``, ``triggers``, ``undoes``, ``diff`` (``structure_diff``)
-``cycle``     ``cycle`` (its id), ``what`` (opened, rejected, closed), ``tasks``, ``stuck``; ``outcome`` at the end
+``cycle``     ``cycle`` (its id), ``what`` (opened, rejected, closed), ``tasks``, ``stuck``; at the end ``outcome``,
+              ``cost``
 ``approval``  ``approval`` (its number), ``what`` (edit waits, approved, refused, expired), ``why``
 ``plan``      ``what`` happened, ``why``, and the ``state`` of the plan after the step
 ============  ========================================================================================================
@@ -123,6 +124,8 @@ def _cycle_change(cycle: EditCycle, what: str, last_at: float, now: float) -> Ch
         data["rejections"] = cycle.rejections
     else:
         data["outcome"] = cycle.outcome
+        if cycle.cost is not None:
+            data["cost"] = cycle.cost.to_json()
     return Change("cycle", step_time(last_at, now), data)
 
 

@@ -1,0 +1,281 @@
+"""Models that edit plans: how long a prompt is, which calls a filter avoids, and the makespan with a slow model.
+
+All of it is exact: prompts are counted, not sent; the model is a script; time is virtual. LangGraph and pydantic-graph
+do the same job in supersteps: a wave of tasks, then the model, then the next wave.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from asterism import Constellation, LocalDevice, Orchestrator, Task, Work
+from asterism.agents import EditFilter, ModelCaller, ModelEditor, Price
+from asterism.agents.conversation import TOOLS
+from asterism.agents.model_calls import Bill
+from asterism.agents.model_messages import ModelAnswer, ModelQuestion, ToolCall
+from asterism.agents.plan_prompt import INSTRUCTIONS, PromptMemory, Surroundings, plan_prompt
+from asterism.core.plan.constellation import ConstellationView
+from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.status import FAILED
+from asterism.orchestrator.events import TaskEvent
+from asterism.testing.virtual_time import run
+from bench.page import table
+
+SIZES = (10, 100, 1_000, 10_000)
+GROWTH = 1.10
+"""How much longer a prompt may be in the largest plan than in the smallest."""
+
+CHARACTERS_PER_TOKEN = 4
+LATENCY = 2.0
+SLOTS = 5
+POLICIES = ("global", "scoped", "speculative")
+
+RELEASE: dict[str, tuple[float, tuple[str, ...]]] = {
+    "generate": (1.0, ()),
+    "find-typesetter": (0.5, ()),
+    "lint": (2.0, ("generate",)),
+    "audit": (1.0, ("generate",)),
+    "test-angles": (3.0, ("generate",)),
+    "test-numbers": (2.0, ("generate",)),
+    "fuzz": (6.0, ("generate",)),
+    "measure": (3.0, ("lint",)),
+    "docs-html": (2.0, ("generate",)),
+    "docs-pdf": (2.0, ("find-typesetter", "docs-html")),
+    "bundle-docs": (1.0, ("docs-html", "docs-pdf")),
+    "changelog": (1.0, ("generate", "audit")),
+    "package": (2.0, ("lint", "audit", "test-angles", "test-numbers")),
+    "smoke": (1.0, ("package",)),
+    "sign": (1.0, ("package",)),
+    "verify": (1.0, ("sign",)),
+    "publish": (1.0, ("verify", "smoke", "fuzz", "measure", "bundle-docs", "changelog")),
+}
+"""The release of the demonstration: seconds, and what comes before."""
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+
+
+def prompt_length(count: int) -> int:
+    """The characters of a request about one failure in a plan with this many tasks: instructions, prompt and tools."""
+    plan = Constellation("large")
+    plan.add(Task("bad", shell="make test", description="run the tests"))
+    for number in range(3):
+        plan.add(Task(f"below-{number}", shell="make package", description="needs the tests"), after="bad")
+    for number in range(count - 4):
+        plan.add(Task(f"other-{number:05}", shell="make something", description="does something else"))
+    plan.begin(0.0)
+    node = plan.node("bad")
+    node.entry = None  # taken from the queue
+    plan.start(node, "desk", 0.0)
+    error = RuntimeError("exit code 2")
+    plan.finish(node, FAILED, 1.0, None, error, True)
+    event = TaskEvent(
+        kind="task_failed", at=1.0, task_id="bad", status=FAILED, device="desk", attempt=1, reason=str(error)
+    )
+    output = "\n".join(f"line {number} of the output of the tests" for number in range(100))
+    around = Surroundings([("desk", ["python"], 4)], {"bad": output})
+    prompt = plan_prompt(ConstellationView(plan), [event], PromptMemory(), around)
+    return len(ModelQuestion(INSTRUCTIONS, ({"user": prompt},), TOOLS).text)
+
+
+def prompt_tokens() -> dict[int, int]:
+    """Tokens of a request by the size of the plan, at four characters a token."""
+    return {count: round(prompt_length(count) / CHARACTERS_PER_TOKEN) for count in SIZES}
+
+
+# -- the release with a scripted model ---------------------------------------------------------------------------------
+
+
+class ScriptedCaller(ModelCaller):
+    """A model that takes its time and leaves the plan as it is."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(["bench:scripted"], prices={"bench:scripted": Price(1.0, 10.0)})
+        self.seconds, self.calls = seconds, 0
+
+    async def _attempt(self, model: Any, name: str, question: ModelQuestion, bill: Bill) -> ModelAnswer:
+        self.calls += 1
+        await asyncio.sleep(self.seconds)
+        bill.cost = EditorCost(name, 1, 1_000, 20, None, self.seconds)
+        return ModelAnswer(
+            "", (ToolCall(str(self.calls), "answer", json.dumps({"edits": [], "reason": ""})),), False, name
+        )
+
+
+def release() -> Constellation:
+    plan = Constellation("release")
+    for task, (seconds, after) in RELEASE.items():
+        plan.add(Task(task, data={"seconds": seconds}, estimate=seconds, revocable=True), after=list(after))
+    return plan
+
+
+async def _work(work: Work) -> str:
+    await asyncio.sleep(work.task.data["seconds"])
+    if work.task.id == "test-numbers":
+        return "0 failures"
+    return "done"
+
+
+def edited(policy: str, ask: Any = "all", latency: float = LATENCY) -> tuple[float, int, EditFilter]:
+    """Makespan, calls of the model, and the filter, under one lock policy."""
+    caller = ScriptedCaller(latency)
+    editor = ModelEditor("bench:scripted", caller=caller, ask=ask)
+    desk = LocalDevice("desk", slots=SLOTS, run=_work)
+    result = run(Orchestrator([desk], editor=editor, policy=policy, rank=True).run(release()))
+    assert result.state == "completed", result.state
+    asked = editor.edit_on
+    assert isinstance(asked, EditFilter)
+    return result.summary.makespan, caller.calls, asked
+
+
+def calls_by_filter() -> dict[str, tuple[int, int]]:
+    """Calls of the model, and ends that cost none, by filter."""
+    filters = ("all", "tasks=test-*,find-typesetter", "failure")
+    found = {ask: edited("scoped", ask) for ask in filters}
+    return {ask: (calls, asked.avoided) for ask, (_, calls, asked) in found.items()}
+
+
+# -- wave by wave ------------------------------------------------------------------------------------------------------
+
+
+def release_waves() -> list[list[str]]:
+    """The tasks level by level: each wave needs only earlier ones."""
+    levels: dict[str, int] = {}
+    for task, (_, after) in RELEASE.items():
+        levels[task] = 1 + max((levels[one] for one in after), default=-1)
+    return [[task for task in RELEASE if levels[task] == level] for level in range(max(levels.values()) + 1)]
+
+
+async def langgraph_run() -> None:
+    from langgraph.graph import END, START, StateGraph
+    from langgraph.types import Send
+    from typing_extensions import TypedDict
+
+    class Progress(TypedDict):
+        wave: int
+
+    waves, slots = release_waves(), asyncio.Semaphore(SLOTS)
+
+    async def work(task: str) -> None:
+        async with slots:
+            await asyncio.sleep(RELEASE[task][0])
+
+    async def model(state: Progress) -> Progress:
+        await asyncio.sleep(LATENCY)
+        return {"wave": state["wave"] + 1}
+
+    async def fan_out(state: Progress) -> Any:
+        return END if state["wave"] == len(waves) else [Send("work", task) for task in waves[state["wave"]]]
+
+    builder: Any = StateGraph(Progress)
+    builder.add_node("work", work)
+    builder.add_node("model", model)
+    builder.add_conditional_edges(START, fan_out, ["work", END])
+    builder.add_edge("work", "model")
+    builder.add_conditional_edges("model", fan_out, ["work", END])
+    await builder.compile().ainvoke({"wave": 0}, {"recursion_limit": 100})
+
+
+async def pydantic_graph_run() -> None:
+    from types import NoneType
+
+    from pydantic_graph import GraphBuilder, reduce_null
+
+    slots = asyncio.Semaphore(SLOTS)
+
+    async def work(ctx: Any) -> None:
+        async with slots:
+            await asyncio.sleep(RELEASE[ctx.inputs][0])
+
+    async def model(ctx: Any) -> None:
+        await asyncio.sleep(LATENCY)
+
+    def wave(ctx: Any) -> Any:
+        return ctx.state.pop() if ctx.state else None
+
+    builder: Any = GraphBuilder(state_type=list, auto_instrument=False)
+    step, think = builder.step(work, node_id="work"), builder.step(model, node_id="model")
+    join = builder.join(reduce_null, initial=None, node_id="join")
+    fork = (
+        builder.decision()
+        .branch(builder.match(list).map().to(step))
+        .branch(builder.match(NoneType).to(builder.end_node))
+    )
+    builder.add(
+        builder.edge_from(builder.start_node).transform(wave).to(fork),
+        builder.edge_from(step).to(join),
+        builder.edge_from(join).to(think),
+        builder.edge_from(think).transform(wave).to(fork),
+    )
+    await builder.build().run(state=release_waves()[::-1])
+
+
+def virtual_seconds(main: Callable[[], Any]) -> float | None:
+    """How long it takes in virtual time; None if its library is not installed."""
+
+    async def timed() -> float:
+        began = asyncio.get_running_loop().time()
+        await main()
+        return asyncio.get_running_loop().time() - began
+
+    try:
+        return run(timed())
+    except ImportError:
+        return None
+
+
+def makespans() -> dict[str, float | None]:
+    """Seconds by engine."""
+    found: dict[str, float | None] = {f"asterism, {policy}": edited(policy)[0] for policy in POLICIES}
+    found["asterism, scoped, asked about failures only"] = edited("scoped", "failure")[0]
+    found["langgraph, wave by wave"] = virtual_seconds(langgraph_run)
+    found["pydantic_graph, wave by wave"] = virtual_seconds(pydantic_graph_run)
+    return found
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+HEAD = """# Benchmarks: models that edit plans
+
+Written by `python -m bench models`. Prompts are counted, not sent; the model is a script, and time is virtual, so the
+figures are exact.
+"""
+
+
+def prompts_text(tokens: dict[int, int]) -> str:
+    growth = tokens[SIZES[-1]] / tokens[SIZES[0]]
+    row = ["tokens", *(f"{one:,}" for one in tokens.values()), f"{growth:.3f}", "met" if growth <= GROWTH else "missed"]
+    return f"""## Tokens of a request
+
+A request about one failed task with three tasks below it: instructions, tools, and the prompt with the end of the
+output. {CHARACTERS_PER_TOKEN} characters count as a token. The bar is a growth of {GROWTH:g} times.
+
+{table(["tasks of the plan", *(f"{count:,}" for count in tokens), "growth", "bar"], [row])}
+"""
+
+
+def calls_text(calls: dict[str, tuple[int, int]]) -> str:
+    rows = [[f"`{ask}`", str(asked), str(avoided)] for ask, (asked, avoided) in calls.items()]
+    return f"""## Calls that a filter avoids
+
+The release of `make demo` ({len(RELEASE)} tasks; none of them fails here) with a model that takes {LATENCY:g} s. Ends
+that arrive while the model thinks share a call.
+
+{table(["asked about", "calls of the model", "ends without a call"], rows)}
+"""
+
+
+def makespan_text(found: dict[str, float | None]) -> str:
+    best = min(seconds for seconds in found.values() if seconds is not None)
+    rows = [
+        [engine, "not installed", ""] if seconds is None else [engine, f"{seconds:.1f} s", f"{seconds / best:.2f}×"]
+        for engine, seconds in found.items()
+    ]
+    return f"""## Makespan with a slow model
+
+The same release on {SLOTS} slots in virtual time. The model takes {LATENCY:g} s for each answer, and reviews every end
+unless the row says otherwise. The other engines run a wave of tasks, ask the model, and run the next wave.
+
+{table(["engine", "makespan", "of the best"], rows)}
+"""

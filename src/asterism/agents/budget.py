@@ -1,0 +1,59 @@
+"""What a call of a model may cost at most: prices, estimates of tokens, and the room that a budget leaves.
+
+Figures that a model reports are not trusted: a count below what the text can possibly be is replaced by an estimate.
+The budget itself, and the account of what is spent, are in ``durable/editor_budget.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from asterism.durable.editor_budget import Account, Budget, InvalidBudget, Spent
+
+__all__ = ["Account", "Budget", "InvalidBudget", "Price", "Spent", "estimated_tokens", "room_for_output"]
+
+LEAST_OUTPUT = 256
+"""A call with room for fewer tokens of output than this is not made."""
+
+CHARACTERS_PER_TOKEN = 3
+"""A cautious estimate of the length of a token in a prompt."""
+
+LONGEST_TOKEN = 12
+"""No tokenizer makes fewer tokens of a text of some length than its characters divided by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars for a million tokens, in and out."""
+
+    input: float
+    output: float
+
+    def dollars(self, input_tokens: int, output_tokens: int) -> float:
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+def estimated_tokens(text: str) -> int:
+    """How many tokens a text may have: a cautious count."""
+    return math.ceil(len(text) / CHARACTERS_PER_TOKEN)
+
+
+def plausible_tokens(reported: int, text: str) -> int:
+    """The count that a model reports, unless no text of this length has so few tokens."""
+    return reported if reported >= len(text) / LONGEST_TOKEN and reported >= 0 else estimated_tokens(text)
+
+
+def room_for_output(account: Account, input_tokens: int, price: Price | None, wanted: int) -> int:
+    """How many tokens of output the rest of a budget pays for, at most ``wanted``."""
+    return max(0, math.floor(min([wanted, *_rooms(account, input_tokens, price)])))
+
+
+def _rooms(account: Account, input_tokens: int, price: Price | None) -> Iterator[float]:
+    if account.budget.tokens is not None:
+        yield account.left("tokens") - input_tokens
+    if account.budget.dollars is not None and price is not None:
+        paid = price.dollars(input_tokens, 0)
+        rest = account.left("dollars") - paid
+        yield rest / price.output * 1e6 if price.output else (math.inf if rest >= 0 else 0)

@@ -1,0 +1,28 @@
+"""What surrounds a plan in a store, for the prompt of its editor: the devices of the fleet, and the output of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from asterism.fleet.retention import PREFIX
+from asterism.store.protocol import Query
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
+
+
+async def fleet_devices(fleet: Fleet) -> list[tuple[str, Iterable[str], int | None]]:
+    """Id, capabilities and slots of the devices that take work, in the order of their names."""
+    now = fleet.store.clock()
+    sessions = [one for one in await fleet.store.sessions() if one.reachable(now) and one.slots and not one.draining]
+    return sorted((one.device, sorted(one.can), one.slots) for one in sessions)
+
+
+async def task_output(fleet: Fleet, plan: str, task: str, epoch: int) -> str:
+    """What the last attempt of an execution printed."""
+    for run in await fleet.store.find(Query(key=f"{PREFIX}{plan}/{task}/{epoch}")):
+        logs = await fleet.logs(run.id)
+        if logs:
+            return logs[-1].text
+    return ""

@@ -1,0 +1,466 @@
+"""``ModelEditor``: a language model that edits plans while they run.
+
+Each edit cycle is a conversation: a compact view of the change (``plan_prompt.py``), calls of the tool ``show_tasks``,
+and an answer, which is a batch of edits. A batch that the plan rejects goes back with every violation. Every question
+and answer goes into a cassette, in one commit with its price (``cassette.py``). The model decides nothing by itself:
+its answers are checked like any other edit, by the plan, its rules for approvals and its scope.
+
+Before each request the budget of the plan has to pay for the dearest answer to it. If it cannot, the editor waits for a
+person (``EditorHeld``): the tasks below the ends under review are held, with the reason, and the rest of the plan goes
+on. The budget is raised, or the plan goes on without its editor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from asterism.agents.budget import (
+    LEAST_OUTPUT,
+    Account,
+    Budget,
+    InvalidBudget,
+    Price,
+    Spent,
+    estimated_tokens,
+    room_for_output,
+)
+from asterism.agents.cassette import (
+    Cassette,
+    Exchange,
+    MemoryCassette,
+    Replay,
+    StoreCassette,
+    answer_of,
+    opened,
+    read_answers,
+)
+from asterism.agents.conversation import (
+    Conversation,
+    NoModelAnswer,
+    masked_events,
+    read_answer,
+    return_answer,
+    subject_of,
+)
+from asterism.agents.edit_filter import EditFilter
+from asterism.agents.model_calls import MAX_OUTPUT, Bill, ModelCaller, ModelFailed, require_extra
+from asterism.agents.model_messages import ModelAnswer, ModelQuestion
+from asterism.agents.plan_prompt import PromptMemory, Surroundings, plan_prompt, violation_lines
+from asterism.base.secret_mask import Mask
+from asterism.core.errors import AsterismError
+from asterism.core.plan.constellation import ConstellationView, TaskView
+from asterism.core.plan.editor_cost import EditorCost
+from asterism.core.plan.edits import AddTask, EditBatch
+from asterism.orchestrator.edit_cycles import CostedAnswer, EditorContext, EditorHeld
+from asterism.orchestrator.events import EditEvent, Event, TaskEvent
+
+MAX_STEPS = 8
+"""How many requests one answer may take, with calls of tools and unreadable answers."""
+
+LEAST_SECONDS = 0.001
+"""A request takes at least this long."""
+
+RESERVED_WAIT = 60.0
+"""Seconds between two looks at a budget that other calls have reserved, without being woken."""
+
+MOST_CONVERSATIONS = 64
+"""How many conversations of a plan are remembered, open ones and others."""
+
+OUTPUT_TAIL = 4_000
+"""How many characters of the output of a failed task are read."""
+
+
+class BudgetSpent(AsterismError):
+    """A request costs more than what is left of the budget."""
+
+
+class _Reserved(Exception):
+    """The rest of the budget is reserved for calls under way."""
+
+
+@dataclass(slots=True)
+class _PlanState:
+    """What the editor knows of one plan."""
+
+    context: EditorContext | None = None
+    memory: PromptMemory = field(default_factory=PromptMemory)
+    conversations: dict[str, Conversation] = field(default_factory=dict)
+    known: dict[str, list[Exchange]] | None = None
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    """How many calls wait for a person."""
+
+
+DeviceList = Callable[[], Awaitable[Sequence[tuple[str, Iterable[str], int | None]]]]
+Output = Callable[[str, str, int], Awaitable[str]]
+
+
+class ModelEditor:
+    """A language model as the editor of plans: ``Orchestrator(devices, editor=ModelEditor("openai:gpt-5"))``.
+
+    ``model``      its name, such as ``anthropic:claude-sonnet-5-5``, ``openai:gpt-5`` or ``openai-chat:NAME`` for any
+                   endpoint that is compatible with OpenAI (``$OPENAI_BASE_URL``); or a model of pydantic-ai
+    ``fallback``   models that are asked if it does not answer
+    ``budget``     what may be spent on each plan
+    ``ask``        which ends it is asked about: ``failure`` (default), ``all``, ``tasks=…``, ``when=…``, or several of
+                   these; an EditFilter; or a function of the task
+    ``goal``       what the plan is for; an empty plan is planned from it
+    ``fleet``      the fleet of a plan in a store: the cassette and the budget are then kept in that store
+    ``cassette``   where exchanges are kept; by default in memory, or in the store of ``fleet``
+    ``replay``     exchanges to answer from, instead of a model
+    ``prices``     prices of models that the public list does not have, by name
+    ``max_steps``  how many requests one answer may take
+    ``caller``     how models are called: timeouts, attempts
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        fallback: Sequence[Any] = (),
+        budget: Budget | str | None = None,
+        ask: str | Iterable[str] | EditFilter | Callable[[TaskView], bool] = "failure",
+        goal: str = "",
+        fleet: Any = None,
+        cassette: Cassette | None = None,
+        replay: Iterable[Exchange] | None = None,
+        prices: Mapping[str, Price] | None = None,
+        max_steps: int = MAX_STEPS,
+        caller: ModelCaller | None = None,
+    ) -> None:
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be 1 or more, not {max_steps}")
+        self.budget = Budget.parse(budget) if isinstance(budget, str) else budget or Budget()
+        self.goal = goal
+        self.starts_plans = bool(goal)
+        self.edit_on: Callable[[TaskView], bool] = ask if callable(ask) else EditFilter.parse(ask)
+        self.replay = None if replay is None else Replay(replay)
+        if self.replay is None and caller is None:
+            require_extra()
+        self.caller = caller or ModelCaller([model, *fallback], prices=prices)
+        self._check_prices()
+        self.__name__ = self.caller.names[0]
+        self.cassette: Cassette = cassette or (MemoryCassette() if fleet is None else StoreCassette(fleet.store))
+        self._fleet, self._max_steps = fleet, max_steps
+        self._plans: dict[str, _PlanState] = {}
+        self._calls = count(1)
+        self._lost: set[str] = set()  # calls that were cancelled
+
+    def _check_prices(self) -> None:
+        if self.budget.dollars is None or self.replay is not None:
+            return
+        unknown = [name for name in self.caller.names if self.caller.price(name) is None]
+        if unknown:
+            raise InvalidBudget(
+                f"the budget limits dollars, and the price of {', '.join(unknown)} is unknown: give it with prices= "
+                "(--price IN/OUT, dollars for a million tokens), or limit tokens or calls instead"
+            )
+
+    # -- the editor of a plan ------------------------------------------------------------------------------------------
+
+    def attach_plan(self, plan: str, context: EditorContext) -> None:
+        """A plan begins, or is continued: its conversations begin anew, and what was answered is known."""
+        before = self._plans.get(plan)
+        self._plans[plan] = _PlanState(context, PromptMemory() if before is None else before.memory)
+
+    async def edit(self, view: ConstellationView, events: Sequence[Event]) -> CostedAnswer:
+        """The answer of the model to some ends. Raises ModelFailed, and EditorHeld if the budget is spent."""
+        plan = self._plans.setdefault(view.id, _PlanState())
+        account = await self._open_account(view.id, plan)
+        about = subject_of(events)
+        conversation = plan.conversations.get(about)
+        if account.without_editor:
+            return CostedAnswer(None, EditorCost())
+        if conversation is None:
+            conversation = plan.conversations[about] = await self._begin(plan, about, view, events)
+        else:
+            await self._rejected(view.id, conversation, events)
+        return await self._answer(view.id, plan, conversation)
+
+    async def _open_account(self, name: str, plan: _PlanState) -> Account:
+        async with plan.opening:
+            if plan.known is None:
+                account = await self.cassette.change(name, opened(self.budget))
+                known = {} if self.replay is not None else await read_answers(self.cassette, name)
+                newest = max((one.entries for found in known.values() for one in found), default=0)
+                plan.memory.entries = max(plan.memory.entries, newest)
+                plan.known = known
+                return account
+        return await self.cassette.account(name) or Account(self.budget)
+
+    async def _begin(
+        self, plan: _PlanState, about: str, view: ConstellationView, events: Sequence[Event]
+    ) -> Conversation:
+        known = (plan.known or {}).pop(about, [])
+        mask = plan.context.mask() if plan.context is not None else Mask()
+        around = await self._surroundings(plan, view.id, events)
+        prompt = mask.text(plan_prompt(view, masked_events(events, mask), plan.memory, around))
+        if known:  # the question of an earlier process, as it was asked
+            prompt = json.loads(known[0].question)["messages"][0]["user"]
+        while len(plan.conversations) >= MOST_CONVERSATIONS:
+            del plan.conversations[next(iter(plan.conversations))]
+        return Conversation(about, view, mask, plan.memory.entries, [{"user": prompt}], known=known)
+
+    async def _surroundings(self, plan: _PlanState, name: str, events: Sequence[Event]) -> Surroundings:
+        failed = [event for event in events if isinstance(event, TaskEvent) and event.status == "failed"]
+        if self._fleet is not None:
+            from asterism.agents.fleet_surroundings import fleet_devices, task_output
+
+            devices = await fleet_devices(self._fleet)
+            outputs = {one.task_id: await task_output(self._fleet, name, one.task_id, one.epoch) for one in failed}
+        elif plan.context is not None:
+            devices = list(plan.context.devices())
+            logs = {one.task_id: plan.context.logs(one.task_id) for one in failed}
+            outputs = {task: found[-1].text for task, found in logs.items() if found}
+        else:
+            return Surroundings(goal=self.goal)
+        return Surroundings(devices, {task: text[-OUTPUT_TAIL:] for task, text in outputs.items()}, self.goal)
+
+    async def _rejected(self, name: str, conversation: Conversation, events: Sequence[Event]) -> None:
+        """The plan has rejected the last answer: it goes back with every violation, and its tasks are not counted."""
+        event = next((one for one in reversed(events) if isinstance(one, EditEvent) and one.violations), None)
+        words = (
+            "the answer was rejected" if event is None else f"The plan rejected this answer:\n{violation_lines(event)}"
+        )
+        return_answer(conversation, words)
+        conversation.steps = 0
+        if conversation.charged:
+            refund, conversation.charged = Spent(tasks=-conversation.charged), 0
+            await self.cassette.change(name, lambda account: account.settle("", refund))
+
+    # -- one answer ----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
+        """Ask until there is an answer. If the budget is spent, raises EditorHeld, which continues here."""
+        try:
+            while conversation.steps < self._max_steps:
+                conversation.steps += 1
+                answer = await self._ask(name, conversation)
+                batch = read_answer(conversation, answer)
+                if batch is not None:
+                    return await self._submit(name, plan, conversation, batch)
+            raise NoModelAnswer(f"{self.__name__} did not answer within {self._max_steps} requests")
+        except BudgetSpent as spent:
+            conversation.steps -= 1
+            reason = str(spent)
+            raise await self._hold(name, plan, reason, lambda: self._resume(name, plan, conversation)) from None
+        except ModelFailed as failed:
+            failed.cost, conversation.cost = conversation.cost, EditorCost()
+            raise
+
+    async def _resume(self, name: str, plan: _PlanState, conversation: Conversation) -> CostedAnswer:
+        account = await self.cassette.account(name)
+        if account is not None and account.without_editor:
+            return _costed(conversation, None)
+        return await self._answer(name, plan, conversation)
+
+    async def _submit(self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch) -> CostedAnswer:
+        """Count the tasks that an answer adds. They too have a budget."""
+        added = sum(isinstance(edit, AddTask) for edit in batch.edits)
+        if added:
+            try:
+                await self._spend(
+                    name, Spent(tasks=added), f"the answer adds {added:,} {'task' if added == 1 else 'tasks'}"
+                )
+            except BudgetSpent as spent:
+                proceed = self._proceed(name, plan, conversation, batch)
+                raise await self._hold(name, plan, str(spent), proceed) from None
+        conversation.charged = added
+        return _costed(conversation, batch)
+
+    def _proceed(
+        self, name: str, plan: _PlanState, conversation: Conversation, batch: EditBatch
+    ) -> Callable[[], Awaitable[CostedAnswer]]:
+        async def proceed() -> CostedAnswer:
+            account = await self.cassette.account(name)
+            if account is not None and account.without_editor:
+                return _costed(conversation, None)
+            return await self._submit(name, plan, conversation, batch)
+
+        return proceed
+
+    async def _ask(self, name: str, conversation: Conversation) -> ModelAnswer:
+        """One answer: from the cassette if it is known, else from a model."""
+        question = conversation.question
+        known = self._known_answer(conversation, question)
+        if known is not None:
+            conversation.cost += EditorCost(known.cost.model, replayed=1)
+            if self.replay is not None:
+                await self.cassette.change(name, lambda account: account, known)
+            return answer_of(known)
+        payments: dict[str, EditorCost] = {}
+        try:
+            answer = await self.caller.ask(question, lambda asked, model: self._paid(name, payments, asked, model))
+        except AsterismError:
+            await self._settle(name, conversation, payments)
+            raise
+        cost = sum(payments.values(), EditorCost())
+        exchange = Exchange(0, conversation.about, question.text, answer.to_json(), cost, conversation.entries)
+        await self._settle(name, conversation, payments, exchange)
+        _trace_attributes.set(_described(answer, cost))
+        return answer
+
+    def _known_answer(self, conversation: Conversation, question: ModelQuestion) -> Exchange | None:
+        """The recorded answer to a question: of the run that is replayed, or of an earlier process."""
+        if self.replay is not None:
+            return self.replay.answer(question.text, conversation.about)
+        if conversation.known and conversation.known[0].question == question.text:
+            return conversation.known.pop(0)
+        conversation.known.clear()
+        return None
+
+    # -- the budget ----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _paid(
+        self, name: str, payments: dict[str, EditorCost], question: ModelQuestion, model: str
+    ) -> AsyncIterator[Bill]:
+        """Reserve what a request may cost at most. Raises BudgetSpent."""
+        call = f"{model} {next(self._calls)}"
+        room = await self._reserve(name, call, estimated_tokens(question.text), self.caller.price(model))
+        bill = Bill(room)
+        try:
+            yield bill
+        finally:
+            if bill.cost:
+                payments[call] = bill.cost
+            else:  # it was cancelled, and its cost is unknown
+                self._lost.add(call)
+
+    async def _reserve(self, name: str, call: str, reads: int, price: Price | None) -> int:
+        """Reserve the price of the dearest answer. Returns how many tokens that may have. Raises BudgetSpent."""
+        room = 0
+
+        def reserve(account: Account) -> Account:
+            nonlocal room
+            account = account.lost(self._lost)
+            room = room_for_output(account, reads, price, MAX_OUTPUT)
+            needed = _dearest(reads, max(room, LEAST_OUTPUT), price)
+            obstacle = account.obstacle(needed)
+            if obstacle is not None and replace(account, open={}).obstacle(needed) is None:
+                raise _Reserved
+            if obstacle is not None:
+                raise BudgetSpent(obstacle)
+            return account.reserve(call, needed)
+
+        while True:
+            try:
+                await self.cassette.change(name, reserve)
+                return room
+            except _Reserved:  # other calls may cost less than what is reserved for them
+                await self.cassette.changed(name, RESERVED_WAIT)
+
+    async def _settle(
+        self,
+        name: str,
+        conversation: Conversation,
+        payments: Mapping[str, EditorCost],
+        exchange: Exchange | None = None,
+    ) -> None:
+        def settle(account: Account) -> Account:
+            for call, cost in payments.items():
+                account = account.settle(call, Spent.of(cost))
+            return account
+
+        conversation.cost = sum(payments.values(), conversation.cost)
+        if payments:
+            await self.cassette.change(name, settle, exchange)
+
+    async def _spend(self, name: str, spent: Spent, what: str) -> None:
+        """Raises BudgetSpent."""
+
+        def spend(account: Account) -> Account:
+            obstacle = account.obstacle(spent)
+            if obstacle is not None:
+                raise BudgetSpent(f"{obstacle}, and {what}")
+            return account.settle("", spent)
+
+        await self.cassette.change(name, spend)
+
+    async def _hold(
+        self, name: str, plan: _PlanState, obstacle: str, proceed: Callable[[], Awaitable[CostedAnswer]]
+    ) -> EditorHeld:
+        """The editor has to wait for a person: tell so once, and wait for the decision."""
+        reason = f"the budget of its editor is spent: {obstacle}. {self._advice(name)}"
+        now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
+        notice = f"plan {name!r} waits: {reason}" if not plan.waiting else ""
+        account = await self.cassette.change(name, lambda account: account.held(now), notice=notice)
+        plan.waiting += 1
+        return EditorHeld(reason, self._released(name, plan, account), proceed)
+
+    def _advice(self, name: str) -> str:
+        if self._fleet is None:
+            return "Raise it with raise_budget(), or let the plan go on with go_on_without_editor()"
+        command = f"asterism plan budget {name}"
+        return f"Raise it: {command} --raise '$5'; or go on without an editor: {command} --without-editor"
+
+    async def _released(self, name: str, plan: _PlanState, before: Account) -> str:
+        """Wait until a person has decided, or the wait is over: then the plan goes on without its editor. Returns what
+        was decided, for the story."""
+        try:
+            while True:
+                account = await self.cassette.account(name) or before
+                by = f" by {account.decided_by}" if account.decided_by else ""
+                if account.without_editor:
+                    return f"the plan goes on without its editor, decided{by}"
+                if account.budget != before.budget:
+                    return f"the budget is now {account.budget}, changed{by}"
+                now = asyncio.get_running_loop().time() if self._fleet is None else self._fleet.store.clock()
+                since = now if account.held_since is None else account.held_since
+                left = since + account.budget.wait - now
+                if left <= 0:
+                    await self.cassette.change(name, lambda one: one.ended_editing("the end of its time"))
+                    continue
+                await self.cassette.changed(name, left)
+        finally:
+            plan.waiting -= 1
+
+    def raise_budget(self, plan: str, budget: Budget | str, by: str = "") -> Account:
+        """Raise the budget of a plan in memory; its editor continues."""
+        wider = Budget.parse(budget) if isinstance(budget, str) else budget
+        return self._memory().change_now(plan, lambda account: account.raised(wider, by))
+
+    def go_on_without_editor(self, plan: str, by: str = "") -> Account:
+        """Let a plan in memory go on without its editor."""
+        return self._memory().change_now(plan, lambda account: account.ended_editing(by))
+
+    def _memory(self) -> MemoryCassette:
+        if not isinstance(self.cassette, MemoryCassette):
+            raise TypeError("the budget of this plan is in a store: use asterism.durable.raise_budget")
+        return self.cassette
+
+    def trace_attributes(self) -> Mapping[str, Any]:
+        """Attributes of the last call in this task, named by the conventions of OpenTelemetry."""
+        return _trace_attributes.get({})
+
+
+_trace_attributes: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("trace_attributes")
+
+
+def _described(answer: ModelAnswer, cost: EditorCost) -> dict[str, Any]:
+    provider, _, model = answer.model.rpartition(":")
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": provider or None,
+        "gen_ai.request.model": model,
+        "gen_ai.usage.input_tokens": cost.input_tokens,
+        "gen_ai.usage.output_tokens": cost.output_tokens,
+        "asterism.editor.dollars": cost.dollars,
+    }
+
+
+def _dearest(reads: int, writes: int, price: Price | None) -> Spent:
+    """What a request costs at most. How much time it takes is known only at its end."""
+    return Spent(0.0 if price is None else price.dollars(reads, writes), reads + writes, 1, LEAST_SECONDS)
+
+
+def _costed(conversation: Conversation, batch: EditBatch | None) -> CostedAnswer:
+    cost, conversation.cost = conversation.cost, EditorCost()
+    return CostedAnswer(batch, cost)

@@ -1,0 +1,85 @@
+"""A question to a model and its answer, as plain data: a cassette keeps and repeats them without any library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that the model may call. ``final``: its call is the answer."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, with its arguments as the model wrote them."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def read(self) -> Any:
+        """The arguments. Raises ValueError if they are not JSON."""
+        return json.loads(self.arguments or "{}")
+
+    @property
+    def readable(self) -> bool:
+        try:
+            return isinstance(self.read(), dict)
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQuestion:
+    """The messages are objects: ``{"user": text}``, ``{"assistant": text, "calls": [[id, name, arguments]]}`` and
+    ``{"tool": id, "name": name, "text": result}``."""
+
+    instructions: str
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[ToolSpec, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        tools = [[tool.name, tool.description, tool.schema, tool.final] for tool in self.tools]
+        return {"instructions": self.instructions, "messages": [dict(one) for one in self.messages], "tools": tools}
+
+    @property
+    def text(self) -> str:
+        """All of it, as it is kept: the same question is the same text, byte for byte."""
+        return json.dumps(self.to_json(), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """``refused``: the model or its provider declined to answer."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    refused: bool = False
+    model: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        calls = [[one.id, one.name, one.arguments] for one in self.calls]
+        return {"text": self.text, "calls": calls, "refused": self.refused, "model": self.model}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ModelAnswer:
+        calls = tuple(ToolCall(*call) for call in data["calls"])
+        return cls(data["text"], calls, data["refused"], data["model"])
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message of the next question. A call that cannot be read is only told about: no provider
+        takes it back."""
+        calls = [[one.id, one.name, one.arguments] for one in self.calls if one.readable]
+        unreadable = [f"(a call of {one.name} with unreadable arguments)" for one in self.calls if not one.readable]
+        text = "\n".join(filter(None, [self.text, *unreadable]))
+        return {"assistant": text, "calls": calls}

@@ -1,0 +1,295 @@
+"""The prompt of a model editor: a compact view of a plan, whose size follows the change and not the plan.
+
+It shows the ends under review with the reason of a failure and the last lines of its output; the tasks below them,
+which an edit can still change; what else has happened since the last prompt; and what devices can do. All other tasks
+are a count: the model may ask for them (``task_list``). Every list is bounded, and says what it leaves out.
+
+The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
+exchange can be repeated from a cassette. What devices say is marked as untrusted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted, visible_text
+from asterism.base.text import plural
+from asterism.core.plan.constellation import ConstellationView, TaskView
+from asterism.core.plan.status import FAILED, PENDING, RUNNING, TERMINAL
+from asterism.core.plan.task import ACTIONS, Task
+from asterism.orchestrator.events import EditEvent, Event, TaskEvent
+
+MOST_ENDS = 12
+MOST_TASKS = 24
+MOST_NAMES = 12
+MOST_DEVICES = 16
+MOST_CHANGES = 12
+"""How many entries each list has."""
+
+DEPTH = 2
+"""How many levels below an end are shown."""
+
+TEXT_LENGTH = 240
+"""How many characters of a description or an action are shown."""
+
+RESULT_LENGTH = 1_200
+OUTPUT_LENGTH = 2_400
+"""How many characters of a result, and of the end of an output, are shown."""
+
+INSTRUCTIONS = f"""\
+You edit a plan: a directed acyclic graph of tasks that devices execute while you read. You are called when tasks have
+ended. Decide whether the rest of the plan has to change, and answer with the tool `answer`: a list of edits that are
+applied all or none, and a short reason. If the plan is right as it is, answer with no edits.
+
+Rules:
+- Only tasks that have not started can be changed or removed. Tasks that run or have ended stay as they are;
+  `cancel_task` stops a running task.
+- To run a failed task again, add a task with a new id and let the tasks below the failed one depend on it instead.
+- A task that others depend on can only be removed with its dependents ("dependents": "remove"), or bridged ("bridge").
+- There must be no cycle, and both ends of a dependency must exist.
+- A dependency holds on "success" of its source (default), on "failure", or on "completion".
+- Change as little as possible. Use only capabilities that a device has.
+- If an answer is rejected, you are told every violation; answer again with a corrected list of edits.
+- Tasks that are not shown can be read with the tool `show_tasks`.
+
+{UNTRUSTED_NOTICE}"""
+
+
+@dataclass(slots=True)
+class PromptMemory:
+    """What the editor of one plan has been shown: how much of the story."""
+
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a prompt shows besides the plan: the devices as ``(id, capabilities, slots)``, the end of the output of
+    tasks, by id, and what the plan is for."""
+
+    devices: Sequence[tuple[str, Iterable[str], int | None]] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    goal: str = ""
+
+
+def plan_prompt(view: ConstellationView, events: Sequence[Event], memory: PromptMemory, around: Surroundings) -> str:
+    """The text of one call. ``memory`` then knows what was shown."""
+    ends = [event for event in events if isinstance(event, TaskEvent)]
+    below = _below(view, ends)
+    parts = [
+        f"# Goal of the plan\n{around.goal}" if around.goal else "",
+        "# What happened\n" + "\n".join(_happened(view, events, around)),
+        _since(view, ends, memory),
+        _tasks("# Tasks below, which you may change", view, below) if below else "",
+        _counts(view),
+        _devices(view.id, around.devices),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+# -- what happened -----------------------------------------------------------------------------------------------------
+
+
+def _happened(view: ConstellationView, events: Sequence[Event], around: Surroundings) -> Iterator[str]:
+    shown = [event for event in events if isinstance(event, TaskEvent)]
+    for event in shown[:MOST_ENDS]:
+        yield from _end(view, event, around)
+    if len(shown) > MOST_ENDS:
+        yield f"- and {len(shown) - MOST_ENDS:,} more tasks have ended; read them with `show_tasks`"
+    for other in events:
+        if isinstance(other, EditEvent):
+            yield from _edit_event(other, len(view) == 0)
+
+
+def _end(view: ConstellationView, event: TaskEvent, around: Surroundings) -> Iterator[str]:
+    attempts = f" after {event.attempt} attempts" if event.attempt > 1 else ""
+    where = f" on {device_name(view.id, event.device)}" if event.device else ""
+    yield f"- task {name(event.task_id)} {event.status}{attempts}{where}"
+    if event.task_id in view:
+        yield f"  {_task_line(view[event.task_id])}"
+    if event.reason:
+        yield mark_untrusted(f"reason of the end of {event.task_id}", _tail(event.reason, RESULT_LENGTH))
+    elif event.value is not None:
+        yield mark_untrusted(f"result of {event.task_id}", _head(_json(event.value), RESULT_LENGTH))
+    output = around.outputs.get(event.task_id, "")
+    if output and event.status == FAILED:
+        yield mark_untrusted(f"end of the output of {event.task_id}", _tail(output, OUTPUT_LENGTH))
+
+
+def _edit_event(event: EditEvent, empty: bool) -> Iterator[str]:
+    if event.kind == "stuck" and empty:
+        yield "- the plan is empty: add the tasks that reach its goal"
+    elif event.kind == "stuck":
+        yield "- no task can start, and some have not run: repair the plan, or answer with no edits to let it end"
+    elif event.violations:
+        yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event)
+    elif event.kind == "edit_refused":
+        yield f"- a person refused an edit: {', '.join(event.edits)}"
+        if event.reason:
+            yield f"  the reason: {_head(visible_text(event.reason), RESULT_LENGTH)}"
+    elif event.reason:
+        yield f"- {event.kind.replace('_', ' ')}: {_head(visible_text(event.reason), RESULT_LENGTH)}"
+
+
+def violation_lines(event: EditEvent) -> str:
+    """Each violation in a line, with the number of the edit that caused it."""
+    return "\n".join(
+        f"  - {f'edit {one.edit}: ' if one.edit is not None else ''}{visible_text(one.message)} ({one.rule})"
+        for one in event.violations[:MOST_TASKS]
+    )
+
+
+def _since(view: ConstellationView, ends: Sequence[TaskEvent], memory: PromptMemory) -> str:
+    """What else has happened since the last prompt."""
+    first, reviewed = memory.entries, {event.task_id for event in ends}
+    entries = view.story_after(first)
+    memory.entries = first + len(entries)
+    if not first:
+        return ""  # at the first call, everything is new
+    done = [one for one in entries if one.task not in reviewed and one.what in _WORTH_TELLING]
+    if not done:
+        return ""
+    lines = [f"- {name(one.task)} {one.what}" if one.task else f"- {one.what}: {_line(one.why)}" for one in done]
+    more = [f"- and {len(lines) - MOST_CHANGES:,} more changes"] if len(lines) > MOST_CHANGES else []
+    return "\n".join(["# Since your last call", *lines[-MOST_CHANGES:], *more])
+
+
+_WORTH_TELLING = frozenset(
+    {"completed", "failed", "cancelled", "edited", "edit refused", "edit approved", "edit expired"}
+)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def _below(view: ConstellationView, ends: Sequence[TaskEvent]) -> list[str]:
+    """The tasks that have not started below the ends, level by level, the nearest first."""
+    level = [event.task_id for event in ends if event.task_id in view]
+    found: dict[str, None] = {}
+    for _ in range(DEPTH):
+        level = [child for task in level for child in view[task].dependents if child not in found]
+        for child in level:
+            if view[child].status == PENDING:
+                found[child] = None
+        if len(found) > MOST_TASKS:
+            break
+    return list(found)
+
+
+def _tasks(title: str, view: ConstellationView, tasks: Sequence[str]) -> str:
+    lines = [f"- {_task_line(view[task])}" for task in tasks[:MOST_TASKS]]
+    if len(tasks) > MOST_TASKS:
+        lines.append(f"- and {len(tasks) - MOST_TASKS:,} more; read them with `show_tasks`")
+    return "\n".join([title, *lines])
+
+
+def task_list(view: ConstellationView, ids: Sequence[str], pattern: str = "", below: str = "") -> str:
+    """What ``show_tasks`` returns: tasks by id, by a pattern of their ids, or those that depend on one."""
+    wanted = dict.fromkeys(task for task in ids if task in view)
+    if pattern:
+        wanted |= dict.fromkeys(task.id for task in view if fnmatchcase(task.id, pattern))
+    if below and below in view:
+        wanted |= dict.fromkeys(view[below].dependents)
+    unknown = [task for task in ids if task not in view]
+    text = _tasks("", view, list(wanted)).strip() or "no such task"
+    if unknown:
+        text += f"\nnot in the plan: {_names(unknown)}"
+    return text
+
+
+def _task_line(task: TaskView) -> str:
+    """``'test' pending: run the tests (shell: make test), needs gpu; after 'build' on success``"""
+    work = task.task
+    status = "waiting" if task.waiting else str(task.status)
+    parts = [f"{name(task.id)} {status}"]
+    if work.description:
+        parts.append(f": {_line(work.description)}")
+    action = _action(work)
+    if action:
+        parts.append(f" ({action})")
+    if work.needs:
+        parts.append(f", needs {', '.join(map(visible_text, sorted(work.needs)))}")
+    if work.device:
+        parts.append(f", on device {name(work.device)}")
+    if task.dependencies:
+        edges = [f"{name(edge.source)} on {edge.on}" for edge in task.dependencies[:MOST_NAMES]]
+        more = len(task.dependencies) - MOST_NAMES
+        parts.append(f"; after {', '.join(edges)}" + (f" and {more:,} more" if more > 0 else ""))
+    return "".join(parts)
+
+
+def _action(task: Task) -> str:
+    for kind in ACTIONS:
+        value = getattr(task, kind)
+        if value is not None:
+            text = value if isinstance(value, str) else task.field_to_json(kind) if kind != "call" else _call(value)
+            return f"{kind}: {_line(text if isinstance(text, str) else _json(text))}"
+    return ""
+
+
+def _call(function: Any) -> str:
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
+
+
+def _counts(view: ConstellationView) -> str:
+    counts = view.status_counts()
+    words = [f"{counts[status]:,} {status}" for status in (PENDING, RUNNING, *sorted(TERMINAL)) if counts[status]]
+    return f"# All tasks\n{plural(len(view), 'task')}: {', '.join(words)}" if words else ""
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def device_name(plan: str, device: str) -> str:
+    """A device as it is shown. The process that runs a stored plan is a device that is named after the plan: its name
+    would make the same plan under another name another question."""
+    return "this process" if device.startswith(f"{plan}@") else name(device)
+
+
+def _devices(plan: str, devices: Sequence[tuple[str, Iterable[str], int | None]]) -> str:
+    if not devices:
+        return ""
+    lines = []
+    for device, can, slots in list(devices)[:MOST_DEVICES]:
+        words = ", ".join(visible_text(word) for word in sorted(can)[:MOST_NAMES])
+        room = "no limit" if slots is None else plural(slots, "slot")
+        lines.append(f"- {device_name(plan, device)}: {room}" + (f", can {words}" if words else ""))
+    if len(devices) > MOST_DEVICES:
+        lines.append(f"- and {len(devices) - MOST_DEVICES:,} more")
+    return "\n".join(["# Devices", *lines])
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def name(task_id: str) -> str:
+    """An id as it is shown: on one line, with every character visible."""
+    return repr(visible_text(task_id))
+
+
+def _names(tasks: Sequence[str]) -> str:
+    more = f" and {len(tasks) - MOST_NAMES:,} more" if len(tasks) > MOST_NAMES else ""
+    return ", ".join(map(name, tasks[:MOST_NAMES])) + more
+
+
+def _line(text: str) -> str:
+    return _head(" ".join(visible_text(text).split()), TEXT_LENGTH)
+
+
+def _head(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]} … ({len(text) - length:,} more characters)"
+
+
+def _tail(text: str, length: int) -> str:
+    return text if len(text) <= length else f"({len(text) - length:,} characters before this) … {text[-length:]}"
+
+
+def _json(value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        return f"a value of type {type(value).__name__}"

@@ -1,0 +1,133 @@
+"""The options of ``--editor model``: which model, what it may spend, when it is asked, and replay of a cassette."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from asterism.cli.cli_context import options
+
+if TYPE_CHECKING:
+    from asterism.agents.budget import Budget, Price
+    from asterism.fleet.fleet import Fleet
+
+MODEL = "model"
+"""The editor that is a language model."""
+
+MODEL_VARIABLE = "ASTERISM_MODEL"
+"""The model if none is named."""
+
+NAMES = ("models", "budget", "goal", "price", "replay")
+
+
+def budget_limits(text: str) -> Budget:
+    """``$2``, ``40calls``, ``100ktokens``, ``10m``, ``50tasks``, or several of these."""
+    from asterism.agents.budget import Budget, InvalidBudget
+
+    try:
+        return Budget.parse(text)
+    except InvalidBudget as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def _price(text: str) -> Price:
+    from asterism.agents.budget import Price
+
+    try:
+        reads, writes = (float(part) for part in text.split("/"))
+        return Price(reads, writes)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not a price (example: 3/15, dollars for a million tokens in/out)."
+        ) from None
+
+
+model_options = options(
+    click.option(
+        "--model",
+        "models",
+        multiple=True,
+        metavar="NAME",
+        help="With --editor model: the model, such as openai:gpt-5, anthropic:claude-sonnet-5-5 or openai-chat:NAME; "
+        f"repeatable: the next is asked if one fails. Default: ${MODEL_VARIABLE}.",
+    ),
+    click.option(
+        "--budget",
+        type=budget_limits,
+        metavar="LIMITS",
+        help="With --editor model: what it may spend: '$2', '40calls', '100ktokens', '10m', '50tasks', or several. "
+        "A spent budget holds the plan.",
+    ),
+    click.option("--goal", default="", metavar="TEXT", help="With --editor model: what the plan is for."),
+    click.option(
+        "--price", type=_price, metavar="IN/OUT", help="Dollars for a million tokens, if --model is not listed."
+    ),
+    click.option(
+        "--replay", metavar="PLAN", help="With --editor model: answer from the cassette of this plan, without a model."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTerms:
+    """What the options say."""
+
+    models: tuple[str, ...]
+    budget: Budget | None
+    goal: str
+    price: Price | None
+    replay: str | None
+    ask: Any
+
+    async def editor(self, fleet: Fleet) -> Any:
+        """The editor of a plan in the store of a fleet."""
+        from asterism.agents.cassette import StoreCassette
+        from asterism.agents.model_editor import ModelEditor
+        from asterism.core.errors import AsterismError
+
+        recorded = None
+        if self.replay is not None:
+            recorded = await StoreCassette(fleet.store).exchanges(self.replay)
+            if not recorded:
+                raise click.ClickException(f"Plan {self.replay!r} has no exchanges with a model in {fleet.store.url}.")
+        prices = {} if self.price is None else dict.fromkeys(self.models, self.price)
+        try:
+            return ModelEditor(
+                self.models[0],
+                fallback=self.models[1:],
+                budget=self.budget,
+                ask=self.ask or "failure",
+                goal=self.goal,
+                fleet=fleet,
+                replay=recorded,
+                prices=prices,
+            )
+        except AsterismError as error:
+            raise click.ClickException(f"{error}.") from None
+
+
+def take_model_terms(editor: str | None, edit_on: Any, terms: dict[str, Any]) -> ModelTerms | None:
+    """Take the options of the model out of ``terms``; None without ``--editor model``. Raises UsageError."""
+    given = {name: terms.pop(name) for name in NAMES}
+    if editor != MODEL:
+        for name, value in given.items():
+            if value:
+                option = {"models": "--model"}.get(name, f"--{name}")
+                raise click.UsageError(f"{option} needs --editor model.")
+        return None
+    models = given["models"] or tuple(filter(None, [os.environ.get(MODEL_VARIABLE)]))
+    if not models and given["replay"] is None:
+        raise click.UsageError(
+            f"--editor model needs a model: --model openai:gpt-5, or ${MODEL_VARIABLE}. Its key is read from the "
+            "environment, such as $OPENAI_API_KEY or $ANTHROPIC_API_KEY."
+        )
+    return ModelTerms(models or ("replay",), given["budget"], given["goal"], given["price"], given["replay"], edit_on)
+
+
+async def resolve_editor(fleet: Fleet, terms: dict[str, Any]) -> dict[str, Any]:
+    """The options of an orchestrator, with the editor that ``--editor model`` stands for."""
+    editor = terms.get("editor")
+    return {**terms, "editor": await editor.editor(fleet)} if isinstance(editor, ModelTerms) else terms

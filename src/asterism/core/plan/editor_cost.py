@@ -1,0 +1,79 @@
+"""What an editor has cost in an edit cycle: calls of a model, tokens, money and time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from asterism.core.errors import InvalidTask
+
+
+@dataclass(frozen=True, slots=True)
+class EditorCost:
+    """``model`` is the model that answered last. ``dollars`` is None if the price of a model is unknown. ``seconds`` is
+    the time from the requests to their answers. ``replayed`` calls were answered from a cassette, and cost nothing."""
+
+    model: str = ""
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    dollars: float | None = 0.0
+    seconds: float = 0.0
+    replayed: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: EditorCost) -> EditorCost:
+        known = self.dollars is not None and other.dollars is not None
+        return EditorCost(
+            other.model or self.model,
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            (self.dollars or 0.0) + (other.dollars or 0.0) if known else None,
+            self.seconds + other.seconds,
+            self.replayed + other.replayed,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.calls or self.replayed)
+
+    def __str__(self) -> str:
+        """``2 calls of openai:gpt-5, 1,204 tokens in, 88 out, $0.0031, 2.1 s``"""
+        count = self.calls + self.replayed
+        money = "price unknown" if self.dollars is None else dollars_text(self.dollars)
+        parts = [
+            f"{count} {'call' if count == 1 else 'calls'}{f' of {self.model}' if self.model else ''}",
+            f"{self.input_tokens:,} tokens in",
+            f"{self.output_tokens:,} out",
+            money,
+            f"{self.seconds:.1f} s",
+        ]
+        if self.replayed:
+            parts.append(f"{self.replayed} from a cassette")
+        return ", ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EditorCost:
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise InvalidTask(f"the cost of an editor is not readable: {error}") from None
+
+
+def dollars_text(dollars: float) -> str:
+    """``$2.00``, and with more digits below a cent."""
+    return (
+        f"${dollars:.2f}"
+        if dollars >= 0.01 or not dollars
+        else f"${dollars:.2g}"
+        if dollars < 1e-4
+        else f"${dollars:.4f}"
+    )

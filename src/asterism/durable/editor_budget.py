@@ -1,0 +1,281 @@
+"""The budget of an editor that costs money: what it may spend on a plan, what is spent, and the account in the store.
+
+A call *reserves* what it may cost at most before it is made, and *settles* what it has cost afterwards, so calls that
+overlap never spend the same rest twice, and a process that dies in between leaves its reservation behind as spent. A
+spent budget does not fail the plan: it holds it until a person raises the budget, or lets the plan go on without its
+editor.
+
+The account of a stored plan is the register ``budget/NAME``, which the editor writes, and the person who decides. All
+but the last functions of this module are pure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from asterism.base.durations import format_duration, parse_duration
+from asterism.base.text import plural
+from asterism.core.errors import PlanError
+from asterism.core.plan.editor_cost import EditorCost, dollars_text
+from asterism.store.optimistic_update import retry_on_conflict
+from asterism.store.protocol import PutRegister, Store
+
+if TYPE_CHECKING:
+    from asterism.fleet.fleet import Fleet
+
+WAIT = 86_400.0
+"""Seconds that a plan waits for a person when its budget is spent, by default; then it goes on without its editor."""
+
+
+class InvalidBudget(PlanError):
+    """A budget that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What an editor may spend on one plan. None: no limit.
+
+    ``dollars``, ``tokens`` (in and out), ``calls`` of a model, ``seconds`` that the model takes, ``tasks`` that it adds
+    to the plan. ``wait`` is how long a spent budget holds the plan, in seconds."""
+
+    dollars: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+    seconds: float | None = None
+    tasks: int | None = None
+    wait: float = WAIT
+
+    def __post_init__(self) -> None:
+        for name in LIMITS:
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float) and 0 <= value < math.inf):
+                raise InvalidBudget(f"{name} of a budget is a number, 0 or more, not {value!r}")
+        if not self.wait > 0:
+            raise InvalidBudget(f"wait of a budget is a number of seconds above 0, not {self.wait!r}")
+
+    def __str__(self) -> str:
+        parts = [_amount(name, value) for name in LIMITS if (value := getattr(self, name)) is not None]
+        return ", ".join(parts) or "no limit"
+
+    def raised(self, other: Budget) -> Budget:
+        """With the limits that ``other`` has."""
+        given = {name: value for name in LIMITS if (value := getattr(other, name)) is not None}
+        return replace(self, **given, wait=self.wait if other.wait == WAIT else other.wait)
+
+    def at_least(self, other: Budget) -> Budget:
+        """The higher of the limits that both have, and those that one has."""
+        given = {name: [getattr(one, name) for one in (self, other)] for name in LIMITS}
+        higher: dict[str, Any] = {
+            name: max((one for one in pair if one is not None), default=None) for name, pair in given.items()
+        }
+        return replace(self, **higher)
+
+    def to_json(self) -> dict[str, Any]:
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Budget:
+        """Raises InvalidBudget."""
+        unknown = sorted(set(data) - {one.name for one in fields(cls)})
+        if unknown:
+            raise InvalidBudget(f"a budget has no {', '.join(unknown)}; its fields are {', '.join(LIMITS)}, wait")
+        return cls(**data)
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """A budget as a person writes it: ``$2``, ``$2 40calls``, ``100ktokens 10m 50tasks``. Raises InvalidBudget."""
+        limits: dict[str, Any] = {}
+        for word in text.replace(",", " ").split():
+            name, value = _limit(word, text)
+            if name in limits:
+                raise InvalidBudget(f"{text!r} limits {name} twice")
+            limits[name] = value
+        if not limits:
+            raise _unreadable(text)
+        return cls(**limits)
+
+
+LIMITS = ("dollars", "tokens", "calls", "seconds", "tasks")
+"""What a budget may limit."""
+
+_WORD = re.compile(r"(\d+(?:\.\d+)?)([kM]?)(tokens?|calls?|tasks?)")
+
+
+def _limit(word: str, text: str) -> tuple[str, float | int]:
+    if word.startswith("$") and re.fullmatch(r"\d+(\.\d+)?", word[1:]):
+        return "dollars", float(word[1:])
+    if match := _WORD.fullmatch(word):
+        value = float(match[1]) * {"": 1, "k": 1_000, "M": 1_000_000}[match[2]]
+        if value == int(value):
+            return match[3].rstrip("s") + "s", int(value)
+    try:
+        return "seconds", parse_duration(word, unit_required=True)
+    except ValueError:
+        raise _unreadable(text) from None
+
+
+def _unreadable(text: str) -> InvalidBudget:
+    return InvalidBudget(f"{text!r} is not a budget (examples: $2, 40calls, 100ktokens, 10m, 50tasks, '$2 40calls')")
+
+
+def _amount(name: str, value: float) -> str:
+    if name == "dollars":
+        return dollars_text(value)
+    return format_duration(value) if name == "seconds" else plural(round(value), name[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent, in the units of a budget."""
+
+    dollars: float = 0.0
+    tokens: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    tasks: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(*(getattr(self, name) + getattr(other, name) for name in LIMITS))
+
+    def __str__(self) -> str:
+        return ", ".join(_amount(name, getattr(self, name)) for name in LIMITS)
+
+    @classmethod
+    def of(cls, cost: EditorCost, tasks: int = 0) -> Spent:
+        return cls(cost.dollars or 0.0, cost.tokens, cost.calls, cost.seconds, tasks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name in LIMITS if (value := getattr(self, name))}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Spent:
+        return cls(**{name: data[name] for name in LIMITS if name in data})
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The budget of one plan, what was spent of it, and what calls under way may cost (``open``, by the id of a call).
+
+    ``without_editor``: a person, named in ``decided_by``, let the plan go on without its editor. ``held_since`` is when
+    the budget began to hold the plan."""
+
+    budget: Budget = field(default_factory=Budget)
+    spent: Spent = field(default_factory=Spent)
+    open: Mapping[str, Spent] = field(default_factory=dict)
+    without_editor: bool = False
+    decided_by: str = ""
+    held_since: float | None = None
+
+    @property
+    def committed(self) -> Spent:
+        """What is spent, or may be by the calls under way."""
+        return sum(self.open.values(), self.spent)
+
+    def left(self, name: str) -> float:
+        """What is left of a limit; infinity if there is none."""
+        limit = getattr(self.budget, name)
+        return math.inf if limit is None else limit - getattr(self.committed, name)
+
+    def obstacle(self, needed: Spent) -> str | None:
+        """Why ``needed`` may not be spent; None if it may."""
+        short = [name for name in LIMITS if getattr(needed, name) > self.left(name) + _ROUNDING]
+        return "; ".join(self._short(name, needed) for name in short) or None
+
+    def _short(self, name: str, needed: Spent) -> str:
+        limit, used, more = (getattr(one, name) for one in (self.budget, self.committed, needed))
+        spent = _amount(name, used) if name in ("dollars", "seconds") else f"{used:,}"
+        text = f"{spent} of {_amount(name, limit)} are spent"
+        return (
+            text
+            if used + _ROUNDING >= limit or name == "seconds"
+            else f"{text}, and {_amount(name, more)} more are needed"
+        )
+
+    def reserve(self, call: str, needed: Spent) -> Account:
+        return replace(self, open={**self.open, call: needed})
+
+    def settle(self, call: str, cost: Spent) -> Account:
+        """The call has ended, with this cost."""
+        left = {key: value for key, value in self.open.items() if key != call}
+        return replace(self, open=left, spent=self.spent + cost)
+
+    def lost(self, calls: Iterable[str]) -> Account:
+        """The cost of these calls is unknown: what was reserved for them counts as spent."""
+        account = self
+        for call in calls:
+            if call in account.open:
+                account = account.settle(call, account.open[call])
+        return account
+
+    def abandoned(self) -> Account:
+        """No process makes calls for this plan any more: what was reserved counts as spent."""
+        return self.lost(tuple(self.open))
+
+    def raised(self, budget: Budget, by: str = "") -> Account:
+        """With higher, or lower, limits. The editor is asked again."""
+        wider = self.budget.raised(budget)
+        return replace(self, budget=wider, without_editor=False, decided_by=by, held_since=None)
+
+    def ended_editing(self, by: str) -> Account:
+        """The plan goes on without its editor."""
+        return replace(self, without_editor=True, decided_by=by, held_since=None)
+
+    def held(self, now: float) -> Account:
+        return self if self.held_since is not None else replace(self, held_since=now)
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"budget": self.budget.to_json(), "spent": self.spent.to_json()}
+        if self.open:
+            data["open"] = {call: spent.to_json() for call, spent in self.open.items()}
+        others = (one for one in fields(self) if one.name in ("without_editor", "decided_by", "held_since"))
+        return data | {one.name: value for one in others if (value := getattr(self, one.name)) != one.default}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Account:
+        opened = {call: Spent.from_json(spent) for call, spent in data.get("open", {}).items()}
+        others = {name: data[name] for name in ("without_editor", "decided_by", "held_since") if name in data}
+        return cls(Budget.from_json(data["budget"]), Spent.from_json(data["spent"]), opened, **others)
+
+
+_ROUNDING = 1e-9
+
+
+# -- the account in a store --------------------------------------------------------------------------------------------
+
+
+def account_key(plan: str) -> str:
+    return f"budget/{plan}"
+
+
+async def read_account(store: Store, plan: str) -> Account | None:
+    """The account of a plan; None if no editor of it has a budget."""
+    found = await store.register(account_key(plan))
+    return None if found is None else Account.from_json(found.value["account"])
+
+
+async def raise_budget(fleet: Fleet, plan: str, budget: Budget) -> Account:
+    """Change the limits that ``budget`` names, and let the editor of the plan continue. Raises PlanError if the plan
+    has no budget."""
+    return await _decide(fleet, plan, lambda account: account.raised(budget, fleet.by))
+
+
+async def go_on_without_editor(fleet: Fleet, plan: str) -> Account:
+    """Let a plan go on without its editor. Raises PlanError if the plan has no budget."""
+    return await _decide(fleet, plan, lambda account: account.ended_editing(fleet.by))
+
+
+async def _decide(fleet: Fleet, plan: str, step: Callable[[Account], Account]) -> Account:
+    async def attempt() -> Account:
+        found = await fleet.store.register(account_key(plan))
+        if found is None:
+            raise PlanError(f"plan {plan!r} has no budget: no editor with one has been asked yet")
+        account = step(Account.from_json(found.value["account"]))
+        value = {**found.value, "account": account.to_json()}
+        await fleet.store.commit([PutRegister(account_key(plan), value, found.revision)])
+        return account
+
+    return await retry_on_conflict(attempt)

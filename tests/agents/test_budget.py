@@ -1,0 +1,156 @@
+"""Budgets: no more is spent than the budget allows, also by calls that overlap or die."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asterism.agents.budget import (
+    LEAST_OUTPUT,
+    Account,
+    Budget,
+    InvalidBudget,
+    Price,
+    Spent,
+    estimated_tokens,
+    plausible_tokens,
+    room_for_output,
+)
+from asterism.core.plan.editor_cost import EditorCost
+
+limits = st.none() | st.integers(0, 100_000)
+budgets = st.builds(
+    Budget,
+    dollars=st.none() | st.floats(0, 100),
+    tokens=limits,
+    calls=st.none() | st.integers(0, 50),
+    seconds=st.none() | st.floats(0, 1e4),
+    tasks=limits,
+    wait=st.floats(1, 1e6),
+)
+spents = st.builds(
+    Spent,
+    dollars=st.floats(0, 10),
+    tokens=st.integers(0, 10_000),
+    calls=st.integers(0, 5),
+    seconds=st.floats(0, 100),
+    tasks=st.integers(0, 20),
+)
+accounts = st.builds(
+    Account,
+    budgets,
+    spents,
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), spents, max_size=3),
+    st.booleans(),
+    st.text(max_size=5),
+    st.none() | st.floats(0, 1e9),
+)
+
+
+fates = st.sampled_from(["settle", "die", "stay"])
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("$2", Budget(dollars=2.0)),
+        ("$0.50 40calls", Budget(dollars=0.5, calls=40)),
+        ("100ktokens, 10m, 50tasks", Budget(tokens=100_000, seconds=600.0, tasks=50)),
+        ("1.5Mtokens 1call", Budget(tokens=1_500_000, calls=1)),
+    ],
+)
+def test_a_budget_is_read_as_a_person_writes_it(text, budget):
+    assert Budget.parse(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "2", "$", "$two", "1.5calls", "40 calls", "$2 $3", "-1calls", "lots"])
+def test_anything_else_is_refused_with_examples(text):
+    with pytest.raises(InvalidBudget):
+        Budget.parse(text)
+
+
+@given(accounts)
+@settings(max_examples=50)
+def test_an_account_survives_the_store(account):
+    assert Account.from_json(account.to_json()) == account
+
+
+@given(
+    budgets,
+    st.lists(
+        st.tuples(st.integers(0, 3_000), st.floats(0, 1), st.sampled_from(["settle", "die", "stay"])), max_size=30
+    ),
+    st.builds(Price, st.floats(0, 50), st.floats(0, 100)) | st.none(),
+)
+@settings(max_examples=100)
+def test_honest_calls_never_spend_more_than_the_budget(budget, calls, price):
+    """Calls reserve the dearest answer, and cost at most that. Some end, some die, some stay open."""
+    account = Account(budget)
+    for number, (reads, share, fate) in enumerate(calls):
+        room = room_for_output(account, reads, price, 4_096)
+        needed = Spent(
+            0.0 if price is None else price.dollars(reads, max(room, LEAST_OUTPUT)), reads + max(room, LEAST_OUTPUT), 1
+        )
+        if account.obstacle(needed) is not None:
+            continue
+        account = account.reserve(str(number), needed)
+        writes = int(share * room)
+        if fate == "settle":
+            dollars = None if price is None else price.dollars(reads, writes)
+            account = account.settle(str(number), Spent.of(EditorCost("m", 1, reads, writes, dollars, 0.1)))
+        elif fate == "die":
+            account = account.lost([str(number)])
+    for name in ("dollars", "tokens", "calls"):
+        limit = getattr(budget, name)
+        if limit is not None and not (name == "dollars" and price is None):
+            assert getattr(account.committed, name) <= limit + 1e-6
+    assert account.abandoned().spent == account.committed
+
+
+def test_without_a_reservation_calls_that_overlap_would_spend_too_much():
+    """The ablation: two calls that look at what is spent, and not at what is reserved, both fit."""
+    account, needed = Account(Budget(calls=1)), Spent(calls=1)
+    assert account.obstacle(needed) is None
+    reserved = account.reserve("first", needed)
+    assert reserved.obstacle(needed) == "1 of 1 call are spent"
+    assert Account(reserved.budget, reserved.spent).obstacle(needed) is None
+
+
+def test_a_spent_budget_says_what_is_spent():
+    account = Account(Budget(dollars=2), Spent(dollars=1.9))
+    assert account.obstacle(Spent(dollars=0.25)) == "$1.90 of $2.00 are spent, and $0.25 more are needed"
+    assert account.obstacle(Spent(dollars=0.05)) is None
+
+
+def test_a_person_decides_and_the_editor_continues_or_not():
+    spent = Account(Budget(dollars=2, calls=9), Spent(dollars=2.0)).held(100.0)
+    assert spent.held(200.0).held_since == 100.0
+    raised = spent.raised(Budget(dollars=5), "ann")
+    assert (raised.budget.dollars, raised.budget.calls, raised.held_since) == (5, 9, None)
+    assert raised.obstacle(Spent(dollars=1)) is None
+    assert spent.ended_editing("ann").without_editor
+    assert not spent.ended_editing("ann").raised(Budget(calls=20), "ann").without_editor
+
+
+@given(st.integers(-(10**12), 10**12), st.text(max_size=300))
+@settings(max_examples=100)
+def test_a_count_is_never_below_what_the_text_can_be(reported, text):
+    counted = plausible_tokens(reported, text)
+    assert counted >= 0
+    assert counted >= len(text) / 12
+    assert counted == reported or counted == estimated_tokens(text)
+
+
+@given(budgets, st.integers(0, 10_000), st.builds(Price, st.floats(0, 50), st.floats(0, 100)) | st.none())
+@settings(max_examples=50)
+def test_the_room_for_an_answer_is_paid_for(budget, reads, price):
+    room = room_for_output(Account(budget), reads, price, 4_096)
+    assert 0 <= room <= 4_096
+    if room and budget.tokens is not None:
+        assert reads + room <= budget.tokens
+    if room and price is not None and budget.dollars is not None:
+        assert price.dollars(reads, room) <= budget.dollars + 1e-6
+    assert not math.isnan(room)

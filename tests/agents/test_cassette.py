@@ -1,0 +1,71 @@
+"""Exchanges are kept, and a plan is repeated from them byte for byte, without a model and without its library."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from asterism import Constellation, Task
+from asterism.agents import ModelEditor, StoreCassette
+from asterism.agents.cassette import ReplayDiffers, difference
+from tests.agents.editor_scenes import REPAIR, ScriptedCaller, fails, orchestrator, pipeline, scripted
+from tests.durable.durable_scenes import staged
+
+pytestmark = pytest.mark.virtual_time
+
+BAD = [{"op": "remove_task", "task_id": "build"}]
+
+
+def outline(result):
+    """Everything that a plan became, but times and costs."""
+    story = [(entry.what, entry.task, entry.why) for entry in result.story() if entry.what != "editor called"]
+    tasks = {task.id: (str(task.status), task.value, task.reason) for task in result}
+    return json.dumps([story, tasks, [edge.to_json() for edge in result.plan.dependencies]], sort_keys=True)
+
+
+async def recorded():
+    model = scripted(BAD, '{"edits": [', REPAIR)
+    result = await orchestrator(model).run(pipeline())
+    return outline(result), await model.cassette.exchanges("pipeline")
+
+
+async def test_a_plan_is_repeated_from_its_cassette(monkeypatch):
+    first, exchanges = await recorded()
+    monkeypatch.setitem(sys.modules, "pydantic_ai", None)
+    assert len(exchanges) == 3
+    again = ModelEditor("test:scripted", replay=exchanges)
+    result = await orchestrator(again).run(pipeline())
+    assert outline(result) == first
+    assert [one.question for one in await again.cassette.exchanges("pipeline")] == [one.question for one in exchanges]
+    assert [one.answer for one in await again.cassette.exchanges("pipeline")] == [one.answer for one in exchanges]
+    assert result.editor_cost.replayed == 3
+    assert result.editor_cost.calls == 0
+
+
+async def test_a_plan_that_differs_is_refused_with_the_place():
+    _, exchanges = await recorded()
+    plan = Constellation("pipeline")
+    plan.add(Task("build", call=fails, description="another plan"))
+    result = await orchestrator(ModelEditor("test:scripted", replay=exchanges)).run(plan)
+    assert result.cycles[0].outcome == "editor_failed"
+    assert result.plan.version == 0
+    assert "differs at character 3: recorded …'abcd'…, asked …'abce'…" in difference("abcd", "abce")
+    assert issubclass(ReplayDiffers, Exception)
+
+
+async def test_a_stored_plan_is_repeated_under_another_name():
+    async with staged() as stage:
+        caller = ScriptedCaller(BAD, REPAIR)
+        model = ModelEditor("test:scripted", caller=caller, fleet=stage.fleet())
+        first = await stage.orchestrator(editor=model, concurrency=1).run(pipeline())
+        exchanges = await StoreCassette(stage.store).exchanges("pipeline")
+        plan = pipeline()
+        plan.id = "again"
+        replaying = ModelEditor("test:scripted", replay=exchanges, fleet=stage.fleet())
+        second = await stage.orchestrator(editor=replaying, concurrency=1).run(plan)
+        assert len(caller.asked) == 2
+        assert [one.to_json() for one in second.plan.dependencies] == [one.to_json() for one in first.plan.dependencies]
+        copied = await StoreCassette(stage.store).exchanges("again")
+        assert [one.question for one in copied] == [one.question for one in exchanges]

@@ -1,0 +1,110 @@
+"""``asterism run --editor model``, ``plan budget``, ``plan exchanges`` and ``plan new``, with a local model server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.agents.model_server import ModelServer, Reply
+from tests.cli.command_scenes import Scene
+
+PLAN = """asterism: 1
+id: pipeline
+tasks:
+  build: {shell: "true"}
+  test: {shell: "echo broken; exit 3", after: build}
+  publish: {shell: echo published, after: test}
+"""
+REPAIR = [
+    {"op": "add_task", "task": {"id": "test-2", "shell": "true"}},
+    {"op": "add_dependency", "source": "test", "target": "test-2", "on": "failure", "handled": True},
+    {"op": "remove_dependency", "source": "test", "target": "publish"},
+    {"op": "add_dependency", "source": "test-2", "target": "publish"},
+]
+MODEL = "openai-chat:gpt-5"
+
+
+@contextlib.contextmanager
+def served(*script: Reply):
+    """A model server in a thread: the commands run in this one."""
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    server, stop = ModelServer(list(script)), asyncio.Event()
+
+    async def main() -> None:
+        async with server:
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(PLAN, encoding="utf-8")
+    return Scene(tmp_path)
+
+
+def test_a_model_repairs_a_plan_and_the_plan_is_repeated_from_its_cassette(scene: Scene) -> None:
+    words = ("run", "plan.yaml", "--editor", "model", "--store", scene.url, "--concurrency", "1", "--stats")
+    with served(Reply.edits(*REPAIR, usage=(1500, 60))) as server:
+        first = scene.run(*words, "--model", MODEL, "--budget", "$2 9calls", **server.environment)
+    assert first.exit_code == 0, first.output
+    assert "1 call of openai-chat:gpt-5, 1,500 tokens in, 60 out" in first.output
+    assert "broken" in server.questions[0].text
+    account = scene.json("plan", "budget", "pipeline")
+    assert account["spent"]["calls"] == 1
+    assert account["budget"] == {"dollars": 2.0, "calls": 9}
+    assert scene.ok("plan", "budget", "pipeline").splitlines()[0] == "Budget of plan 'pipeline': $2.00, 9 calls."
+    assert "answer: " in scene.ok("plan", "exchanges", "pipeline")
+    assert "task 'test' failed" in scene.ok("plan", "exchanges", "pipeline", "1")
+    again = scene.run(*words, "--replay", "pipeline", "--id", "again")
+    assert again.exit_code == 0, again.output
+    copied, recorded = (scene.json("plan", "exchanges", name) for name in ("again", "pipeline"))
+    assert [one["question"] for one in copied] == [one["question"] for one in recorded]
+
+
+def test_what_the_options_need(scene: Scene) -> None:
+    bad = scene.run("run", "plan.yaml", "--editor", "model")
+    assert "--editor model needs a model" in bad.output
+    assert "--budget needs --editor model" in scene.run("run", "plan.yaml", "--budget", "$2").output
+    assert "'lots' is not a budget" in scene.run("run", "plan.yaml", "--editor", "model", "--budget", "lots").output
+    assert "'often' is not a filter" in scene.run("run", "plan.yaml", "--edit-on", "often").output
+    unknown = scene.run("run", "plan.yaml", "--editor", "model", "--model", "openai-chat:mine", "--budget", "$2")
+    assert "the price of openai-chat:mine is unknown" in unknown.output
+    assert "has no exchanges" in scene.run("run", "plan.yaml", "--editor", "model", "--replay", "nobody").output
+
+
+def test_a_plan_is_written_for_a_request(scene: Scene) -> None:
+    wrong = {"file": "asterism: 1\ntasks: {a: {shel: x}}", "explanation": "one step"}
+    right = {"file": "asterism: 1\ntasks:\n  a: {shell: echo hello}\n", "explanation": "It says hello."}
+    with served(Reply.call(wrong), Reply.call(right)) as server:
+        done = scene.run("plan", "new", "say hello", "--model", MODEL, **server.environment)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "# say hello\n# It says hello.\nasterism: 1\ntasks:\n  a: {shell: echo hello}\n"
+    assert "Nothing was executed" in done.stderr
+    assert "shel" in server.questions[1].last
+    (scene.folder / "new.yaml").write_text(done.stdout, encoding="utf-8")
+    assert "new.yaml is valid" in scene.ok("check", "new.yaml")
+
+
+def test_a_request_without_a_valid_plan_is_an_error(scene: Scene) -> None:
+    with served(Reply.call({"file": "tasks: 3", "explanation": ""})) as server:
+        done = scene.run("plan", "new", "say hello", "--model", MODEL, **server.environment)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "The model wrote no valid plan" in done.stderr
+    assert len(server.questions) == 4
+    assert json.dumps(server.questions[0].tools) == '["plan"]'
