@@ -56,8 +56,8 @@ class ApprovalRule:
     """An edit matches a rule if it matches each of the fields that are given, one of the values each.
 
     ``edits`` are kinds of edits, ``tasks`` patterns of the ids of the tasks that it changes, ``executors`` what these
-    tasks execute (``call``, ``argv``, ``shell``, ``http``), ``devices`` patterns of the devices that they name,
-    ``authors`` patterns of the author of the batch. A rule without fields matches every edit."""
+    tasks execute (``call``, ``argv``, ``shell``, ``http``, ``agent``), ``devices`` patterns of the devices that they
+    name, ``authors`` patterns of the author of the batch. A rule without fields matches every edit."""
 
     edits: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()

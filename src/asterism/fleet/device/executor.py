@@ -1,4 +1,4 @@
-"""The executor of a device: executes a run as a command, an HTTP request or a Python function.
+"""The executor of a device: executes a run as a command, an HTTP request, a Python function or work for an agent.
 
 The device policy judges what is to be executed after every input is filled in. Every execution knows for which run and
 which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_EPOCH``, ``ASTERISM_DEVICE`` and
@@ -40,6 +40,7 @@ from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
 from asterism.fleet.device.run_inputs import (
@@ -47,6 +48,7 @@ from asterism.fleet.device.run_inputs import (
     Command,
     bare,
     command_of,
+    environment_of,
     fill,
     is_secret,
     judge_command,
@@ -128,10 +130,22 @@ class Executor(Protocol):
 
 
 class DeviceExecutor:
-    """Executes the runs of one session of a device. ``store`` identifies its store, to tell orphan processes apart."""
+    """Executes the runs of one session of a device. ``store`` identifies its store, to tell orphan processes apart.
+    ``agent`` does work for an agent; a device without one refuses it."""
 
-    def __init__(self, policy: DevicePolicy, *, device: str, session: str, grace: float = 5.0, store: str = "") -> None:
+    def __init__(
+        self,
+        policy: DevicePolicy,
+        *,
+        device: str,
+        session: str,
+        grace: float = 5.0,
+        store: str = "",
+        agent: AgentRunner | None = None,
+    ) -> None:
         self.policy, self.device, self.session = policy, device, session
+        self._agent = agent
+        self._agent_processes: dict[str, AgentProcesses] = {}  # by the id of the run
         self._commands = Commands(grace)
         self._functions = FunctionRunner(policy, grace)
         self._records = ProcessRecords(device, session, store)
@@ -157,6 +171,8 @@ class DeviceExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         if workflow.http is not None and find_spec("httpx") is None:
             return f"HTTP requests need httpx on this device: {install_hint('http')}"
+        if workflow.agent is not None and self._agent is None:
+            return "this device has no agent: join it with --agent"
         return self.policy.objection(workflow)
 
     def check(self, workflow: Workflow, given: Any) -> str | None:
@@ -168,6 +184,7 @@ class DeviceExecutor:
         if why is not None or blob_of(given) is not None:
             return why
         try:
+            _refuse_secret_inputs(workflow, given)
             with self._mask(workflow, given, constant) as mask:
                 if not self.policy.everything:
                     self._judge_early(workflow, given)
@@ -206,6 +223,9 @@ class DeviceExecutor:
             self.policy.url(terms["url"])
         elif flow.call is not None:
             self.policy.call(flow.call)
+        elif flow.agent is not None:
+            self.policy.variables(resolved.environment)
+            self.policy.directory(flow.cwd)
         else:
             judge_command(flow, resolved, self.policy)
 
@@ -225,6 +245,7 @@ class DeviceExecutor:
 
     async def _execute(self, work: RunWork) -> Any:
         constant = stands_for_itself(work.workflow, work.given)
+        _refuse_secret_inputs(work.workflow, work.given)
         with self._mask(work.workflow, work.given, constant) as mask:
             if work.output is not None:
                 work.output.mask = mask
@@ -278,6 +299,8 @@ class DeviceExecutor:
             if work.run.traceparent is not None:
                 headers[trace_context.HEADER] = work.run.traceparent
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
+        if work.workflow.agent is not None:
+            return await self._run_agent(work, resolved)
         with own_part("its command could not be prepared", EXHAUSTED):
             command = command_of(work.run, work.workflow, resolved, self.policy, self._records.marks())
         return await self._run(work, command, resolved)
@@ -294,6 +317,8 @@ class DeviceExecutor:
 
     def allow(self, run_id: str, seconds: float) -> None:
         self._commands.allow(run_id, seconds)
+        if run_id in self._agent_processes:
+            self._agent_processes[run_id].allow(seconds)
 
     def close(self) -> None:
         """End the guard of the child processes, and remove the process records."""
@@ -333,6 +358,56 @@ class DeviceExecutor:
                 watcher.close()
         raise failed  # outside the handler: the first error, with all of the output, would stay its context
 
+    async def _run_agent(self, work: RunWork, resolved: ResolvedInputs) -> Any:
+        if self._agent is None:
+            raise PolicyForbids("this device has no agent")
+        self.policy.variables(resolved.environment)
+        processes = AgentProcesses(self._commands, work.run.id, work.lease, self._admitted)
+        with self._run_files(work.given, None) as (progress, files, _):
+            watcher = OutputWatcher(progress, resolved.mask, work.on_output, work.on_progress, work.output)
+            self._agent_processes[work.run.id] = processes
+            try:
+                return await self._agent.execute(self._agent_work(work, resolved, processes, watcher, files))
+            finally:
+                watcher.close()
+                del self._agent_processes[work.run.id]
+
+    def _agent_work(
+        self,
+        work: RunWork,
+        resolved: ResolvedInputs,
+        processes: AgentProcesses,
+        watcher: OutputWatcher,
+        files: Mapping[str, str],
+    ) -> AgentWork:
+        flow = work.workflow
+        assert flow.agent is not None
+        marks = {**self._records.marks(), **files}
+        return AgentWork(
+            work.run,
+            flow.agent["description"],
+            tuple(flow.agent.get("tips", ())),
+            flow.agent.get("result"),
+            resolved.inputs,
+            os.path.realpath(self.policy.directory(flow.cwd) or os.getcwd()),
+            environment_of(work.run, flow, resolved, self.policy, marks),
+            self.policy,
+            resolved.mask,
+            processes,
+            watcher.hear,
+            work.on_progress,
+        )
+
+    @contextlib.contextmanager
+    def _admitted(self, cwd: str | None) -> Iterator[Callable[[], None]]:
+        """Record a process of an agent for as long as it runs. Raises DeviceTrouble."""
+        with own_part("a process of the agent could not be recorded"):
+            ticket, in_child = self._records.admit(None if self.policy.everything else cwd)
+        try:
+            yield in_child
+        finally:
+            self._records.finished(ticket)
+
     @contextlib.contextmanager
     def _run_files(
         self, given: Mapping[str, Any], cwd: str | None
@@ -349,6 +424,12 @@ class DeviceExecutor:
                 _write_input(file, given)
                 progress.touch(mode=0o600)
             yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
+
+
+def _refuse_secret_inputs(flow: Workflow, given: Any) -> None:
+    """Raise PolicyForbids for a secret among the inputs of an agent: it would leave the device in a prompt."""
+    if flow.agent is not None and isinstance(given, Mapping) and any(map(is_secret, given.values())):
+        raise PolicyForbids("a secret cannot be an input of an agent; give it to the agent's own process with env")
 
 
 def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:

@@ -135,7 +135,7 @@ class DevicePolicy:
             headers = workflow.http.get("headers")
             if isinstance(headers, Mapping):
                 yield lambda: self.headers(headers)
-        if workflow.argv is not None or workflow.shell is not None:
+        if workflow.argv is not None or workflow.shell is not None or workflow.agent is not None:
             yield lambda: self.directory(workflow.cwd)
             yield lambda: self.variables(workflow.env)
         for name in secret_names([workflow.env, workflow.http]):
