@@ -190,6 +190,16 @@ async def test_an_agent_that_ends_early_fails_the_run(step: Any, why: str, argv:
         await Scene(argv=argv).run({"say": "x"}, step)
 
 
+async def test_an_agent_that_ends_without_reading_a_long_prompt_fails_the_run() -> None:
+    with pytest.raises(AgentFailed, match="the agent ended before its work was done"):
+        await Scene(argv=["true"]).run({"say": "x"}, given={"log": "x" * 1_000_000})
+    unread = "import json, sys, time; m = json.loads(sys.stdin.readline()); r = {'protocolVersion': 1}; "
+    answer = "print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], 'result': r}), flush=True); "
+    unread += f"{answer} m = json.loads(sys.stdin.readline()); r = {{'sessionId': 's'}}; {answer} time.sleep(0.1)"
+    with pytest.raises(AgentFailed, match="the agent ended before its work was done"):
+        await Scene(argv=[sys.executable, "-I", "-S", "-c", unread]).run({"say": "x"}, given={"log": "x" * 1_000_000})
+
+
 async def test_an_agent_that_cannot_be_started_is_unavailable() -> None:
     with pytest.raises(DeviceUnavailable, match="the agent '/no/such/agent' cannot be started"):
         await Scene(argv=["/no/such/agent"]).run({"say": "x"})

@@ -47,24 +47,31 @@ async def test_work_for_an_agent_goes_to_a_device_that_has_one(tmp_path: Path) -
         assert (run.device, run.output) == ("coder", "hello")
 
 
-async def test_an_agent_that_is_killed_is_tried_again_and_the_plan_ends(tmp_path: Path) -> None:
-    """The first execution kills its process; the second finds the file that the first has written."""
-    file = tmp_path / "tried"
-    once = ["sh", "-c", f"test -e {file} && exec {sys.executable} -I -S {PLAIN[-1]}; touch {file}; kill -9 $$"]
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
+async def test_an_agent_that_is_killed_is_tried_again_and_the_plan_ends(tmp_path: Path, kills: int) -> None:
+    """Each execution but the last is killed with its first, second or third message."""
+    tries = tmp_path / "tries"
+    tries.touch()
+    line = f"""
+    n=$(wc -l < {tries}); echo x >> {tries}
+    case $((n % 3)) in 0) k=initialize;; 1) k=session/new;; 2) k=session/prompt;; esac
+    [ $n -lt {kills} ] && export AGENT_KILL=$k
+    exec "$@"
+    """
     async with (
         asyncio.timeout(PATIENCE),
         await Fleet.open(f"sqlite:///{tmp_path}/fleet.db") as fleet,
-        joined(fleet, "coder", AcpAgent(once)),
+        joined(fleet, "coder", AcpAgent(["sh", "-c", line, "sh", *PLAIN])),
     ):
         plan = Constellation("story")
         plan.add(Task("log", shell="echo 'error in line 7'"))
         steps = json.dumps([{"repeat_prompt": 1}])
-        ask = Task("ask", agent={"description": steps}, inputs={"log": {"from": "log"}}, retries=1, backoff=0)
+        ask = Task("ask", agent={"description": steps}, inputs={"log": {"from": "log"}}, retries=kills, backoff=0)
         plan.add(ask, after="log")
         result = await DurableOrchestrator(fleet).run(plan)
         assert result.exit_code == 0
         assert "error in line 7" in result.values["ask"]
-        assert result["ask"].attempts == 2
+        assert result["ask"].attempts == kills + 1
 
 
 async def test_a_place_that_is_no_agent_is_refused() -> None:

@@ -366,11 +366,10 @@ class _Conversation:
         raise AgentFailed(f"the task of the agent ended as {ended}{': ' if said else ''}{said}")
 
     def _answer(self, parts: Iterable[Iterable[Any]]) -> AgentAnswer:
-        from google.protobuf.json_format import MessageToDict
-
+        to_json = import_module("google.protobuf.json_format").MessageToDict
         groups = [list(group) for group in parts]
         values = [part.data for group in groups for part in group if part.WhichOneof("content") == "data"]
-        return AgentAnswer("\n".join(_texts(groups)), tuple(MessageToDict(value) for value in values))
+        return AgentAnswer("\n".join(_texts(groups)), tuple(map(to_json, values)))
 
 
 def _texts(groups: Iterable[Iterable[Any]]) -> list[str]:

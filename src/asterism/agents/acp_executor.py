@@ -339,6 +339,7 @@ class _AgentProcess:
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._waiting = 0  # bytes in the queue
         self._flooded = False
+        self._writer: asyncio.StreamWriter | None = None
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[_AgentProcess]:
@@ -349,7 +350,7 @@ class _AgentProcess:
             work = self._work
             running = work.processes.run(self._argv, work.environment, work.cwd, heard=self._hear, stdin=stdin)
             self._running = asyncio.create_task(running)
-            self._running.add_done_callback(lambda _: self._lines.put_nowait(None))
+            self._running.add_done_callback(self._ended)
             try:
                 transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, output)
                 self._writer = asyncio.StreamWriter(transport, protocol, None, loop)
@@ -357,8 +358,14 @@ class _AgentProcess:
             finally:
                 await self._stop()
 
+    def _ended(self, _: asyncio.Task[Any]) -> None:
+        """The process has ended: nothing more comes, and nobody reads what is still to be written."""
+        self._lines.put_nowait(None)
+        if self._writer is not None:
+            self._writer.transport.abort()
+
     async def _stop(self) -> None:
-        if hasattr(self, "_writer"):
+        if self._writer is not None:
             self._writer.close()
         try:
             await asyncio.wait([self._running], timeout=EXIT_TIMEOUT)
@@ -367,6 +374,7 @@ class _AgentProcess:
             await asyncio.wait([self._running])
             if not self._running.cancelled():
                 self._running.exception()  # it has ended one way or the other
+            await asyncio.sleep(0)  # the pipe leaves the event loop before its file is closed
 
     async def unless_it_ends(self, conversation: Any) -> Any:
         """The result of a conversation. If the process ends first, that is why the conversation failed."""
@@ -409,6 +417,8 @@ class _AgentProcess:
     # -- transport -----------------------------------------------------------------------------------------------------
 
     async def send(self, message: dict[str, Any]) -> None:
+        if self._writer is None or self._running.done():
+            raise ConnectionResetError("the agent has ended")
         self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         await self._writer.drain()
 

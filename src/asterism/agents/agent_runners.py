@@ -1,4 +1,4 @@
-"""The agent of a device from what its operator writes: the command of an ACP agent, or the URL of an A2A agent."""
+"""The agent of a device from what its operator writes: a command (ACP), a URL (A2A), or the name of a model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 
+from asterism.base.text import clean
 from asterism.core.errors import AsterismError
 from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.policy.device_policy import DevicePolicy
@@ -29,3 +30,16 @@ async def agent_runner(place: str, policy: DevicePolicy) -> AgentRunner:
         raise AsterismError(f"there is no command {words[0] if words else place!r} on this device")
     await asyncio.to_thread(load_acp)
     return AcpAgent(words)
+
+
+async def model_runner(name: str) -> AgentRunner:
+    """A language model with tools, such as ``anthropic:…``. Raises AsterismError if there is no such model, or if its
+    library is not installed."""
+    from asterism.agents.model_worker import ModelAgent, load_pydantic_ai
+
+    library = await asyncio.to_thread(load_pydantic_ai)
+    try:
+        await asyncio.to_thread(library.models.infer_model, name)  # a key that is missing is noticed here
+    except (library.UserError, ValueError, ImportError) as error:
+        raise AsterismError(f"the model {name!r} cannot be used: {clean(str(error))}") from None
+    return ModelAgent(name)

@@ -90,6 +90,9 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
     metavar="COMMAND|URL",
     help="The agent of the device: a command that speaks ACP, or the URL of an agent that speaks A2A.",
 )
+@click.option(
+    "--model", metavar="NAME", help="A language model with tools as the agent of the device, such as anthropic:MODEL."
+)
 @click.option("--server", metavar="URL", help="Join through this server; the device needs no store.")
 @click.option(
     "--code",
@@ -132,6 +135,8 @@ def join(
 
     if terms["timeout"] < 2 * terms["heartbeat"]:
         raise click.UsageError("--timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss.")
+    if terms["agent"] is not None and terms["model"] is not None:
+        raise click.UsageError("A device has one agent: give --agent or --model.")
     no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
     wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
     if server is not None:

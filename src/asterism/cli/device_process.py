@@ -62,6 +62,9 @@ class DeviceOptions:
     agent: str | None = None
     """The command of an ACP agent, or the URL of an A2A agent."""
 
+    model: str | None = None
+    """The name of a language model that is the agent of the device."""
+
 
 def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool) -> int:
     """Run a device until it has left the fleet. Returns the exit code. With ``create`` a missing store is created."""
@@ -133,13 +136,16 @@ def join_server(
 
 async def _agent_runner(options: DeviceOptions, policy: DevicePolicy) -> AgentRunner | None:
     """What runs the agent of the device, if it has one."""
-    if options.agent is None:
+    if options.agent is None and options.model is None:
         return None
-    from asterism.agents.agent_runners import agent_runner  # the dependencies of agents are optional
+    from asterism.agents.agent_runners import agent_runner, model_runner  # the dependencies of agents are optional
 
-    runner = await agent_runner(options.agent, policy)
+    if options.agent is not None:
+        runner = await agent_runner(options.agent, policy)
+    else:
+        runner = await model_runner(options.model or "")
     allowed = ", ".join(policy.rules.permissions) or "nothing (see 'permissions' in the device policy file)"
-    log.info("agent %s; it may ask for %s", runner.labels.get("agent", options.agent), allowed)
+    log.info("agent %s; it may ask for %s", runner.labels.get("agent"), allowed)
     return runner
 
 
