@@ -52,7 +52,7 @@ def policy(folder: Path, *permissions: str, **rules: Any) -> DevicePolicy:
     return DevicePolicy(Rules(permissions=permissions, directories=(str(folder),), **rules))
 
 
-async def test_the_answer_is_the_result(tmp_path: Path) -> None:
+async def test_the_answer_is_the_result(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     steps = [
         {"say": "I look. "},
@@ -65,6 +65,7 @@ async def test_the_answer_is_the_result(tmp_path: Path) -> None:
     assert Progress(1, 2) in scene.reports.progress
     for text in ("I look.", "Welcome to the agent!", "a warning"):
         assert text in scene.output
+    assert not caplog.records
 
 
 async def test_inputs_are_marked_as_data_beside_the_description_and_the_tips() -> None:
@@ -190,7 +191,9 @@ async def test_an_agent_that_ends_early_fails_the_run(step: Any, why: str, argv:
         await Scene(argv=argv).run({"say": "x"}, step)
 
 
-async def test_an_agent_that_ends_without_reading_a_long_prompt_fails_the_run() -> None:
+async def test_an_agent_that_ends_without_reading_a_long_prompt_fails_the_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with pytest.raises(AgentFailed, match="the agent ended before its work was done"):
         await Scene(argv=["true"]).run({"say": "x"}, given={"log": "x" * 1_000_000})
     unread = "import json, sys, time; m = json.loads(sys.stdin.readline()); r = {'protocolVersion': 1}; "
@@ -198,6 +201,7 @@ async def test_an_agent_that_ends_without_reading_a_long_prompt_fails_the_run() 
     unread += f"{answer} m = json.loads(sys.stdin.readline()); r = {{'sessionId': 's'}}; {answer} time.sleep(0.1)"
     with pytest.raises(AgentFailed, match="the agent ended before its work was done"):
         await Scene(argv=[sys.executable, "-I", "-S", "-c", unread]).run({"say": "x"}, given={"log": "x" * 1_000_000})
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 async def test_an_agent_that_cannot_be_started_is_unavailable() -> None:

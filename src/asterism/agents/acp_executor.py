@@ -361,8 +361,9 @@ class _AgentProcess:
     def _ended(self, _: asyncio.Task[Any]) -> None:
         """The process has ended: nothing more comes, and nobody reads what is still to be written."""
         self._lines.put_nowait(None)
-        if self._writer is not None:
-            self._writer.transport.abort()
+        transport = None if self._writer is None else self._writer.transport
+        if transport is not None and (transport.get_write_buffer_size() or not transport.is_closing()):
+            transport.abort()  # a transport that is already closed must not be closed again
 
     async def _stop(self) -> None:
         if self._writer is not None:
