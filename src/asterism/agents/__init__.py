@@ -1,5 +1,7 @@
 """Language models and agents: what they read of a plan, and what they may do to it.
 
+A model that edits and writes plans:
+
 ``model_editor``        a language model that edits plans: ``ModelEditor``
 ``planner``             a plan file from a request in words: ``draft_plan``
 ``budget``              what a call may cost at most: prices, estimates (the budget: ``durable/editor_budget.py``)
@@ -13,7 +15,16 @@
 ``fleet_surroundings``  devices and output of tasks of a plan in a store
 ``untrusted_text``      marks what devices, issues and files say, so that a model can tell it from its instructions
 
-Models are called through pydantic-ai, the extra ``model``, which is imported with the first call.
+Agents that execute tasks:
+
+``agent_prompt``        the prompt for work of an agent, and the result in its answer
+``judged_actions``      what an agent asks of its device, judged by the device policy
+``acp_executor``        agents that speak ACP, as child processes: ``AcpAgent``
+``a2a_executor``        remote agents that speak A2A: ``A2aAgent``
+``model_worker``        a language model with tools as the agent of a device: ``ModelAgent``
+``agent_runners``       the agent of a device from a command, a URL or the name of a model
+
+The SDKs are extras (``model``, ``acp``, ``a2a``), imported with the first use.
 """
 
 from __future__ import annotations
@@ -23,22 +34,30 @@ from typing import TYPE_CHECKING
 from asterism.base.startup import lazy_names
 
 if TYPE_CHECKING:
+    from asterism.agents.a2a_executor import A2aAgent
+    from asterism.agents.acp_executor import AcpAgent
+    from asterism.agents.agent_prompt import AgentFailed
     from asterism.agents.budget import Account, Budget, Price, Spent
     from asterism.agents.cassette import Cassette, Exchange, MemoryCassette, StoreCassette
     from asterism.agents.edit_filter import EditFilter
     from asterism.agents.model_calls import ModelCaller, ModelFailed
     from asterism.agents.model_editor import ModelEditor
+    from asterism.agents.model_worker import ModelAgent
     from asterism.agents.planner import NoPlan, PlanDraft, draft_plan
     from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 
 __all__ = [
     "UNTRUSTED_NOTICE",
+    "A2aAgent",
     "Account",
+    "AcpAgent",
+    "AgentFailed",
     "Budget",
     "Cassette",
     "EditFilter",
     "Exchange",
     "MemoryCassette",
+    "ModelAgent",
     "ModelCaller",
     "ModelEditor",
     "ModelFailed",
@@ -54,11 +73,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "asterism.agents.a2a_executor": ["A2aAgent"],
+        "asterism.agents.acp_executor": ["AcpAgent"],
+        "asterism.agents.agent_prompt": ["AgentFailed"],
         "asterism.agents.budget": ["Account", "Budget", "Price", "Spent"],
         "asterism.agents.cassette": ["Cassette", "Exchange", "MemoryCassette", "StoreCassette"],
         "asterism.agents.edit_filter": ["EditFilter"],
         "asterism.agents.model_calls": ["ModelCaller", "ModelFailed"],
         "asterism.agents.model_editor": ["ModelEditor"],
+        "asterism.agents.model_worker": ["ModelAgent"],
         "asterism.agents.planner": ["NoPlan", "PlanDraft", "draft_plan"],
         "asterism.agents.untrusted_text": ["UNTRUSTED_NOTICE", "mark_untrusted"],
     },

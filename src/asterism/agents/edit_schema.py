@@ -6,7 +6,7 @@ from typing import Any
 
 from asterism.agents.model_messages import ToolSpec
 from asterism.core.plan.edits import EditBatch, edit_from_json
-from asterism.core.plan.task import JOINS, OUTCOMES, TASK_FIELDS, Priority
+from asterism.core.plan.task import JOINS, OUTCOMES, Priority
 
 _TEXT = {"type": "string"}
 _WORDS = {"type": "array", "items": _TEXT}
@@ -14,12 +14,13 @@ _OBJECT = {"type": "object"}
 _NUMBER = {"type": "number"}
 _HANDLED = {"type": "boolean", "description": "with on=failure: the target repairs the failure of the source"}
 
-_FIELDS: dict[str, dict[str, Any]] = {
+TASK_FIELDS: dict[str, dict[str, Any]] = {
     "description": {**_TEXT, "description": "what the task is for"},
     "call": {**_TEXT, "description": "package.module:function"},
     "argv": {**_WORDS, "description": "a command, without a shell"},
     "shell": {**_TEXT, "description": "a shell line"},
     "http": {**_OBJECT, "description": "a request: method, url, headers, body"},
+    "agent": {**_OBJECT, "description": "work for an agent: description, tips (texts), result (a JSON Schema)"},
     "inputs": {**_OBJECT, "description": 'values by name, or {"from": "task", "select": "result.path"}'},
     "env": _OBJECT,
     "cwd": _TEXT,
@@ -34,15 +35,9 @@ _FIELDS: dict[str, dict[str, Any]] = {
 """The fields of a task that a model may write. Others keep their defaults."""
 
 
-def task_fields() -> dict[str, dict[str, Any]]:
-    """The fields of a task that a model may write, with their schemas."""
-    agent = {"agent": {**_OBJECT, "description": "work for an agent: description, tips, expected result"}}
-    return {**_FIELDS, **(agent if "agent" in TASK_FIELDS else {})}
-
-
 def edit_schema() -> dict[str, Any]:
     """The JSON Schema of an answer."""
-    fields = task_fields()
+    fields = TASK_FIELDS
     task = {"type": "object", "properties": {"id": _TEXT, **fields}, "required": ["id"]}
     terms = {"source": _TEXT, "target": _TEXT, "on": {"enum": list(OUTCOMES)}, "when": _TEXT, "handled": _HANDLED}
     edits = [

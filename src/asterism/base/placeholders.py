@@ -150,6 +150,14 @@ def _fill_paths(files: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
     return {name: [fill_text(path, scope) for path in paths] for name, paths in files.items()}
 
 
+def _fill_agent(agent: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
+    """The schema of the result stays as it is: braces have a meaning in patterns."""
+    filled = {**agent, "description": fill_text(agent["description"], scope)}
+    if "tips" in agent:
+        filled["tips"] = [fill_text(tip, scope) for tip in agent["tips"]]
+    return filled
+
+
 def variables(scope: Scope) -> dict[str, Any]:
     """The values that a shell line can use as variables, by name."""
     found: dict[str, Any] = {}
@@ -184,4 +192,5 @@ def fill_task(task: Task, scope: Scope, task_id: str | None = None) -> Task:
         device=None if task.device is None else fill_text(task.device, scope),
         needs=frozenset(fill_text(need, scope) for need in task.needs),
         skip_if_unchanged=None if task.skip_if_unchanged is None else _fill_paths(task.skip_if_unchanged, scope),
+        agent=None if task.agent is None else _fill_agent(task.agent, scope),
     )

@@ -85,6 +85,14 @@ def _time(name: str, default: str, meaning: str) -> Callable[[Function], Functio
 @_time("--heartbeat", "30s", "Heartbeat interval while the device is idle.")
 @_time("--timeout", "90s", "The device counts as lost after this time without a heartbeat.")
 @_time("--drain-for", "60s", "How long running work may take to finish when the device is asked to leave.")
+@click.option(
+    "--agent",
+    metavar="COMMAND|URL",
+    help="The agent of the device: a command that speaks ACP, or the URL of an agent that speaks A2A.",
+)
+@click.option(
+    "--model", metavar="NAME", help="A language model with tools as the agent of the device, such as anthropic:MODEL."
+)
 @click.option("--server", metavar="URL", help="Join through this server; the device needs no store.")
 @click.option(
     "--code",
@@ -116,6 +124,10 @@ def join(
     asterism device join kitchen-pc --can gpu --slots 2
     asterism device join laptop --hands-back 'battery < 0.2 && !plugged'
     asterism device join lab-1 --server https://host:7400 --code CODE
+    asterism device join coder --agent claude-code-acp --policy coder.yaml
+
+    With --agent the device also does tasks for agents. What an ACP agent asks for is refused unless the device policy
+    file allows it; what it does in its own process is not judged.
 
     With --server the device reaches its fleet through a server (`asterism serve`) and has no access to the store. The
     first time it shows the code of `asterism device invite`, and makes a key of its own; after that it needs none."""
@@ -123,6 +135,8 @@ def join(
 
     if terms["timeout"] < 2 * terms["heartbeat"]:
         raise click.UsageError("--timeout must be at least twice --heartbeat, or one late heartbeat counts as a loss.")
+    if terms["agent"] is not None and terms["model"] is not None:
+        raise click.UsageError("A device has one agent: give --agent or --model.")
     no_monitor, every = terms.pop("no_monitor"), terms.pop("monitor_every")
     wanted = DeviceOptions(name, labels=dict(labels), monitor_every=None if no_monitor else every, **terms)
     if server is not None:

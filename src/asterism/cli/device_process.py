@@ -25,6 +25,7 @@ from asterism.cli.cli_context import print_json, run_interruptible, with_fleet
 from asterism.cli.device_log import LoggingExecutor, log_to_stderr
 from asterism.cli.user_files import allow_imports, find_device_policy
 from asterism.fleet.device.agent import DeviceAgent
+from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.device.device_connection import DeviceAccess
 from asterism.fleet.fleet import Fleet
 from asterism.fleet.policy.device_policy import DevicePolicy
@@ -58,6 +59,11 @@ class DeviceOptions:
     listen: str | None = None
     metrics: tuple[str, int] | None = None
     runs_plans: bool = False
+    agent: str | None = None
+    """The command of an ACP agent, or the URL of an A2A agent."""
+
+    model: str | None = None
+    """The name of a language model that is the agent of the device."""
 
 
 def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, as_json: bool, create: bool) -> int:
@@ -69,7 +75,7 @@ def join_fleet(store: str | None, options: DeviceOptions, *, drain_for: float, a
     async def work(fleet: Fleet) -> int:
         tune_gc()
         async with _peer_connection(fleet, options), _metrics_server(fleet, options), _plan_runner(fleet, options):
-            agent = _agent(fleet, options, policy)
+            agent = _agent(fleet, options, policy, await _agent_runner(options, policy))
             executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
             agent.worker.executor = executor
             shutdown = DeviceShutdown(agent, drain_for)
@@ -109,7 +115,7 @@ def join_server(
         tune_gc()
         access = await enrolled_access(server_url(server), options.name, code, fingerprint)
         try:
-            agent = _agent(access, options, policy)
+            agent = _agent(access, options, policy, await _agent_runner(options, policy))
             executor = LoggingExecutor(agent.worker.executor, lambda run_id: _stop_reason(agent, run_id))
             agent.worker.executor = executor
             shutdown = DeviceShutdown(agent, drain_for)
@@ -128,7 +134,24 @@ def join_server(
         return run_interruptible(work())
 
 
-def _agent(fleet: Fleet | DeviceAccess, options: DeviceOptions, policy: DevicePolicy) -> DeviceAgent:
+async def _agent_runner(options: DeviceOptions, policy: DevicePolicy) -> AgentRunner | None:
+    """What runs the agent of the device, if it has one."""
+    if options.agent is None and options.model is None:
+        return None
+    from asterism.agents.agent_runners import agent_runner, model_runner  # the dependencies of agents are optional
+
+    if options.agent is not None:
+        runner = await agent_runner(options.agent, policy)
+    else:
+        runner = await model_runner(options.model or "")
+    allowed = ", ".join(policy.rules.permissions) or "nothing (see 'permissions' in the device policy file)"
+    log.info("agent %s; it may ask for %s", runner.labels.get("agent"), allowed)
+    return runner
+
+
+def _agent(
+    fleet: Fleet | DeviceAccess, options: DeviceOptions, policy: DevicePolicy, runner: AgentRunner | None
+) -> DeviceAgent:
     return DeviceAgent(
         fleet,
         options.name,
@@ -139,6 +162,7 @@ def _agent(fleet: Fleet | DeviceAccess, options: DeviceOptions, policy: DevicePo
         accepts=options.accepts,
         hands_back=options.hands_back,
         policy=policy,
+        agent=runner,
         heartbeat=options.heartbeat,
         timeout=options.timeout,
         monitor_every=options.monitor_every,

@@ -308,6 +308,8 @@ def action_of(flow: Workflow) -> str:
         return f"sh: {flow.shell}"
     if flow.http is not None:
         return f"{flow.http.get('method', 'GET')} {masked_url(str(flow.http['url']))}"
+    if flow.agent is not None:
+        return f"agent: {flow.agent['description']}"
     return import_path(flow.call, flow.name) if flow.call is not None else ""
 
 

@@ -153,6 +153,9 @@ class WatchedOrchestrator(DurableOrchestrator):
         absent = sorted({device for task in pending if (device := task.device)} - joined)
         if absent:
             note(f"Some tasks need devices that have not joined: {join_names(absent, MOST_NAMES)}.")
+        able = any("agent" in session.can for session in self._joined_devices)
+        if not able and any(task.agent is not None for task in pending):
+            note("Some tasks are for an agent, and no joined device has one: asterism device join NAME --agent COMMAND")
 
 
 async def follow(

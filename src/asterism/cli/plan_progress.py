@@ -16,7 +16,7 @@ from asterism.core.plan.explain import Holder
 from asterism.core.plan.node import Node
 from asterism.core.plan.plan_end import opened_at
 from asterism.core.plan.status import PENDING, RUNNING, ConstellationState
-from asterism.core.plan.task import Lane, lane_of
+from asterism.core.plan.task import Lane, lane_of, needs_of
 from asterism.orchestrator.events import ConstellationEvent, DeviceEvent, EditEvent, Event, TaskEvent
 from asterism.orchestrator.orchestrator import PlanCommands
 from asterism.orchestrator.plan_mask import PlanMask
@@ -324,5 +324,5 @@ def _briefly(node: Node, holders: tuple[Holder, ...]) -> tuple[str, str]:
         return "held", first.text
     if first.kind == "no_device":
         named = [repr(node.task.device)] if node.task.device is not None else []
-        return "ready", f"no device {' '.join([*named, *(f'can {need}' for need in sorted(node.task.needs))])}"
+        return "ready", f"no device {' '.join([*named, *(f'can {need}' for need in sorted(needs_of(node.task)))])}"
     return "ready", f"busy: {first.name}" if first.kind == "busy" else first.text

@@ -15,6 +15,7 @@ from asterism.base import task_inputs
 from asterism.base.durations import format_age, format_delay
 from asterism.base.text import clean
 from asterism.cli.cli_context import find_workflow, note, print_json, short
+from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.run import ASSIGNED, CLAIMED, COMPLETED, OWNED, Run
 from asterism.core.run.run_label import TextTemplate, tidy_label
 from asterism.core.run.workflow import Workflow
@@ -235,7 +236,8 @@ async def hints(fleet: Fleet, run: Run, why: RunExplanation) -> list[str]:
     if "no_device" in kinds and not there:
         flow = await fleet.workflows.get(run.workflow, run.version)
         name = shlex.quote(run.pinned) if run.pinned is not None else "NAME"
-        can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs))
+        can = "".join(f" --can {shlex.quote(need)}" for need in sorted(flow.needs - AGENT_NEEDS))
+        can += " --agent COMMAND" if flow.agent is not None else ""
         lines.append(f"On any machine that reaches the store, start a capable device: asterism device join {name}{can}")
         from asterism.peers.registry import PeerRegistry
 

@@ -61,6 +61,9 @@ _terms = options(
         metavar="STATUS",
         help="HTTP status that counts as success; default: any 2xx.",
     ),
+    click.option("--agent", metavar="TEXT", help="Work for an agent: what to do; its inputs are those of the run."),
+    click.option("--tip", "tips", multiple=True, metavar="TEXT", help="Advice for the agent."),
+    click.option("--result", type=json_value, metavar="JSON|@FILE", help="JSON Schema of the agent's result."),
     click.option("--env", type=pair, multiple=True, metavar="NAME=VALUE", help="Environment variable of the command."),
     click.option("--cwd", metavar="DIRECTORY", help="Working directory of the command, on the device."),
     click.option("--description", metavar="TEXT", help="What it is for."),
@@ -179,6 +182,11 @@ def _made(name: str, given: dict[str, Any]) -> Workflow:
     elif http:
         option = {"headers": "header", "params": "param", "json": "body-json"}.get(next(iter(http)), next(iter(http)))
         raise click.UsageError(f"--{option} needs --http.")
+    work = {key: given.pop(key) for key in ("tips", "result") if key in given}
+    if "agent" in given:
+        given["agent"] = {"description": given["agent"], **work}
+    elif work:
+        raise click.UsageError(f"--{'tip' if 'tips' in work else 'result'} needs --agent.")
     if "env" in given:
         given["env"] = dict(given["env"])
     return Workflow(name, **given)

@@ -25,7 +25,7 @@ from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.journal import RecordedConstellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.status import RUNNING
-from asterism.core.plan.task import Lane, Task
+from asterism.core.plan.task import ACTIONS, Lane, Task
 from asterism.core.run import transitions
 from asterism.core.run.run import COMPLETED, Run
 from asterism.core.run.workflow import Workflow
@@ -95,7 +95,7 @@ class PlanWorkflows:
 
     async def of(self, task: Task, journal: JournalWriter) -> Workflow:
         """The workflow of a task. It is in the store on return, so that no run precedes its workflow."""
-        if task.http is not None or task.env:
+        if task.http is not None or task.env or task.agent is not None:
             flow = self._new(task, journal)  # only the whole workflow tells whether it is known
         else:
             shape = (
@@ -128,7 +128,7 @@ def _text(flow: Workflow) -> str:
 
 def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
     call = task.call
-    if call is None and task.argv is None and task.shell is None and task.http is None:
+    if all(getattr(task, action) is None for action in ACTIONS):
         call = NO_ACTION
     return Workflow(
         name,
@@ -144,6 +144,7 @@ def _workflow(name: str, task: Task, terms: Mapping[str, Any]) -> Workflow:
         limit=task.timeout,
         retries=task.retries,
         backoff=task.backoff,
+        agent=task.agent,
         **terms,
     )
 

@@ -17,6 +17,7 @@ from asterism.base.print_capture import attempt_logger
 from asterism.base.processes import Commands
 from asterism.base.secret_mask import Mask, environment_mask, secrets_of_task
 from asterism.base.trace_context import HEADER, VARIABLE, current_traceparent
+from asterism.core.errors import AsterismError
 from asterism.core.json_values import NOTHING, plain_json
 from asterism.core.plan.task import Task
 from asterism.orchestrator.plan_logs import PlanLogs
@@ -79,9 +80,9 @@ class Device(Protocol):
 class LocalDevice:
     """This process as a device: runs coroutines on the loop, plain functions in threads, commands as child processes.
 
-    ``run`` is called with the Work of each task that has no action of its own. With ``json_results`` a result that is
-    not JSON fails its task, as on a device that has to send it. ``grace`` is how many seconds a command has to stop
-    when asked."""
+    ``run`` is called with the Work of each task that has no action of its own, or that is work for an agent. With
+    ``json_results`` a result that is not JSON fails its task, as on a device that has to send it. ``grace`` is how many
+    seconds a command has to stop when asked."""
 
     def __init__(
         self,
@@ -131,6 +132,8 @@ class LocalDevice:
                 terms = task_inputs.fill_references(dict(task.http), work.results, mask, select)
                 terms["url"] = task_inputs.fill_template(terms["url"], resolved.inputs, task_inputs.url_quoted)
                 return await send_request(_with_traceparent(terms), mask)
+            if task.agent is not None and self._run is None:
+                raise AsterismError(f"device {self.id!r} has no agent for task {task.id!r}; pass a function as run=")
             return await self._call(work, resolved.inputs)
 
     def _warn(self, mask: Mask) -> None:

@@ -16,7 +16,7 @@ from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.node import Node
 from asterism.core.plan.ready_queue import ReadyQueue
 from asterism.core.plan.status import PENDING, RUNNING
-from asterism.core.plan.task import Lane, lane_of
+from asterism.core.plan.task import Lane, lane_of, needs_of
 from asterism.core.run.placement import STRATEGIES, Candidate, Strategy, capable
 from asterism.orchestrator.devices import Device
 from asterism.orchestrator.events import DeviceEvent, PlanEvents
@@ -226,5 +226,6 @@ class UnplaceableTasks:
 def missing(node: Node) -> str:
     """The device that a task needs and that has not joined, such as "no device with 'gpu'"."""
     task = node.task
-    needs = f" with {', '.join(map(repr, sorted(task.needs)))}" if task.needs else ""
+    wanted = needs_of(task)
+    needs = f" with {', '.join(map(repr, sorted(wanted)))}" if wanted else ""
     return f"no device{needs}" if task.device is None else f"no device {task.device!r}{needs}"

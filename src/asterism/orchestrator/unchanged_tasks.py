@@ -122,7 +122,10 @@ def _executed(work: Work) -> Any:
     Raises NotJson for a function without an import path."""
     task = work.task
     results = dict(work.results) if task.call is not None else {name: work.results[name] for name in _sources(task)}
-    return [{name: task.field_to_json(name) for name in _EXECUTED}, plain_json(results)]
+    executed = {name: task.field_to_json(name) for name in _EXECUTED}
+    if task.agent is not None:  # left out otherwise: the records of other tasks stay valid
+        executed["agent"] = task.field_to_json("agent")
+    return [executed, plain_json(results)]
 
 
 def _sources(task: Task) -> set[str]:

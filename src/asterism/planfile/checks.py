@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
@@ -23,7 +24,7 @@ from asterism.planfile.models import Part
 from asterism.planfile.placeholder_checks import constants_problem, unknown_placeholders
 from asterism.planfile.validation_messages import format_path
 
-ACTIONS = ("argv", "shell", "call", "http")
+ACTIONS = ("argv", "shell", "call", "http", "agent")
 
 Finding = tuple[tuple[Part, ...], str, bool]
 """A path in the task, a sentence about it, and whether it is only a warning."""
@@ -70,6 +71,8 @@ class TaskChecks:
             yield from self._call(self.task.call)
         if self.task.http is not None:
             yield from self._request(self.task.http)
+        if self.task.agent is not None:
+            yield from self._agent(self.task.agent)
 
     def _actions(self) -> Iterator[Finding]:
         given = [action for action in ACTIONS if getattr(self.task, action) is not None]
@@ -190,6 +193,17 @@ class TaskChecks:
             for name in self.task.inputs or ():
                 if name not in signature.names:
                     yield ("inputs", name), f"the input {name!r} is not a parameter of {path!r}", True
+
+    def _agent(self, work: str | models.AgentWork) -> Iterator[Finding]:
+        for name, value in (self.task.inputs or {}).items():
+            if isinstance(value, dict) and set(value) == {"secret"}:
+                yield ("inputs", name), f"inputs.{name} is a secret, which an agent must not read", False
+        if isinstance(work, models.AgentWork) and work.result is not None and _exists("jsonschema"):
+            jsonschema = import_module("jsonschema")
+            try:
+                jsonschema.Draft202012Validator.check_schema(work.result)
+            except jsonschema.SchemaError as error:
+                yield ("agent", "result"), f"agent.result is not a JSON Schema: {error.message}", False
 
     def _request(self, request: models.Request) -> Iterator[Finding]:
         problem = request_url_problem(request.url)

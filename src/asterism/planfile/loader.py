@@ -333,7 +333,7 @@ def with_defaults(value: YamlMapping, given: YamlMapping, defaults: models.Defau
 
 def _core_task(task_id: str, task: models.Task, raw: Any) -> Task:
     wanted = task.wanted
-    given = {key: plain_json(raw[key]) for key in ("http", "inputs", "env") if raw.get(key)}
+    given = {key: plain_json(raw[key]) for key in ("http", "inputs", "env", "agent") if raw.get(key)}
     return Task(
         task_id,
         call=task.call,

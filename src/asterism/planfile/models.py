@@ -162,6 +162,14 @@ After = Annotated[
 ]
 
 
+class AgentWork(Shape):
+    """Work for an agent."""
+
+    description: Annotated[Name, Field(description="what to do")]
+    tips: Annotated[list[Name] | None, Field(description="advice on how to do it")] = None
+    result: Annotated[dict[str, AnyConstant] | None, Field(description="the JSON Schema of the result")] = None
+
+
 class Unchanged(Shape):
     """The files of a task, which is skipped if their content has not changed since its last execution."""
 
@@ -192,7 +200,7 @@ Part = str | int
 
 
 class Task(Shape):
-    """A task: one of argv, shell, call and http, and its conditions."""
+    """A task: one of argv, shell, call, http and agent, and its conditions."""
 
     argv: Annotated[list[str] | None, Field(min_length=1, description="a command; `{name}` stands for an input")] = None
     shell: Annotated[Name | None, Field(description="a line for /bin/sh; inputs are environment variables")] = None
@@ -200,6 +208,14 @@ class Task(Shape):
         str | None, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", description="package.module:function")
     ] = None
     http: Request | None = None
+    agent: (
+        Annotated[
+            Annotated[Name, _text] | Annotated[AgentWork, _mapping],
+            _one_of("must be a description, or {description: …, tips: […], result: {…}}"),
+            Field(description="work for an agent, on a device that has one"),
+        ]
+        | None
+    ) = None
     inputs: dict[Name, AnyValue] | None = None
     env: dict[Name, Value] | None = None
     cwd: Annotated[Name | None, Field(description="the working directory of a command")] = None

@@ -62,6 +62,11 @@ def _texts(task: models.Task) -> Iterator[Found]:
             yield ("device",), text
     if task.skip_if_unchanged is not None:
         yield from _deep(("skip_if_unchanged",), task.skip_if_unchanged.model_dump())
+    if isinstance(task.agent, str):
+        yield ("agent",), task.agent
+    elif task.agent is not None:
+        yield ("agent", "description"), task.agent.description
+        yield from _deep(("agent", "tips"), task.agent.tips)
     if task.http is not None:
         yield ("http", "url"), task.http.url
         for key, value in (("headers", task.http.headers), ("params", task.http.params), ("json", task.http.content)):

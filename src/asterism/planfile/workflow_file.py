@@ -70,7 +70,7 @@ class _File:
     def workflows(self) -> list[Workflow]:
         if not isinstance(self.data, YamlMapping):
             if not self.mistakes:
-                self.blame((), "a workflow must be a mapping with a name and one of argv, shell, call and http")
+                self.blame((), "a workflow must be a mapping with a name and one of argv, shell, call, http and agent")
             return []
         if "workflows" not in self.data:
             if "name" not in self.data:

@@ -112,6 +112,8 @@ def _action(task: Task) -> str:
         return task.shell
     if task.http is not None:
         return f"{task.http.get('method', 'GET')} {masked_url(str(task.http.get('url', '')))}"
+    if task.agent is not None:
+        return str(task.agent["description"])
     if task.call is None:
         return ""
     return task.call if isinstance(task.call, str) else f"{getattr(task.call, '__name__', 'function')}()"

@@ -56,7 +56,7 @@ def test_two_tasks_with_the_same_fields_are_equal_and_any_other_pair_is_told_apa
         ({"id": ""}, "the id must be a non-empty string"),
         ({"id": 5}, "the id must be a non-empty string"),
         ({"id": "a\nb"}, "the id must not contain control characters"),
-        ({"call": work, "shell": "true"}, "only one of call, argv, shell, http may be set"),
+        ({"call": work, "shell": "true"}, "only one of call, argv, shell, http, agent may be set"),
         ({"call": 5}, "call is a function or 'package.module:function'"),
         ({"call": "no_colon"}, "call is a function or 'package.module:function'"),
         ({"argv": []}, "argv is a non-empty list of strings"),
@@ -148,7 +148,7 @@ def test_a_changed_task_keeps_the_rest() -> None:
 
 def test_a_change_of_an_unknown_field_lists_the_fields_there_are() -> None:
     with pytest.raises(
-        InvalidTask, match=r"'a': no such field: colour; the fields are argv, backoff, call, "
+        InvalidTask, match=r"'a': no such field: colour; the fields are agent, argv, backoff, call, "
     ) as caught:
         Task("a").changed({"colour": "red", "timeout": 5})
     assert "timeout" in str(caught.value)

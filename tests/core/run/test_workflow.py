@@ -205,6 +205,7 @@ WRONG: dict[str, tuple[list[Any], str]] = {
     "backoff": ([*NO_WAIT, False], "backoff is a number of seconds, 0 or more"),
     "backoff_most": ([*NO_WAIT, False], "backoff_most is a number of seconds, 0 or more"),
     "version": (NO_COUNT, "version is a whole number, 0 or more"),
+    "agent": ([{}, {"description": 7}, [], 7], "agent "),
 }
 """Field -> values it must not have -> what is said about each."""
 
@@ -231,7 +232,7 @@ def test_a_workflow_that_executes_nothing_is_none() -> None:
 
 
 def test_a_workflow_executes_one_thing() -> None:
-    with pytest.raises(InvalidWorkflow, match="only one of call, argv, shell, http may be set"):
+    with pytest.raises(InvalidWorkflow, match="only one of call, argv, shell, http, agent may be set"):
         Workflow("w", shell="true", argv=("true",))
 
 
@@ -249,7 +250,7 @@ def test_no_workflow_has_devices_do_nothing_but_beat() -> None:
 
 
 def test_everything_that_is_wrong_is_said_in_one_message() -> None:
-    wrong = {name: values[0] for name, (values, _) in WRONG.items() if name not in ("call", "argv", "shell", "http")}
+    wrong = {name: values[0] for name, (values, _) in WRONG.items() if name not in ACTIONS}
     wrong |= {"heartbeat": 60, "timeout": 90, "surprise": 1, "wonder": 2}
     with pytest.raises(InvalidWorkflow) as caught:
         Workflow.from_json(wrong)
@@ -277,7 +278,7 @@ def test_what_is_no_workflow_at_all_is_refused_in_few_words(data: Any) -> None:
 def test_a_name_with_a_colon_does_not_garble_the_message() -> None:
     with pytest.raises(InvalidWorkflow) as caught:
         Workflow("a: b", shell="true", argv=("true",))
-    assert str(caught.value) == "workflow 'a: b': only one of call, argv, shell, http may be set"
+    assert str(caught.value) == "workflow 'a: b': only one of call, argv, shell, http, agent may be set"
 
 
 def test_a_bad_workflow_is_an_error_of_the_tree_and_a_value_error() -> None:

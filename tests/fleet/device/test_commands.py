@@ -21,7 +21,8 @@ from asterism.base.secret_mask import Mask
 from asterism.base.task_inputs import LONGEST_VARIABLE, MissingInput
 from asterism.core.errors import AsterismError, DeviceUnavailable, NotJson
 from asterism.core.run.run import Assignment, Progress, Run
-from asterism.fleet.device.executor import TAIL, LimitReached, progress_of
+from asterism.fleet.device.executor import TAIL, LimitReached
+from asterism.fleet.device.output_watcher import progress_of
 from asterism.fleet.device.process_records import ProcessRecords
 from asterism.fleet.device.run_inputs import literal
 from asterism.fleet.policy.device_policy import DevicePolicy, Rules

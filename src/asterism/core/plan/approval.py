@@ -69,10 +69,10 @@ class ApprovalRule:
     """An edit matches a rule if it matches each of the fields that are given, one of the values each.
 
     ``edits`` are kinds of edits, ``tasks`` patterns of the ids of the tasks that it changes, ``executors`` what these
-    tasks execute (``call``, ``argv``, ``shell``, ``http``), ``devices`` patterns of the devices that they name,
-    ``authors`` patterns of the author of the batch, or of the editor that it comes from. ``effects`` are what these
-    tasks do: ``spends``, ``deletes`` (``effects_of``). ``cost`` matches if the tasks that the batch adds or changes
-    cost more than that together. A rule without fields matches every edit."""
+    tasks execute (``call``, ``argv``, ``shell``, ``http``, ``agent``), ``devices`` patterns of the devices that they
+    name, ``authors`` patterns of the author of the batch, or of the editor that it comes from. ``effects`` are what
+    these tasks do: ``spends``, ``deletes`` (``effects_of``). ``cost`` matches if the tasks that the batch adds or
+    changes cost more than that together. A rule without fields matches every edit."""
 
     edits: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()

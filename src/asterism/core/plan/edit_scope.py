@@ -22,6 +22,7 @@ from asterism.core.plan.rule_fields import check_names, check_words, fits, parse
 from asterism.core.plan.task import ACTIONS, Task
 
 _NUMBERS = ("adds", "size")
+_NAMELESS = {"shell": "a shell line", "agent": "work for an agent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,11 @@ class EditScope:
     ``editors``    patterns of the names of the editors; a scope without them is for every editor
     ``edits``      the kinds of edits
     ``tasks``      patterns of the ids of the tasks that are added, changed, removed or cancelled
-    ``executors``  what a task that is added or changed may execute: ``call``, ``argv``, ``shell``, ``http``
+    ``executors``  what a task that is added or changed may execute: ``call``, ``argv``, ``shell``, ``http``,
+                   ``agent``
     ``work``       patterns of the function of ``call``, of the first word of ``argv``, of the URL of ``http``; a shell
-                   line has no name, so it fits none. The environment and the directory of a command stay as they are.
+                   line and work for an agent have no name, so they fit none. The environment and the directory of a
+                   command stay as they are.
     ``devices``    patterns of the device that a task that is added or changed must name
     ``secrets``    patterns of the secrets that such a task may use
     ``adds``       how many tasks one batch may add
@@ -152,7 +155,7 @@ def _work_problems(scope: EditScope, before: Task | None, task: Task) -> Iterato
     if scope.work:
         name = work_name(task)
         if name is None or not fits(name, scope.work):
-            what = "a shell line" if name is None and action == "shell" else repr(name)
+            what = _NAMELESS.get(action or "", repr(name))
             yield f"{task.id!r} executes {what}, and its work is {', '.join(scope.work)}"
         if (task.env, task.cwd) != ((before.env, before.cwd) if before is not None else ({}, None)):
             yield f"the environment and the directory of {task.id!r} may not be set"
@@ -167,7 +170,8 @@ def _work_problems(scope: EditScope, before: Task | None, task: Task) -> Iterato
 
 
 def work_name(task: Task) -> str | None:
-    """What a task executes, by name: a function, a program or a URL. None for a shell line, and for no work at all."""
+    """What a task executes, by name: a function, a program or a URL. None for a shell line, for work
+    for an agent, and for no work at all."""
     if task.call is not None:
         if isinstance(task.call, str):
             return task.call

@@ -106,7 +106,8 @@ def _task_to_json(task: Task) -> dict[str, Any]:
 
 
 def _task_as_data(task: Task) -> Task:
-    given = (task.inputs, task.env, task.data, task.http or {}, task.foreach or {}, task.skip_if_unchanged or {})
+    optional = (task.http or {}, task.foreach or {}, task.skip_if_unchanged or {}, task.agent or {})
+    given = (task.inputs, task.env, task.data, *optional)
     lasting = all(_IMMUTABLE_TYPES.issuperset(map(type, values.values())) for values in given)
     named = task.call is None or isinstance(task.call, str)
     return task if lasting and named and type(task) is Task else Task.from_json(_task_to_json(task))

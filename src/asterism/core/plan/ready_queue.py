@@ -40,7 +40,7 @@ class ReadyQueue:
         since = self._pushed if node.entry is None else node.entry[2]  # a moved node keeps its position among equals
         entry = (-task.priority, -node.rank, since, self._pushed, node)
         node.entry = entry
-        plain = task.device is None and not task.needs and task.foreach is None
+        plain = task.device is None and not task.needs and task.foreach is None and task.agent is None
         lane = ANY_DEVICE if plain else lane_of(task)
         heap = self.lanes.get(lane)
         if heap is None:

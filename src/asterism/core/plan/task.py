@@ -28,7 +28,13 @@ JOINS = ("all", "any")
 """When a task with several dependencies starts: when all of them hold, or when one holds and the others are decided."""
 
 _OUTCOME_VERBS = {"success": "succeed", "failure": "fail", "completion": "end"}
-ACTIONS = ("call", "argv", "shell", "http")
+ACTIONS = ("call", "argv", "shell", "http", "agent")
+
+AGENT_FIELDS = ("description", "tips", "result")
+"""The fields of the work of an agent."""
+
+AGENT_NEEDS = frozenset({"agent"})
+"""What a task for an agent needs of its device, beside its own ``needs``."""
 
 EFFECTS = ("spends", "deletes")
 """What a task may do that a person may want to decide: spend money, or delete data."""
@@ -46,7 +52,12 @@ class Task:
     """What to execute, and what that requires. Immutable: an edit replaces it with another task.
 
     At most one of ``call`` (a function, or ``"package.module:function"``), ``argv`` (a command, no shell), ``shell``
-    (a shell line) and ``http`` (a request) is set. A task with none of them is passed to the device as it is.
+    (a shell line), ``http`` (a request) and ``agent`` (work for an agent) is set. A task with none of them is passed to
+    the device as it is.
+
+    ``agent`` describes work for an agent or a model: ``{"description": …, "tips": […], "result": {a JSON Schema}}``, or
+    only the description. It needs a device with the capability ``agent``. Its inputs are data for the agent, so none of
+    them may be a secret.
 
     ``inputs`` are values for the work by name: constants, ``{"from": "task", "select": "result.path"}`` for the result
     of a dependency, or ``{"secret": "NAME"}`` for an environment variable. ``needs`` lists capabilities, ``device`` is
@@ -91,9 +102,12 @@ class Task:
     untrusted: bool = False
     cost: float | None = None
     effects: frozenset[str] = frozenset()
+    agent: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged"):
+        if isinstance(self.agent, str):
+            object.__setattr__(self, "agent", {"description": self.agent})
+        for name in ("http", "inputs", "env", "data", "foreach", "skip_if_unchanged", "agent"):
             value = getattr(self, name)
             if value is not NOTHING and isinstance(value, Mapping) and type(value) is not MappingProxyType:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
@@ -170,6 +184,7 @@ _TO_JSON: dict[str, Callable[[Any], Any]] = {
     "data": dict,
     "foreach": dict,
     "skip_if_unchanged": dict,
+    "agent": dict,
 }
 
 
@@ -211,9 +226,15 @@ def lane_of(task: Task) -> Lane:
     """The lane of a task."""
     if task.foreach is not None:
         return GROUP_LANE
-    if task.device is None and not task.needs:
+    needs = needs_of(task)
+    if task.device is None and not needs:
         return ANY_DEVICE
-    return (task.device, task.needs)
+    return (task.device, needs)
+
+
+def needs_of(task: Task) -> frozenset[str]:
+    """The capabilities that the device of a task must have."""
+    return task.needs if task.agent is None else task.needs | AGENT_NEEDS
 
 
 def capabilities(value: Any) -> frozenset[str] | None:
@@ -241,8 +262,9 @@ _TYPES: dict[str, tuple[type, str]] = {
     "cwd": (str, "a directory"),
     "foreach": (Mapping, "a mapping"),
     "skip_if_unchanged": (Mapping, "a mapping"),
+    "agent": (Mapping, "a text or a mapping"),
 }
-_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged")
+_OPTIONAL = ("shell", "http", "device", "cwd", "foreach", "skip_if_unchanged", "agent")
 
 
 def _problems(task: Task) -> list[FieldProblem]:
@@ -252,7 +274,8 @@ def _problems(task: Task) -> list[FieldProblem]:
         problems.append(FieldProblem("id", "the id must be a non-empty string"))
     elif not task.id.isprintable():
         problems.append(FieldProblem("id", "the id must not contain control characters"))
-    if (task.call is not None) + (task.argv is not None) + (task.shell is not None) + (task.http is not None) > 1:
+    actions = (task.call is not None) + (task.argv is not None) + (task.shell is not None) + (task.http is not None)
+    if actions + (task.agent is not None) > 1:
         problems.append(FieldProblem("", f"only one of {', '.join(ACTIONS)} may be set"))
     if task.call is not None and not callable(task.call) and not (isinstance(task.call, str) and ":" in task.call):
         problems.append(FieldProblem("call", "call is a function or 'package.module:function'"))
@@ -285,6 +308,29 @@ def _problems(task: Task) -> list[FieldProblem]:
     if isinstance(task.skip_if_unchanged, Mapping) and not _names_files(task.skip_if_unchanged):
         words = "skip_if_unchanged has 'outputs', a list of files, and may have 'inputs'"
         problems.append(FieldProblem("skip_if_unchanged", words))
+    if isinstance(task.agent, Mapping):
+        problems += _agent_problems(task.agent, task.inputs)
+    return problems
+
+
+def _agent_problems(agent: Mapping[str, Any], inputs: Any) -> list[FieldProblem]:
+    """The problems of the work of an agent. A secret input would leave the device in a prompt."""
+    problems: list[FieldProblem] = []
+    unknown = sorted(str(name) for name in set(agent) - set(AGENT_FIELDS))
+    if unknown:
+        text = f"agent has no field {', '.join(unknown)}; the fields are {', '.join(AGENT_FIELDS)}"
+        problems.append(FieldProblem("agent", text))
+    description, tips = agent.get("description"), agent.get("tips", ())
+    if not isinstance(description, str) or not description.strip():
+        problems.append(FieldProblem("agent", "agent needs a description, a text that says what to do"))
+    if not isinstance(tips, list | tuple) or not all(isinstance(tip, str) for tip in tips):
+        problems.append(FieldProblem("agent", "tips of agent is a list of texts"))
+    if not isinstance(agent.get("result", NOTHING), Mapping):
+        problems.append(FieldProblem("agent", "result of agent is a JSON Schema, a mapping"))
+    for name, value in inputs.items() if isinstance(inputs, Mapping) else ():
+        if isinstance(value, Mapping) and set(value) == {"secret"}:
+            text = f"the input {name!r} is a secret, which an agent must not read; give it to the agent's own process"
+            problems.append(FieldProblem("inputs", text))
     return problems
 
 

@@ -12,14 +12,15 @@ from typing import Any
 
 from asterism.core.errors import FieldProblem, InvalidTask, InvalidWorkflow, safe_repr
 from asterism.core.json_values import NOTHING, plain_json
-from asterism.core.plan.task import ACTIONS, Task, capabilities, import_path
+from asterism.core.plan.task import ACTIONS, AGENT_NEEDS, Task, capabilities, import_path
 from asterism.core.run.placement import STRATEGIES
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell`` and ``http`` is executed.
-    ``{name}`` in a word of ``argv`` or in a URL stands for an input of the run.
+    """One of ``call`` (a function, or ``"package.module:function"``), ``argv``, ``shell``, ``http`` and ``agent`` (work
+    for an agent, as in a ``Task``) is executed. ``{name}`` in a word of ``argv`` or in a URL stands for an input of the
+    run.
 
     ``needs`` lists the capabilities that a device must have, ``wants`` those that raise its score. ``device`` is the
     only device that may execute it. ``requires`` and ``prefers`` are expressions over the profile of a device: it must
@@ -62,6 +63,7 @@ class Workflow:
     backoff: float = 1.0
     backoff_most: float = 300.0
     version: int = 0
+    agent: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         problems = _problems(self)
@@ -77,6 +79,8 @@ class Workflow:
         else:
             for name in _ACTION:
                 object.__setattr__(self, name, getattr(action, name))
+            if self.agent is not None:
+                object.__setattr__(self, "needs", self.needs | AGENT_NEEDS)
         if problems:
             texts = "; ".join(problem.text for problem in problems)
             raise InvalidWorkflow(f"workflow {safe_repr(self.name)}: {texts}", problems)
@@ -96,6 +100,7 @@ class Workflow:
             inputs=given,
             env=self.env,
             cwd=self.cwd,
+            agent=self.agent,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -135,7 +140,7 @@ class Workflow:
         return replace(self, version=version)
 
 
-_ACTION = ("call", "argv", "shell", "http", "env", "cwd", "description", "needs", "device")
+_ACTION = ("call", "argv", "shell", "http", "agent", "env", "cwd", "description", "needs", "device")
 DEFAULTS = {f.name: f.default if f.name != "env" else NOTHING for f in fields(Workflow) if f.name != "name"}
 """The optional fields with their defaults."""
 

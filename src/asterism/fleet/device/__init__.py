@@ -16,7 +16,9 @@
 ``claimer``               finds runs: claims assigned ones, takes offered ones, starts those created in its process
 ``worker``                holds runs, executes them, hands them back
 ``completion``            a held run, and one commit for ends that come up together
-``executor``              executes a run as a command, a request or a function, judged by the device policy
+``executor``              executes a run as a command, a request, a function or work for an agent, as the policy allows
+``agent_work``            work for an agent, and the port for what runs the agent
+``output_watcher``        output and progress of an execution while it runs
 ``functions``             Python functions, in threads or on the event loop
 ``run_inputs``            inputs and secrets of a run, filled into the terms of its workflow
 ``process_records``       which processes a device has started; kills what a crashed device left running

@@ -19,10 +19,12 @@ from asterism.base import expressions
 from asterism.base.clock import new_id
 from asterism.base.print_capture import start_capture, stop_capture
 from asterism.core.errors import AsterismError
+from asterism.core.plan.task import AGENT_NEEDS
 from asterism.core.run.session import Session
 from asterism.core.run.workflow import SHORTEST_HEARTBEAT
 from asterism.fleet.coordinator import Coordinator
 from asterism.fleet.device.acceptance import Acceptance
+from asterism.fleet.device.agent_work import AgentRunner
 from asterism.fleet.device.claimer import Claimer
 from asterism.fleet.device.device_connection import DeviceAccess, DeviceConnection
 from asterism.fleet.device.executor import DeviceExecutor, Executor
@@ -57,6 +59,7 @@ class DeviceAgent:
     ``accepts``        an expression over ``run`` and ``device``: only runs for which it holds are taken
     ``hands_back``     an expression over the profile: while it holds, the device hands all work back
     ``policy``         the device policy: what it executes; everything if left out
+    ``agent``          does work for an agent; the device gets the capability ``agent`` and those of the agent
     ``executor``       executes the runs; a ``DeviceExecutor`` if left out
     ``heartbeat``      heartbeat interval without work, in seconds; with work those of the workflows count
     ``timeout``        after how long without a heartbeat it counts as gone
@@ -80,6 +83,7 @@ class DeviceAgent:
         accepts: str | None = None,
         hands_back: str | None = None,
         policy: DevicePolicy | None = None,
+        agent: AgentRunner | None = None,
         executor: Executor | None = None,
         heartbeat: float = 30.0,
         timeout: float = 90.0,
@@ -98,14 +102,14 @@ class DeviceAgent:
             new_id(now, fleet.chance),
             name,
             now,
-            can=frozenset(can),
+            can=frozenset(can) if agent is None else frozenset(can) | agent.can | AGENT_NEEDS,
             slots=slots,
             backlog=backlog,
             accepts=accepts,
             timeout=timeout,
         )
         policy = policy or DevicePolicy.open()
-        self._executor = executor or DeviceExecutor(policy, device=name, session=session.id, grace=grace)
+        self._executor = executor or DeviceExecutor(policy, device=name, session=session.id, grace=grace, agent=agent)
         self._replace, self._host = replace, host
         self.draining = asyncio.Event()
         self.joined = asyncio.Event()
@@ -118,8 +122,9 @@ class DeviceAgent:
         else:
             self.connection, monitor_every = fleet.connect(session.owner), None
         self._monitor_every = monitor_every
+        shown = dict(labels or {}) if agent is None else {**agent.labels, **(labels or {})}
         self.acceptance = Acceptance(
-            session, self._coordinator, self.draining, labels=labels or {}, hands_back=hands_back, measure=measure
+            session, self._coordinator, self.draining, labels=shown, hands_back=hands_back, measure=measure
         )
         self.health = DeviceHealth(self.connection, name, self._health_changed)
         self._wire(heartbeat, timeout, grace)

@@ -1,4 +1,4 @@
-"""The executor of a device: executes a run as a command, an HTTP request or a Python function.
+"""The executor of a device: executes a run as a command, an HTTP request, a Python function or work for an agent.
 
 The device policy judges what is to be executed after every input is filled in. Every execution knows for which run and
 which epoch it works. A command gets that as variables: ``ASTERISM_RUN``, ``ASTERISM_EPOCH``, ``ASTERISM_DEVICE`` and
@@ -21,9 +21,7 @@ import errno
 import json
 import logging
 import os
-import re
 import shutil
-import stat
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -31,7 +29,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from asterism.base import operating_system, task_inputs, trace_context
-from asterism.base.log_recorder import LogRecorder
 from asterism.base.processes import EXHAUSTED, OUTPUT_LIMIT, CommandFailed, Commands, own_part
 from asterism.base.secret_mask import Mask, environment_mask, environment_secrets, short_secret_warning
 from asterism.base.startup import install_hint
@@ -40,13 +37,16 @@ from asterism.core.errors import AsterismError, DeviceTrouble, DeviceUnavailable
 from asterism.core.json_values import plain_json
 from asterism.core.run.run import Progress, Run
 from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.agent_work import AgentProcesses, AgentRunner, AgentWork
 from asterism.fleet.device.functions import CurrentRun, FunctionRunner
+from asterism.fleet.device.output_watcher import TAIL, OutputWatcher, RunOutput
 from asterism.fleet.device.process_records import ProcessRecords, store_mark
 from asterism.fleet.device.run_inputs import (
     INPUT_FILE_ADVICE,
     Command,
     bare,
     command_of,
+    environment_of,
     fill,
     is_secret,
     judge_command,
@@ -64,25 +64,9 @@ log = logging.getLogger("asterism.device")
 PROBE_TIMEOUT = 30.0
 """How long an empty command may take, in seconds."""
 
-TAIL = 8 * 1024
-"""How much of the output is shown while a command runs, in bytes."""
-
-LOOK_INTERVAL = 0.25
-"""How often new output and progress are passed on, in seconds."""
-
-_PROGRESS = re.compile(rb"\s*([0-9]{1,15})(?:\s*/\s*([0-9]{1,15}))?\s*")
-
 
 class LimitReached(AsterismError, TimeoutError):
     """The execution took longer than the limit of its workflow and was stopped."""
-
-
-class RunOutput(Protocol):
-    """What keeps the output of an execution. ``mask`` has the secrets to hide in it."""
-
-    mask: Mask
-
-    def recorder(self) -> LogRecorder | None: ...
 
 
 class RunWork(NamedTuple):
@@ -128,10 +112,22 @@ class Executor(Protocol):
 
 
 class DeviceExecutor:
-    """Executes the runs of one session of a device. ``store`` identifies its store, to tell orphan processes apart."""
+    """Executes the runs of one session of a device. ``store`` identifies its store, to tell orphan processes apart.
+    ``agent`` does work for an agent; a device without one refuses it."""
 
-    def __init__(self, policy: DevicePolicy, *, device: str, session: str, grace: float = 5.0, store: str = "") -> None:
+    def __init__(
+        self,
+        policy: DevicePolicy,
+        *,
+        device: str,
+        session: str,
+        grace: float = 5.0,
+        store: str = "",
+        agent: AgentRunner | None = None,
+    ) -> None:
         self.policy, self.device, self.session = policy, device, session
+        self._agent = agent
+        self._agent_processes: dict[str, AgentProcesses] = {}  # by the id of the run
         self._commands = Commands(grace)
         self._functions = FunctionRunner(policy, grace)
         self._records = ProcessRecords(device, session, store)
@@ -157,6 +153,8 @@ class DeviceExecutor:
     def objection(self, workflow: Workflow) -> str | None:
         if workflow.http is not None and find_spec("httpx") is None:
             return f"HTTP requests need httpx on this device: {install_hint('http')}"
+        if workflow.agent is not None and self._agent is None:
+            return "this device has no agent: join it with --agent"
         return self.policy.objection(workflow)
 
     def check(self, workflow: Workflow, given: Any) -> str | None:
@@ -168,6 +166,7 @@ class DeviceExecutor:
         if why is not None or blob_of(given) is not None:
             return why
         try:
+            _refuse_secret_inputs(workflow, given)
             with self._mask(workflow, given, constant) as mask:
                 if not self.policy.everything:
                     self._judge_early(workflow, given)
@@ -206,6 +205,9 @@ class DeviceExecutor:
             self.policy.url(terms["url"])
         elif flow.call is not None:
             self.policy.call(flow.call)
+        elif flow.agent is not None:
+            self.policy.variables(resolved.environment)
+            self.policy.directory(flow.cwd)
         else:
             judge_command(flow, resolved, self.policy)
 
@@ -225,6 +227,7 @@ class DeviceExecutor:
 
     async def _execute(self, work: RunWork) -> Any:
         constant = stands_for_itself(work.workflow, work.given)
+        _refuse_secret_inputs(work.workflow, work.given)
         with self._mask(work.workflow, work.given, constant) as mask:
             if work.output is not None:
                 work.output.mask = mask
@@ -278,6 +281,8 @@ class DeviceExecutor:
             if work.run.traceparent is not None:
                 headers[trace_context.HEADER] = work.run.traceparent
             return await request(request_terms(work.workflow, resolved), headers, self.policy, resolved.mask)
+        if work.workflow.agent is not None:
+            return await self._run_agent(work, resolved)
         with own_part("its command could not be prepared", EXHAUSTED):
             command = command_of(work.run, work.workflow, resolved, self.policy, self._records.marks())
         return await self._run(work, command, resolved)
@@ -294,6 +299,8 @@ class DeviceExecutor:
 
     def allow(self, run_id: str, seconds: float) -> None:
         self._commands.allow(run_id, seconds)
+        if run_id in self._agent_processes:
+            self._agent_processes[run_id].allow(seconds)
 
     def close(self) -> None:
         """End the guard of the child processes, and remove the process records."""
@@ -333,6 +340,56 @@ class DeviceExecutor:
                 watcher.close()
         raise failed  # outside the handler: the first error, with all of the output, would stay its context
 
+    async def _run_agent(self, work: RunWork, resolved: ResolvedInputs) -> Any:
+        if self._agent is None:
+            raise PolicyForbids("this device has no agent")
+        self.policy.variables(resolved.environment)
+        processes = AgentProcesses(self._commands, work.run.id, work.lease, self._admitted)
+        with self._run_files(work.given, None) as (progress, files, _):
+            watcher = OutputWatcher(progress, resolved.mask, work.on_output, work.on_progress, work.output)
+            self._agent_processes[work.run.id] = processes
+            try:
+                return await self._agent.execute(self._agent_work(work, resolved, processes, watcher, files))
+            finally:
+                watcher.close()
+                del self._agent_processes[work.run.id]
+
+    def _agent_work(
+        self,
+        work: RunWork,
+        resolved: ResolvedInputs,
+        processes: AgentProcesses,
+        watcher: OutputWatcher,
+        files: Mapping[str, str],
+    ) -> AgentWork:
+        flow = work.workflow
+        assert flow.agent is not None
+        marks = {**self._records.marks(), **files}
+        return AgentWork(
+            work.run,
+            flow.agent["description"],
+            tuple(flow.agent.get("tips", ())),
+            flow.agent.get("result"),
+            resolved.inputs,
+            os.path.realpath(self.policy.directory(flow.cwd) or os.getcwd()),
+            environment_of(work.run, flow, resolved, self.policy, marks),
+            self.policy,
+            resolved.mask,
+            processes,
+            watcher.hear,
+            work.on_progress,
+        )
+
+    @contextlib.contextmanager
+    def _admitted(self, cwd: str | None) -> Iterator[Callable[[], None]]:
+        """Record a process of an agent for as long as it runs. Raises DeviceTrouble."""
+        with own_part("a process of the agent could not be recorded"):
+            ticket, in_child = self._records.admit(None if self.policy.everything else cwd)
+        try:
+            yield in_child
+        finally:
+            self._records.finished(ticket)
+
     @contextlib.contextmanager
     def _run_files(
         self, given: Mapping[str, Any], cwd: str | None
@@ -349,6 +406,12 @@ class DeviceExecutor:
                 _write_input(file, given)
                 progress.touch(mode=0o600)
             yield progress, {"ASTERISM_PROGRESS": str(progress), "ASTERISM_INPUT": str(file)}, in_child
+
+
+def _refuse_secret_inputs(flow: Workflow, given: Any) -> None:
+    """Raise PolicyForbids for a secret among the inputs of an agent: it would leave the device in a prompt."""
+    if flow.agent is not None and isinstance(given, Mapping) and any(map(is_secret, given.values())):
+        raise PolicyForbids("a secret cannot be an input of an agent; give it to the agent's own process with env")
 
 
 def _names_a_secret(text: str, given: Mapping[str, Any]) -> bool:
@@ -370,94 +433,3 @@ def _sendable(value: Any) -> Any:
     except ValueError as error:  # half of a surrogate pair, or a number with more digits than Python prints
         raise NotJson(f"the result cannot be written as JSON: {error}") from None
     return value
-
-
-# -- output of a command -----------------------------------------------------------------------------------------------
-
-
-class OutputWatcher:
-    """Passes new output and progress to ``on_output`` and ``on_progress``, a few times a second and when it is
-    closed."""
-
-    def __init__(
-        self,
-        progress: Path,
-        mask: Mask,
-        on_output: Callable[[str], None],
-        on_progress: Callable[[Progress], None],
-        output: RunOutput | None = None,
-    ) -> None:
-        self._output = output
-        self._progress, self._mask = progress, mask
-        self._on_output, self._on_progress = on_output, on_progress
-        self._received = bytearray()
-        self.heard = {1: 0, 2: 0}
-        """How many bytes came out of each pipe."""
-        self._new = False
-        self._last: Progress | None = None
-        self._seen: tuple[int, int, int] | None = None
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
-
-    def hear(self, pipe: int, data: bytes) -> None:
-        recorder = None if self._output is None else self._output.recorder()
-        if recorder is not None:
-            recorder.hear(pipe, data)
-        self.heard[pipe] += len(data)
-        self._new = True
-        self._received += data
-        enough = TAIL + self._mask.longest
-        if len(self._received) > 4 * enough:
-            del self._received[:-enough]
-
-    def _look(self, *, growing: bool = True) -> None:
-        progress = self._read_progress()
-        if progress is not None and progress != self._last:
-            self._last = progress
-            self._on_progress(progress)
-        if self._new:
-            self._new = False
-            self._on_output(self._tail(growing))
-
-    def close(self) -> None:
-        self._timer.cancel()
-        self._look(growing=False)
-
-    def _tick(self) -> None:
-        self._timer = self._loop.call_later(LOOK_INTERVAL, self._tick)
-        self._look()
-
-    def _tail(self, growing: bool) -> str:
-        tail = bytes(self._received[-(TAIL + self._mask.longest) :])
-        cut = len(tail) < sum(self.heard.values())
-        text = self._mask.tail(tail.decode(errors="replace"), cut=cut, growing=growing)
-        end = text.encode(errors="replace")[-TAIL:]
-        return end.decode(errors="ignore")  # leaves out a character that was cut in two
-
-    def _read_progress(self) -> Progress | None:
-        """The last line of the file that is not blank. A file that is not a regular one is ignored."""
-        try:
-            file = os.open(self._progress, os.O_RDONLY | operating_system.PLAIN_FILE_ONLY)
-        except OSError:
-            return None
-        try:
-            status = os.fstat(file)
-            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if seen == self._seen or not stat.S_ISREG(status.st_mode):
-                return None
-            self._seen = seen
-            lines = operating_system.read_at(file, 4096, max(0, status.st_size - 4096)).splitlines()
-        except OSError:
-            return None
-        finally:
-            os.close(file)
-        for line in reversed(lines):
-            if line.strip():
-                return progress_of(line)
-        return None
-
-
-def progress_of(line: bytes) -> Progress | None:
-    """Parse ``3/10`` or ``3``."""
-    numbers = _PROGRESS.fullmatch(line)
-    return None if numbers is None else Progress(int(numbers[1]), None if numbers[2] is None else int(numbers[2]))

@@ -158,7 +158,7 @@ def command_of(
     argv, executable = _words(workflow, resolved, policy)
     policy.variables(resolved.environment)
     _check_variables(workflow, resolved, policy)
-    environment = _environment(run, workflow, resolved, policy, marks)
+    environment = environment_of(run, workflow, resolved, policy, marks)
     _check_sizes(argv, environment)
     if executable is None:
         _check_on_path(argv[0], environment)
@@ -186,9 +186,10 @@ def _words(workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy) -
     return (argv, None) if program is None else ([program.name, *argv[1:]], program.file)
 
 
-def _environment(
+def environment_of(
     run: Run, workflow: Workflow, resolved: ResolvedInputs, policy: DevicePolicy, marks: Mapping[str, str]
 ) -> dict[str, str]:
+    """The variables of a process that executes a run; ``marks`` are those of every process of this device."""
     last = run.progress
     own = {
         **marks,

@@ -10,6 +10,7 @@
     environment: [MEDIA_*]               # variables that commands get, and that may be set
     secrets: [API_TOKEN]                 # variables that work may read as secrets; their values are always masked
     workflows: ["media-*"]               # all, if left out
+    permissions: [read, edit]            # what an agent on the device may ask for
 
 A key that is left out allows nothing.
 """
@@ -27,7 +28,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from asterism.base.text import describe_value
 from asterism.base.yaml_lines import Mistake, constant_or_text, line_of, parse_yaml, read_text
 from asterism.core.errors import AsterismError
-from asterism.fleet.policy.device_policy import HostRule, Rules
+from asterism.fleet.policy.device_policy import PERMISSIONS, Rules
+from asterism.fleet.policy.rule_patterns import HostRule
 
 LARGEST = 1 << 20
 """How large the file may be, in bytes."""
@@ -141,6 +143,12 @@ def _workflow(text: str) -> str:
     return text
 
 
+def _permission(text: str) -> str:
+    if text not in PERMISSIONS:
+        raise ValueError(f"must be one of {', '.join(PERMISSIONS)}")
+    return text
+
+
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -154,6 +162,7 @@ class _File(BaseModel):
     workflows: list[
         Annotated[str, AfterValidator(_workflow)]
     ] = []  # all workflows if it is left out; an empty list allows none
+    permissions: list[Annotated[str, AfterValidator(_permission)]] = []
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------

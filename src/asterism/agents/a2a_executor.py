@@ -1,0 +1,376 @@
+"""Remote agents that speak the Agent2Agent protocol (A2A), as devices.
+
+The agent card becomes the profile of the device. A message is sent without waiting for its end; then the task of the
+agent is followed by its stream of events, or by polling if the agent has no streams or the connection is lost. The task
+keeps its id: after a lost connection, and after the death of this device, the same task is followed, not another begun.
+Its context carries the id of the run, so that it can be found.
+
+A request goes only to the origin of the agent, or to a host that the device policy file lists: an agent card may name
+any address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, agent_result
+from asterism.base.http_requests import http_client
+from asterism.base.startup import install_hint
+from asterism.base.text import clean, masked_url, shorten
+from asterism.core.errors import AsterismError
+from asterism.fleet.device.agent_work import AgentWork
+from asterism.fleet.policy.device_policy import DevicePolicy
+
+Value = TypeVar("Value")
+
+TOKEN_VARIABLE = "ASTERISM_AGENT_TOKEN"
+"""The variable with the token that the agent gets as ``Authorization: Bearer``."""
+
+REQUEST_TIMEOUT = 60.0
+"""How long one request may take, and how long a stream may be silent before the task is asked for, in seconds."""
+
+LOST_TIMEOUT = 600.0
+"""How long an agent may be unreachable, in seconds."""
+
+POLL = 2.0
+"""Seconds between two requests for a task without a stream."""
+
+CANCEL_TIMEOUT = 5.0
+"""How long the request to cancel a task may take, in seconds."""
+
+_LONGEST_BACKOFF = 30.0
+_MOST_SKILLS = 100
+
+
+def load_a2a() -> Any:
+    """The types of the SDK. Raises AsterismError if it is not installed."""
+    try:
+        import_module("a2a.client")
+        return import_module("a2a.types.a2a_pb2")
+    except ImportError:
+        raise AsterismError(f"agents that speak A2A need the SDK on this device: {install_hint('a2a')}") from None
+
+
+class A2aAgent:
+    """A remote agent; ``connect`` reads its card. Times are in seconds, see the constants of this module."""
+
+    def __init__(
+        self,
+        url: str,
+        card: Any,
+        policy: DevicePolicy,
+        *,
+        lost_timeout: float = LOST_TIMEOUT,
+        request_timeout: float = REQUEST_TIMEOUT,
+        poll: float = POLL,
+    ) -> None:
+        self.url, self.card, self._policy = url, card, policy
+        self._lost_timeout, self._request_timeout, self._poll = lost_timeout, request_timeout, poll
+        self.can = frozenset(f"skill:{skill.id}" for skill in card.skills[:_MOST_SKILLS] if _is_word(skill.id))
+        shown = {"agent": card.name, "agent-version": card.version, "agent-protocol": "a2a"}
+        self.labels: Mapping[str, str] = {name: shorten(text, 200) for name, text in shown.items() if text}
+
+    @classmethod
+    async def connect(cls, url: str, policy: DevicePolicy, **terms: Any) -> A2aAgent:
+        """Read the card of the agent at a URL. Raises AsterismError if that fails, and PolicyForbids."""
+        await asyncio.to_thread(load_a2a)
+        from a2a.client import A2ACardResolver
+        from a2a.client.errors import AgentCardResolutionError
+
+        async with _judged_client(url, policy, REQUEST_TIMEOUT) as client:
+            try:
+                card = await A2ACardResolver(client, url).get_agent_card()
+            except AgentCardResolutionError as error:
+                place = masked_url(url)
+                raise AsterismError(
+                    f"the card of the agent at {place} cannot be read: {clean(error.message)}"
+                ) from None
+        agent = cls(url, card, policy, **terms)
+        for interface in card.supported_interfaces:
+            _judge(interface.url, url, policy)
+        async with agent._session() as _:
+            return agent
+
+    @contextlib.asynccontextmanager
+    async def _session(self) -> AsyncIterator[_Requests]:
+        """Clients for the requests of one execution. Raises AsterismError if the agent offers no known transport."""
+        from a2a.client import ClientConfig, ClientFactory
+
+        async with _judged_client(self.url, self._policy, self._request_timeout) as http:
+            terms = {"httpx_client": http, "supported_protocol_bindings": ["JSONRPC", "HTTP+JSON"]}
+            try:
+                client = ClientFactory(ClientConfig(streaming=False, polling=True, **terms)).create(self.card)
+                streams = ClientFactory(ClientConfig(streaming=True, **terms)).create(self.card)
+            except ValueError as error:
+                raise AsterismError(f"the agent at {masked_url(self.url)} cannot be used: {error}") from None
+            streaming = streams if self.card.capabilities.streaming else None
+            yield _Requests(load_a2a(), client, streaming, self._lost_timeout, self._poll)
+
+    async def execute(self, work: AgentWork) -> Any:
+        await asyncio.to_thread(load_a2a)
+        async with self._session() as requests:
+            conversation = _Conversation(requests, work)
+            return await agent_result(work, conversation.ask)
+
+
+def _is_word(text: str) -> bool:
+    return bool(text) and text.isprintable() and "," not in text and len(text) <= 100
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _judged_client(url: str, policy: DevicePolicy, timeout: float) -> AsyncIterator[Any]:
+    """An HTTP client for the agent at a URL, which judges each request before it is sent and follows no redirects."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def judge(request: Any) -> None:
+        _judge(str(request.url), url, policy)
+        if _origin(str(request.url)) != _origin(url):
+            request.headers.pop("Authorization", None)
+
+    async with await http_client(timeout=timeout, headers=headers, event_hooks={"request": [judge]}) as client:
+        yield client
+
+
+def _judge(target: str, url: str, policy: DevicePolicy) -> None:
+    """Raise PolicyForbids, or AsterismError for another origin than the agent's without a device policy file."""
+    if not policy.everything:
+        policy.url(target)
+    elif _origin(target) != _origin(url):
+        theirs, ours = masked_url(target)[:200], masked_url(url)[:200]
+        raise AsterismError(
+            f"the agent at {ours} leads to another host, {theirs}: list it in the 'hosts' of a device policy file"
+        )
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        return (parts.scheme, None, None)
+    return (parts.scheme, parts.hostname, port or {"http": 80, "https": 443}.get(parts.scheme))
+
+
+class _Requests:
+    """Requests to one agent, repeated while it cannot be reached."""
+
+    def __init__(self, types: Any, client: Any, streams: Any, lost_timeout: float, poll: float) -> None:
+        from a2a.client.errors import A2AClientError
+        from a2a.utils import errors
+
+        self.types, self._client, self._streams = types, client, streams
+        self._lost_timeout, self.poll = lost_timeout, poll
+        self._unreachable, self.errors = A2AClientError, errors
+
+    async def send(self, message: Any) -> Any:
+        """The task that a message begins, or the message that is its answer; None if it is unknown whether the agent
+        received it."""
+        config = self.types.SendMessageConfiguration(return_immediately=True)
+        request = self.types.SendMessageRequest(message=message, configuration=config)
+        try:
+            async for answer in self._client.send_message(request):
+                return answer.task if answer.HasField("task") else answer.message
+        except self._unreachable as error:
+            self._raise_final(error)
+        except self.errors.A2AError as error:
+            raise AgentFailed(f"the agent refused the work: {clean(error.message)}") from error
+        return None
+
+    async def task(self, task_id: str) -> Any:
+        """A task as it is now."""
+        try:
+            return await self._reached(lambda: self._client.get_task(self.types.GetTaskRequest(id=task_id)))
+        except self.errors.TaskNotFoundError as error:
+            raise AgentFailed(f"the agent no longer knows its task {task_id}: it was restarted") from error
+
+    async def tasks(self, context: str) -> list[Any] | None:
+        """The tasks of a context, the newest first; None if the agent cannot list them."""
+        request = self.types.ListTasksRequest(context_id=context, page_size=20)
+        try:
+            found = await self._reached(lambda: self._client.list_tasks(request))
+        except (self.errors.A2AError, NotImplementedError):
+            return None
+        return [task for task in found.tasks if task.context_id == context]
+
+    async def events(self, task_id: str) -> AsyncGenerator[Any]:
+        """The events of a task, until its stream ends or breaks. Without streams this waits for the next poll."""
+        if self._streams is None:
+            await asyncio.sleep(self.poll)
+            return
+        request = self.types.SubscribeToTaskRequest(id=task_id)
+        try:
+            async for event in self._streams.subscribe(request):
+                yield event
+        except self._unreachable as error:
+            self._raise_final(error)
+            await asyncio.sleep(min(self.poll, 1.0))
+        except self.errors.A2AError:  # it has ended meanwhile, or the agent offers no stream for it
+            await asyncio.sleep(self.poll)
+
+    async def cancel(self, task_id: str) -> None:
+        """Ask the agent to cancel a task. Nothing is repeated: the caller does not wait."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CANCEL_TIMEOUT):
+                await self._client.cancel_task(self.types.CancelTaskRequest(id=task_id))
+
+    async def cancel_all(self, context: str) -> None:
+        """Ask the agent to cancel the tasks of a context."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CANCEL_TIMEOUT):
+                for task in await self.tasks(context) or ():
+                    await self._client.cancel_task(self.types.CancelTaskRequest(id=task.id))
+
+    async def _reached(self, ask: Callable[[], Awaitable[Value]]) -> Value:
+        loop, delay = asyncio.get_running_loop(), min(self.poll, 0.5)
+        give_up = loop.time() + self._lost_timeout
+        while True:
+            try:
+                return await ask()
+            except self._unreachable as error:
+                self._raise_final(error)
+                if loop.time() + delay > give_up:
+                    why = clean(error.message)
+                    raise AgentFailed(f"the agent was unreachable for {self._lost_timeout:g} s: {why}") from error
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_BACKOFF)
+
+    def _raise_final(self, error: Any) -> None:
+        """Raise AgentFailed for an answer that another try does not change, such as a refused credential."""
+        status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
+        if status is not None and 400 <= status < 500 and status not in (408, 429):
+            hint = f"; set {TOKEN_VARIABLE} for the device" if status in (401, 403) else ""
+            raise AgentFailed(f"the agent answered with HTTP status {status}{hint}") from error
+
+
+# -- a conversation ----------------------------------------------------------------------------------------------------
+
+
+class _Conversation:
+    """The tasks of one run: one, and one more for each answer that did not fit the schema."""
+
+    def __init__(self, requests: _Requests, work: AgentWork) -> None:
+        self._requests, self._work, self._types = requests, work, requests.types
+        self._asked = 0
+        self._previous: list[str] = []
+
+    async def ask(self, prompt: str) -> AgentAnswer:
+        self._asked += 1
+        try:
+            begun = await self._begun(prompt)
+        except asyncio.CancelledError:
+            await self._requests.cancel_all(self._work.run.id)  # it may have received the work
+            raise
+        if not hasattr(begun, "status"):  # a message: the agent needed no task
+            return self._answer([begun.parts])
+        self._previous.append(begun.id)
+        try:
+            ended = await self._followed(begun)
+        except asyncio.CancelledError:
+            await self._requests.cancel(begun.id)
+            raise
+        if ended.status.state in (self._types.TASK_STATE_INPUT_REQUIRED, self._types.TASK_STATE_AUTH_REQUIRED):
+            await self._requests.cancel(ended.id)  # nobody will answer
+        return self._result(ended)
+
+    async def _begun(self, prompt: str) -> Any:
+        """The task of this run: an earlier one whose device was lost, or a new one."""
+        run = self._work.run
+        lost = [one for one in run.previous if one.reason != "declined"]
+        if self._asked == 1 and lost and lost[-1].reason != "failed":
+            found = await self._open_task()
+            if found is not None:
+                self._work.note(f"resumes task {found.id} of the agent")
+                return found
+        parts = [self._types.Part(text=prompt)]
+        message = self._types.Message(
+            message_id=f"{run.id}-{run.epoch}-{self._asked}",
+            context_id=run.id,
+            role=self._types.ROLE_USER,
+            parts=parts,
+            reference_task_ids=self._previous,
+        )
+        begun = await self._requests.send(message)
+        if begun is None:
+            self._work.note("the connection was lost while the work was sent")
+            begun = await self._after_lost_answer(message)
+        return begun
+
+    async def _after_lost_answer(self, message: Any) -> Any:
+        """The task that a message may have begun. It is sent again only if the agent is certain not to have it."""
+        known = await self._requests.tasks(message.context_id)
+        if known is None:
+            raise AgentFailed("the connection was lost, and the agent cannot tell whether it received the work")
+        new = [task for task in known if task.id not in self._previous]
+        begun = await self._requests.task(new[0].id) if new else await self._requests.send(message)
+        if begun is None:
+            raise AgentFailed("the connection was lost twice while the work was sent")
+        return begun
+
+    async def _open_task(self) -> Any:
+        tasks = await self._requests.tasks(self._work.run.id) or ()
+        known = next((task for task in tasks if not self._is_failed(task)), None)
+        return None if known is None else await self._requests.task(known.id)  # with its artifacts
+
+    def _is_failed(self, task: Any) -> bool:
+        types = self._types
+        return task.status.state in (types.TASK_STATE_FAILED, types.TASK_STATE_CANCELED, types.TASK_STATE_REJECTED)
+
+    async def _followed(self, task: Any) -> Any:
+        """The task when it has ended or waits for something."""
+        types = self._types
+        going_on = (types.TASK_STATE_UNSPECIFIED, types.TASK_STATE_SUBMITTED, types.TASK_STATE_WORKING)
+        while task.status.state in going_on:
+            async with contextlib.aclosing(self._requests.events(task.id)) as events:
+                async for event in events:
+                    if self._hear(event) not in (None, *going_on):
+                        break
+            task = await self._requests.task(task.id)
+        return task
+
+    def _hear(self, event: Any) -> Any:
+        """Record an event, and return the new state of the task if it names one."""
+        if event.HasField("status_update"):
+            status = event.status_update.status
+            self._say(status.message.parts)
+            return status.state
+        if event.HasField("artifact_update"):
+            self._say(event.artifact_update.artifact.parts)
+        return event.task.status.state if event.HasField("task") else None
+
+    def _say(self, parts: Iterable[Any]) -> None:
+        for part in parts:
+            if part.WhichOneof("content") == "text":
+                self._work.write(1, f"{part.text}\n".encode(errors="replace"))
+
+    def _result(self, task: Any) -> AgentAnswer:
+        types, status = self._types, task.status
+        said = shorten(" ".join(_texts([status.message.parts])), 500)
+        if status.state == types.TASK_STATE_COMPLETED:
+            said_last = status.message.parts or (task.history[-1].parts if task.history else ())
+            return self._answer([artifact.parts for artifact in task.artifacts] or [said_last])
+        if status.state == types.TASK_STATE_INPUT_REQUIRED:
+            raise AgentFailed(f"the agent asks for more input, which a run cannot give: {said}")
+        if status.state == types.TASK_STATE_AUTH_REQUIRED:
+            raise AgentFailed(f"the agent asks for a login: {said}")
+        ended = types.TaskState.Name(status.state).removeprefix("TASK_STATE_").lower()
+        raise AgentFailed(f"the task of the agent ended as {ended}{': ' if said else ''}{said}")
+
+    def _answer(self, parts: Iterable[Iterable[Any]]) -> AgentAnswer:
+        to_json = import_module("google.protobuf.json_format").MessageToDict
+        groups = [list(group) for group in parts]
+        values = [part.data for group in groups for part in group if part.WhichOneof("content") == "data"]
+        return AgentAnswer("\n".join(_texts(groups)), tuple(map(to_json, values)))
+
+
+def _texts(groups: Iterable[Iterable[Any]]) -> list[str]:
+    return [part.text for group in groups for part in group if part.WhichOneof("content") == "text"]

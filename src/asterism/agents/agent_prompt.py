@@ -1,0 +1,148 @@
+"""The prompt for work of an agent, and the result in its answer: as text, or as JSON that fits a schema.
+
+The description and the tips come from the author of the plan. The inputs are data, marked as untrusted: they may be the
+output of other tasks. An answer that does not fit the schema goes back to the agent with what is wrong, a bounded
+number of times.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
+from asterism.base.startup import install_hint
+from asterism.core.errors import AsterismError
+from asterism.core.json_values import plain_json
+from asterism.fleet.device.agent_work import AgentWork
+
+REPAIRS = 2
+"""How often an agent is asked again for a result that fits the schema."""
+
+LONGEST_ANSWER = 4 << 20
+"""The longest answer, in characters."""
+
+MOST_PROBLEMS = 5
+_MOST_TRIES = 100
+"""How many places of a text may be the beginning of the JSON in it."""
+
+_FENCED = re.compile(r"^```[a-zA-Z]*[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BEGINNING = re.compile(r"[{\[]")
+
+
+class AgentFailed(AsterismError):
+    """An agent did not do the work: it refused, it ended, it asked for what it cannot get, or its answer is wrong."""
+
+
+class InvalidAgentResult(AgentFailed):
+    """The answer of an agent does not fit the schema of the result. ``problems`` are the first of its violations."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(f"the answer of the agent does not fit the schema: {'; '.join(self.problems)}")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAnswer:
+    """What an agent answered: a text, and values that it sent as data."""
+
+    text: str
+    values: tuple[Any, ...] = ()
+
+
+def prompt_of(work: AgentWork) -> str:
+    """The prompt for the first message to the agent."""
+    parts = [work.description]
+    if work.tips:
+        parts.append("\n".join(["Tips:", *(f"- {tip}" for tip in work.tips)]))
+    if work.inputs:
+        parts.append(UNTRUSTED_NOTICE)
+        parts += [mark_untrusted(f"input {name!r}", _as_text(value)) for name, value in work.inputs.items()]
+    if work.result is not None:
+        schema = json.dumps(plain_json(work.result), indent=2, ensure_ascii=False)
+        parts.append(f"End your answer with the result as JSON in a ```json block. It must fit this schema:\n{schema}")
+    return "\n\n".join(parts)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(plain_json(value), indent=2, ensure_ascii=False)
+
+
+def repair_prompt(error: InvalidAgentResult) -> str:
+    """The message that asks for a result again."""
+    problems = "\n".join(f"- {problem}" for problem in error.problems)
+    return f"The result in your answer does not fit the schema:\n{problems}\n\nAnswer with only the corrected JSON."
+
+
+async def agent_result(work: AgentWork, ask: Callable[[str], Awaitable[AgentAnswer]]) -> Any:
+    """Ask the agent, and ask again while its answer does not fit the schema. Raises InvalidAgentResult."""
+    answer = await ask(prompt_of(work))
+    for left in range(REPAIRS, -1, -1):
+        try:
+            return read_result(answer, work.result)
+        except InvalidAgentResult as error:
+            if not left:
+                raise
+            work.note(f"{error}; asking again")
+            answer = await ask(repair_prompt(error))
+    raise AssertionError("unreachable")
+
+
+def read_result(answer: AgentAnswer, schema: Mapping[str, Any] | None) -> Any:
+    """The result in an answer. Without a schema it is the only value, or the text. Raises InvalidAgentResult."""
+    if schema is None:
+        return answer.values[0] if len(answer.values) == 1 and not answer.text.strip() else answer.text.strip()
+    first: InvalidAgentResult | None = None
+    for value in _candidates(answer):
+        problems = schema_problems(value, schema)
+        if not problems:
+            return value
+        first = first or InvalidAgentResult(problems)
+    raise first or InvalidAgentResult(["it has no JSON"])
+
+
+def _candidates(answer: AgentAnswer) -> Iterator[Any]:
+    """The values that may be the result, the likeliest first."""
+    yield from reversed(answer.values)
+    text = answer.text.strip()
+    for block in (text, *reversed(_FENCED.findall(text))):
+        try:
+            yield json.loads(block)
+        except (ValueError, RecursionError):
+            continue
+    yield from reversed(list(_values_in(text)))
+    if text:
+        yield text  # a schema may ask for a text
+
+
+def _values_in(text: str) -> Iterator[Any]:
+    """Objects and lists between other words."""
+    decoder, end = json.JSONDecoder(), 0
+    for tries, match in enumerate(_BEGINNING.finditer(text)):
+        if tries >= _MOST_TRIES:
+            return
+        if match.start() < end:
+            continue
+        try:
+            value, end = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            continue
+        yield value
+
+
+def schema_problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
+    """Why a value does not fit a JSON Schema; empty if it does. No schema is loaded from elsewhere."""
+    try:
+        jsonschema, referencing = import_module("jsonschema"), import_module("referencing")
+    except ImportError:
+        raise AgentFailed(f"a result with a schema needs jsonschema on this device: {install_hint('acp')}") from None
+    validator = jsonschema.Draft202012Validator(plain_json(schema), registry=referencing.Registry())
+    try:
+        found = [error for error, _ in zip(validator.iter_errors(value), range(MOST_PROBLEMS), strict=False)]
+    except referencing.exceptions.Unresolvable as error:
+        raise AgentFailed(f"the schema of the result refers to {error}, which is not part of it") from None
+    return [f"{error.json_path}: {error.message[:300]}" for error in found]

@@ -1,0 +1,165 @@
+"""A language model with tools as the agent of a device: it reads and writes files, runs commands and sends requests.
+
+The model has only those tools that the ``permissions`` of the device policy allow, and each call of a tool is judged
+like a request of any other agent (``judged_actions``). A refusal is an answer to the model, not a failure of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from asterism.agents.agent_prompt import AgentAnswer, AgentFailed, agent_result
+from asterism.agents.judged_actions import JudgedActions
+from asterism.agents.untrusted_text import mark_untrusted
+from asterism.base.startup import install_hint
+from asterism.base.text import clean, shorten
+from asterism.core.errors import AsterismError
+from asterism.fleet.device.agent_work import AgentWork
+from asterism.fleet.policy.judged_requests import request
+
+MOST_REQUESTS = 50
+"""How many requests to the model one execution may take."""
+
+REQUEST_TIMEOUT = 300.0
+"""How long one request to the model may take, in seconds."""
+
+COMMAND_TIMEOUT = 600.0
+"""How long a command of the model may take, in seconds."""
+
+_LONGEST_RESULT = 100_000
+"""How many characters of the result of a tool the model gets."""
+
+_INSTRUCTIONS = (
+    "You do one task of a plan on a device, with the tools that you have. Nobody answers questions: decide yourself. "
+    "Relative paths start in the working directory. When the task is done, answer with its result."
+)
+
+
+def load_pydantic_ai() -> Any:
+    """The library that calls models. Raises AsterismError if it is not installed."""
+    try:
+        return import_module("pydantic_ai")
+    except ImportError:
+        raise AsterismError(f"a model as an agent needs pydantic-ai on this device: {install_hint('model')}") from None
+
+
+class ModelAgent:
+    """A model, such as ``anthropic:…`` or ``openai:…``, or an object of pydantic-ai."""
+
+    def __init__(self, model: Any, *, most_requests: int = MOST_REQUESTS) -> None:
+        self._model, self._most_requests = model, most_requests
+        self.can: frozenset[str] = frozenset()
+        name = model if isinstance(model, str) else type(model).__name__
+        self.labels: Mapping[str, str] = {"agent": name, "agent-protocol": "model"}
+
+    async def execute(self, work: AgentWork) -> Any:
+        library = await asyncio.to_thread(load_pydantic_ai)  # it takes seconds, and heartbeats must not wait
+        actions = JudgedActions(work)
+        tools = _Tools(work, actions)
+        try:
+            agent = await asyncio.to_thread(self._agent, library, tools)  # it makes clients and loads certificates
+            history: list[Any] = []
+            limits = library.UsageLimits(request_limit=self._most_requests)
+
+            async def ask(prompt: str) -> AgentAnswer:
+                done = await agent.run(prompt, message_history=history or None, usage_limits=limits)
+                history[:] = done.all_messages()
+                usage = done.usage
+                work.note(f"tokens: {usage.input_tokens} in, {usage.output_tokens} out, {usage.requests} requests")
+                work.write(1, f"{done.output}\n".encode(errors="replace"))
+                return AgentAnswer(done.output)
+
+            return await agent_result(work, ask)
+        except library.UsageLimitExceeded as error:
+            raise AgentFailed(f"the model needs too many requests: {clean(str(error))}") from error
+        except (library.exceptions.AgentRunError, library.exceptions.UserError) as error:
+            raise AgentFailed(f"the model did not answer: {shorten(str(error), 500)}") from error
+        finally:
+            await actions.close()
+
+    def _agent(self, library: Any, tools: _Tools) -> Any:
+        settings = {"timeout": REQUEST_TIMEOUT}
+        return library.Agent(
+            self._model, instructions=_INSTRUCTIONS, tools=tools.allowed(), model_settings=settings, name="device"
+        )
+
+
+class _Tools:
+    """The tools of one execution. Their docstrings are what the model reads about them."""
+
+    def __init__(self, work: AgentWork, actions: JudgedActions) -> None:
+        self._work, self._actions = work, actions
+
+    def allowed(self) -> list[Callable[..., Any]]:
+        """Those that the device policy allows at all."""
+        tools = {
+            "read": (self.read_file, self.list_directory),
+            "edit": (self.write_file,),
+            "execute": (self.run_command,),
+            "fetch": (self.fetch,),
+        }
+        return [tool for kind, some in tools.items() if kind in self._work.policy.rules.permissions for tool in some]
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self._work.cwd, path)
+
+    async def read_file(self, path: str, first_line: int = 1, lines: int = 2000) -> str:
+        """Read lines of a text file."""
+        try:
+            text = await self._actions.read_file(self._path(path), first_line, lines)
+        except (OSError, AsterismError) as error:
+            return f"refused: {error}"
+        return self._marked(f"file {path}", text)
+
+    async def list_directory(self, path: str = ".") -> str:
+        """List the names in a directory."""
+        try:
+            names = await self._actions.list_directory(self._path(path))
+        except (OSError, AsterismError) as error:
+            return f"refused: {error}"
+        return self._marked(f"directory {path}", "\n".join(names))
+
+    async def write_file(self, path: str, text: str) -> str:
+        """Write a text file; an existing one is replaced."""
+        try:
+            await self._actions.write_file(self._path(path), text)
+        except (OSError, AsterismError) as error:
+            return f"refused: {error}"
+        return "written"
+
+    async def run_command(self, words: list[str], directory: str = ".") -> str:
+        """Run a command, given as a list of words and without a shell. Returns its exit code and its output."""
+        try:
+            name = self._actions.start_command(words or [""], cwd=self._path(directory))
+        except AsterismError as error:
+            return f"refused: {error}"
+        command = self._actions.commands[name]
+        try:
+            async with asyncio.timeout(COMMAND_TIMEOUT):
+                await command.wait()
+        except TimeoutError:
+            await command.stop()
+        ended = command.signal or f"exit code {command.exit_code}"
+        output = command.output
+        await self._actions.release(name)
+        return f"{ended}\n{self._marked(f'output of {words[0]}', output)}"
+
+    async def fetch(self, url: str) -> str:
+        """Send a GET request and return the body."""
+        if not self._actions.permit("fetch", url, (), {"url": url}):
+            return "refused: the device policy does not allow this address"
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                body = await request({"url": url}, {}, self._work.policy, self._work.mask)
+        except (AsterismError, TimeoutError) as error:
+            return f"failed: {error}"
+        return self._marked(f"answer of {url}", body if isinstance(body, str) else json.dumps(body))
+
+    def _marked(self, label: str, text: str) -> str:
+        cut = text if len(text) <= _LONGEST_RESULT else f"{text[:_LONGEST_RESULT]}\n(the rest is left out)"
+        return mark_untrusted(label, self._work.mask.text(cut))

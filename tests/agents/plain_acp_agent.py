@@ -1,0 +1,189 @@
+"""The scripted agent of ``scripted_acp_agent`` without the SDK: it starts in milliseconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+again = []
+prompts = 0
+
+
+class Cancelled(Exception):
+    pass
+
+
+def send(**message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def receive():
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+
+
+def call(method, **params):
+    """The result of a request to the client, or its error."""
+    send(id="mine", method=method, params={"sessionId": "s", **params})
+    while True:
+        message = receive()
+        if message.get("method") == "session/cancel":
+            raise Cancelled
+        if message.get("id") == "mine":
+            return message
+
+
+def say(text):
+    content = {"type": "text", "text": text}
+    update = {"sessionUpdate": "agent_message_chunk", "content": content}
+    send(method="session/update", params={"sessionId": "s", "update": update})
+
+
+def answer(message, field=None):
+    error = message.get("error")
+    if error is not None:
+        say(f"<error: {json.dumps(error['data'])}>")
+    else:
+        say(f"<{'done' if field is None else message['result'][field]}>")
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def do_say(value, text):
+    say(value)
+
+
+def do_repeat_prompt(value, text):
+    say(text)
+
+
+def do_where(value, text):
+    say(json.dumps([os.getcwd(), *(os.environ.get(name) for name in value)]))
+
+
+def do_again(value, text):
+    again[:] = value
+
+
+def do_plan(value, text):
+    entries = [{"content": "x", "priority": "low", "status": status} for status in value]
+    send(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": "plan", "entries": entries}})
+
+
+def do_stop(value, text):
+    return value
+
+
+def do_exit(value, text):
+    os._exit(value)
+
+
+def do_kill(value, text):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def do_hang(value, text):
+    """With ``deaf`` it ignores SIGTERM, the cancellation of its turn and the end of its input."""
+    if value.get("child"):
+        child = subprocess.Popen(["sleep", "1000"])
+        with open(value["file"] + ".child", "w") as file:
+            file.write(f"{child.pid}\n")
+    if value.get("deaf"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open(value["file"] + ".new", "w") as file:
+        file.write(f"{os.getpid()}\n")
+    os.rename(value["file"] + ".new", value["file"])
+    while value.get("deaf"):
+        time.sleep(1000)
+    while receive().get("method") != "session/cancel":
+        pass
+    raise Cancelled
+
+
+def do_noise(value, text):
+    sys.stdout.write("Welcome to the agent!\n[1, 2]\n{broken\n")
+    sys.stdout.flush()
+    sys.stderr.write("a warning\n")
+    sys.stderr.flush()
+
+
+def do_flood(value, text):
+    while value > 0:
+        value -= sys.stdout.write("x" * 65536)
+    sys.stdout.flush()
+    time.sleep(1000)
+
+
+def do_permission(value, text):
+    kinds = value.pop("options", ["allow_always", "allow_once", "reject_once"])
+    options = [{"optionId": kind, "name": kind, "kind": kind} for kind in kinds]
+    if "raw_input" in value:
+        value["rawInput"] = value.pop("raw_input")
+    told = call("session/request_permission", toolCall={"toolCallId": "c", **value}, options=options)
+    outcome = told["result"]["outcome"]
+    say(f"<{outcome.get('optionId', outcome['outcome'])}>")
+
+
+def do_read(value, text):
+    answer(call("fs/read_text_file", path=value), "content")
+
+
+def do_write(value, text):
+    answer(call("fs/write_text_file", path=value[0], content=value[1]))
+
+
+def do_run(value, text):
+    made = call("terminal/create", **value)
+    if "error" in made:
+        return answer(made)
+    terminal = made["result"]["terminalId"]
+    call("terminal/wait_for_exit", terminalId=terminal)
+    output = call("terminal/output", terminalId=terminal)
+    call("terminal/release", terminalId=terminal)
+    return answer(output, "output")
+
+
+def do_leave_running(value, text):
+    call("terminal/create", command=value[0], args=value[1:])
+
+
+def prompted(text):
+    global prompts
+    prompts += 1
+    steps = json.loads(text.splitlines()[0]) if prompts == 1 else again
+    try:
+        for step in steps:
+            ((name, value),) = step.items()
+            reason = globals()[f"do_{name}"](value, text)
+            if reason is not None:
+                return reason
+    except Cancelled:
+        return "cancelled"
+    return "end_turn"
+
+
+def main():
+    while True:
+        message = receive()
+        method, params = message.get("method"), message.get("params")
+        if os.environ.get("AGENT_KILL") == method:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if method == "initialize":
+            send(id=message["id"], result={"protocolVersion": params["protocolVersion"]})
+        elif method == "session/new":
+            if os.environ.get("AGENT_START") == "login":
+                send(id=message["id"], error={"code": -32000, "message": "Authentication required"})
+            else:
+                send(id=message["id"], result={"sessionId": "s"})
+        elif method == "session/prompt":
+            send(id=message["id"], result={"stopReason": prompted(params["prompt"][0]["text"])})
+
+
+if __name__ == "__main__":
+    main()

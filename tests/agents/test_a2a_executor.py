@@ -1,0 +1,214 @@
+"""Remote agents that speak A2A: the server of the official SDK, cut off, restarted, and with a misleading card."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from asterism.agents.a2a_executor import A2aAgent
+from asterism.agents.agent_prompt import AgentFailed
+from asterism.core.errors import AsterismError
+from asterism.core.run.run import Assignment, Run
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.device.executor import DeviceExecutor
+from asterism.fleet.policy.device_policy import DevicePolicy, PolicyForbids, Rules
+from tests.agents.a2a_server import A2aServer
+from tests.fleet.device.device_scenes import Reports
+from tests.process_scenes import PATIENCE
+
+SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+QUICK: dict[str, Any] = {"poll": 0.01, "lost_timeout": PATIENCE}
+
+
+class Scene:
+    """A device for the agent of a server."""
+
+    def __init__(self, server: A2aServer, policy: DevicePolicy | None = None, **terms: Any) -> None:
+        self.server, self._policy, self._terms = server, policy or DevicePolicy.open(), {**QUICK, **terms}
+        self.reports = Reports()
+
+    async def run(self, *steps: Any, work: dict[str, Any] | None = None, run: Run | None = None) -> Any:
+        agent = await A2aAgent.connect(self.server.url, self._policy, **self._terms)
+        device = DeviceExecutor(self._policy, device="helper", session="s1", agent=agent)
+        flow = Workflow("w", agent={"description": json.dumps(steps), **(work or {})})
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await device.execute(self.reports.work(flow, run=run))
+        finally:
+            device.close()
+
+    def start(self, *steps: Any, **terms: Any) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.run(*steps, **terms))
+
+
+def lost_run(reason: str = "lost") -> Run:
+    """A run whose first execution ended for this reason."""
+    return Run("r1", "w", 1, 0.0, "test", epoch=4, previous=(Assignment("other", 3, 0.0, 1.0, reason, "", None),))
+
+
+async def test_the_card_is_the_profile_of_the_device() -> None:
+    async with A2aServer() as server:
+        agent = await A2aAgent.connect(server.url, DevicePolicy.open())
+    assert agent.can == {"skill:summary"}  # not a name that no plan can ask for
+    assert agent.labels == {"agent": "Helper", "agent-version": "7", "agent-protocol": "a2a"}
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_the_artifacts_are_the_result(streaming: bool) -> None:
+    async with A2aServer(streaming=streaming) as server:
+        scene = Scene(server)
+        steps = [{"say": "I begin"}, {"text": "one"}, {"text": "two"}, {"end": "COMPLETED"}]
+        assert await scene.run(*steps) == "one\ntwo"
+        expected = {"SendMessage", "GetTask"} | ({"SubscribeToTask"} if streaming else set())
+        assert set(server.methods) <= expected
+        assert "SendMessage" in server.methods
+
+
+async def test_data_fits_a_schema_and_other_answers_are_asked_for_again() -> None:
+    async with A2aServer() as server:
+        steps = [{"again": [{"data": {"n": 7}}, {"end": "COMPLETED"}]}, {"text": "seven"}, {"end": "COMPLETED"}]
+        assert await Scene(server).run(*steps, work={"result": SCHEMA}) == {"n": 7}
+        assert "does not fit the schema" in server.executor.texts[1]
+
+
+async def test_an_agent_may_answer_without_a_task() -> None:
+    async with A2aServer() as server:
+        assert await Scene(server).run({"message": 1}, {"say": "hello"}) == "hello"
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("FAILED", "the task of the agent ended as failed: that is why"),
+        ("REJECTED", "ended as rejected"),
+        ("INPUT_REQUIRED", "the agent asks for more input, which a run cannot give: that is why"),
+    ],
+)
+async def test_any_other_end_fails_the_run(state: str, why: str) -> None:
+    async with A2aServer() as server:
+        with pytest.raises(AgentFailed, match=why):
+            await Scene(server).run({"end": state})
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_after_a_lost_connection_the_same_task_is_followed(streaming: bool) -> None:
+    async with A2aServer(streaming=streaming) as server:
+        running = Scene(server).start({"say": "I begin"}, {"wait": 1}, {"text": "done"}, {"end": "COMPLETED"})
+        await server.executor.waiting.wait()
+        await server.followed.wait()
+        server.cut()
+        server.executor.go_on.set()
+        await server.refused.wait()
+        server.mend()
+        assert await running == "done"
+        assert len(server.executor.asked) == 1
+
+
+async def test_an_agent_that_is_restarted_keeps_its_task() -> None:
+    async with A2aServer() as server:
+        running = Scene(server).start({"say": "I begin"}, {"wait": 1}, {"end": "COMPLETED"})
+        await server.executor.waiting.wait()
+        await server.followed.wait()
+        await server.stop()
+        (task,) = [task for tasks in server.store._impl.tasks.values() for task in tasks.values()]  # type: ignore[attr-defined]
+        task.status.state = 3  # what the agent did with its stored task: completed
+        task.artifacts.add(artifact_id="a").parts.add(text="done after the restart")
+        await server.start()
+        assert await running == "done after the restart"
+        assert len(server.executor.asked) == 1
+
+
+async def test_an_agent_that_forgot_its_task_fails_the_run() -> None:
+    async with A2aServer() as server:
+        running = Scene(server).start({"wait": 1}, {"end": "COMPLETED"})
+        await server.executor.waiting.wait()
+        await server.followed.wait()
+        await server.stop()
+        server.store = type(server.store)()
+        await server.start()
+        with pytest.raises(AgentFailed, match="the agent no longer knows its task"):
+            await running
+
+
+async def test_the_next_owner_of_a_lost_run_follows_the_task_of_the_last() -> None:
+    async with A2aServer() as server:
+        first = Scene(server).start({"wait": 1}, {"text": "done"}, {"end": "COMPLETED"})
+        await server.executor.waiting.wait()
+        await server.followed.wait()
+        server.cut()  # the device dies: it cannot cancel
+        first.cancel()
+        await asyncio.wait([first])
+        server.mend()
+        second = Scene(server)
+        resumed = second.start({"text": "begun twice"}, {"end": "COMPLETED"}, run=lost_run())
+        await server.listed.wait()
+        server.executor.go_on.set()
+        assert await resumed == "done"
+        assert len(server.executor.asked) == 1
+        assert "resumes task" in second.reports.output[-1]
+
+
+async def test_a_failed_execution_is_not_resumed() -> None:
+    async with A2aServer() as server:
+        assert await Scene(server).run({"text": "one"}, {"end": "COMPLETED"}) == "one"
+        assert await Scene(server).run({"text": "two"}, {"end": "COMPLETED"}, run=lost_run("failed")) == "two"
+
+
+async def test_a_cancelled_run_cancels_the_task() -> None:
+    async with A2aServer() as server:
+        running = Scene(server).start({"wait": 1})
+        await server.executor.waiting.wait()
+        await server.followed.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        assert server.executor.cancelled == server.executor.asked
+
+
+async def test_work_that_is_cancelled_while_it_is_sent_is_cancelled_at_the_agent() -> None:
+    async with A2aServer() as server:
+        server.answers.clear()
+        running = Scene(server).start({"wait": 1})
+        await server.answered.wait()
+        running.cancel()
+        await asyncio.wait([running])
+        assert server.executor.cancelled == server.executor.asked != []
+        server.answers.set()
+
+
+async def test_an_agent_that_stays_away_fails_the_run() -> None:
+    async with A2aServer() as server:
+        running = Scene(server, lost_timeout=0.05).start({"wait": 1})
+        await server.executor.waiting.wait()
+        await server.followed.wait()
+        server.cut()
+        with pytest.raises(AgentFailed, match=r"the agent was unreachable for 0\.05 s"):
+            await running
+        server.mend()
+
+
+async def test_a_refused_credential_is_final_and_the_token_goes_to_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with A2aServer(token="a-secret-token") as server:
+        with pytest.raises(AgentFailed, match="HTTP status 401; set ASTERISM_AGENT_TOKEN"):
+            await Scene(server).run({"end": "COMPLETED"})
+        monkeypatch.setenv("ASTERISM_AGENT_TOKEN", "a-secret-token")
+        assert await Scene(server).run({"text": "in"}, {"end": "COMPLETED"}) == "in"
+
+
+async def test_a_card_leads_to_no_other_host() -> None:
+    async with A2aServer(url="http://169.254.169.254/latest") as server:
+        with pytest.raises(AsterismError, match="leads to another host"):
+            await A2aAgent.connect(server.url, DevicePolicy.open())
+        strict = DevicePolicy(Rules(hosts=("127.0.0.1:*",)))
+        with pytest.raises(PolicyForbids, match=r"requests to http://169\.254\.169\.254"):
+            await A2aAgent.connect(server.url, strict)
+        with pytest.raises(PolicyForbids, match="hosts"):
+            await A2aAgent.connect(server.url, DevicePolicy(Rules()))
+
+
+async def test_what_is_no_agent_is_named() -> None:
+    async with A2aServer() as server:
+        with pytest.raises(AsterismError, match=r"the card of the agent at .* cannot be read"):
+            await A2aAgent.connect(f"{server.url}/elsewhere", DevicePolicy.open())
