@@ -20,9 +20,10 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from asterism import __version__
-from asterism.agents import mcp_approvals, mcp_tasks
+from asterism.agents import mcp_approvals, mcp_resources, mcp_tasks
 from asterism.agents.mcp_approvals import Context, Question
 from asterism.agents.mcp_following import Work, read_work, wait_for_work
+from asterism.agents.mcp_prompts import PROMPTS
 from asterism.agents.mcp_tools import (
     TOOLS,
     McpTool,
@@ -33,6 +34,7 @@ from asterism.agents.mcp_tools import (
     may_use,
     output_schema,
 )
+from asterism.core.errors import AsterismError
 from asterism.core.plan.approval import EditWaits
 from asterism.server.endpoint import Call, ServerState, request_violations
 from asterism.server.problems import problem, problem_of
@@ -68,6 +70,12 @@ def mcp_server(state: ServerState, local: Caller | None = None) -> Server[Any]:
         get_tool_input_schema=lambda name: input_schema(TOOLS[name]) if name in TOOLS else None,
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_templates,
+        on_read_resource=handlers.read_resource,
+        on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
+        on_completion=handlers.complete,
     )
     server.extensions = {mcp_tasks.EXTENSION: {}}
     server.add_request_handler("tasks/get", mcp_tasks.TaskParams, handlers.get_task)
@@ -200,6 +208,66 @@ class _Handlers:
         call = mcp_tasks.reading_call(self._state, caller, work)
         await mcp_tasks.cancel_task(self._state, caller, call, work)
         return {}
+
+    # -- resources and prompts ---------------------------------------------------------------------------------------
+
+    async def list_resources(self, ctx: Context, params: Any) -> types.ListResourcesResult:
+        names = (await mcp_resources.plan_names(self._state, self.caller(ctx)))[: mcp_resources.MOST_LISTED]
+        return types.ListResourcesResult(
+            resources=[
+                types.Resource(
+                    uri=mcp_resources.address(name, one),
+                    name=f"{one.name} of {name}",
+                    mime_type=one.media,
+                    description=one.description,
+                )
+                for name in names
+                for one in mcp_resources.RESOURCES
+            ]
+        )
+
+    async def list_templates(self, ctx: Context, params: Any) -> types.ListResourceTemplatesResult:
+        found = [types.ResourceTemplate(**mcp_resources.template_json(one)) for one in mcp_resources.RESOURCES]
+        return types.ListResourceTemplatesResult(resource_templates=found)
+
+    async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        try:
+            media, text = await mcp_resources.read_resource(self._state, self.caller(ctx), params.uri)
+        except (AsterismError, mcp_resources.UnknownResource) as error:
+            raise MCPError(types.INVALID_PARAMS, str(error), {"uri": params.uri[:2000]}) from None
+        content = types.TextResourceContents(uri=params.uri, mime_type=media, text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def list_prompts(self, ctx: Context, params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(
+            prompts=[
+                types.Prompt(
+                    name=one.name,
+                    description=one.description,
+                    arguments=[types.PromptArgument(name=one.argument, description=one.about, required=True)],
+                )
+                for one in PROMPTS.values()
+            ]
+        )
+
+    async def get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        prompt = PROMPTS.get(params.name)
+        if prompt is None:
+            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {params.name!r}")
+        value = (params.arguments or {}).get(prompt.argument)
+        if value is None:
+            raise MCPError(types.INVALID_PARAMS, f"the prompt {prompt.name} needs the argument {prompt.argument!r}")
+        message = types.PromptMessage(role="user", content=types.TextContent(text=prompt.filled(value)))
+        return types.GetPromptResult(description=prompt.description, messages=[message])
+
+    async def complete(self, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        """The names of plans that begin with what the person has typed."""
+        found: list[str] = []
+        if params.argument.name == "plan":
+            names = await mcp_resources.plan_names(self._state, self.caller(ctx))
+            found = [name for name in names if name.startswith(params.argument.value)]
+        shown = types.Completion(values=found[:100], total=len(found), has_more=len(found) > 100)
+        return types.CompleteResult(completion=shown)
 
 
 # -- results -----------------------------------------------------------------------------------------------------------
