@@ -1,7 +1,8 @@
 """``python -m bench`` measures everything about plans and writes docs/benchmarks.md, ``python -m bench runs`` does the
 same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durable constellations and
 docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md, ``python -m bench
-page`` for the page of the server and docs/benchmarks-page.md; ``python -m bench cost`` prints one part."""
+page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench agents`` for agents and
+docs/benchmarks-agents.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
@@ -54,13 +55,28 @@ WEB_PAGE: dict[str, Callable[[], str]] = {
     "page-layout": lambda: web_page.layout_text(*web_page.edits()),
     "page-browser": lambda: web_page.browser_text(web_page.watch()),
 }
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE
+AGENTS_HEAD = """# Benchmarks of agents
+
+Written by `make bench ARGS=agents`; every figure on this page was measured in one run, side by side. Times vary from
+machine to machine and from hour to hour: read the ratios.
+"""
+
+
+def _mcp_edits() -> str:
+    from bench import mcp_edits  # the SDK takes long to import
+
+    return mcp_edits.page(mcp_edits.measure())
+
+
+AGENTS: dict[str, Callable[[], str]] = {"mcp-edits": _mcp_edits}
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | AGENTS
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
     "durable": (DURABLE, durable_page.HEAD, "benchmarks-durable.md"),
     "series": (SERIES, series_page.HEAD, "benchmarks-series.md"),
     "page": (WEB_PAGE, web_page.HEAD, "benchmarks-page.md"),
+    "agents": (AGENTS, AGENTS_HEAD, "benchmarks-agents.md"),
 }
 
 

@@ -21,7 +21,8 @@ from starlette.routing import BaseRoute, Route
 
 from asterism.base.http_limits import RequestRefused, read_body
 from asterism.base.startup import install_hint
-from asterism.server.endpoint import MAX_BODY, ServerState, in_time
+from asterism.base.strict_json import NotStrictJson, parse_strict
+from asterism.server.endpoint import MAX_BODY, MAX_DEPTH, ServerState, in_time
 from asterism.server.event_stream import HEARTBEAT
 from asterism.server.problems import problem, problem_of
 from asterism.store.store_errors import StoreUnavailable
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from asterism.server.request_guard import Caller
 
 PATH = "/mcp"
+ENVELOPE = 4
+"""How deep the arguments of a tool are nested in a message."""
+
 MAX_SESSIONS = 1000
 """How many sessions of clients of older revisions may be open."""
 
@@ -70,7 +74,12 @@ class McpEndpoint:
     async def _body(self, request: Request, caller: Caller) -> bytes:
         if request.method != "POST":
             return b""
-        return await read_body(request, self._server.bodies, client=caller.name, most=MAX_BODY, each=4 * MAX_BODY)
+        body = await read_body(request, self._server.bodies, client=caller.name, most=MAX_BODY, each=4 * MAX_BODY)
+        try:
+            parse_strict(body, max_depth=MAX_DEPTH + ENVELOPE)
+        except NotStrictJson as error:
+            raise RequestRefused(400, f"the body is not valid JSON: {error}") from None
+        return body
 
     async def _open(self) -> StreamableHTTPSessionManager | None:
         """The manager of sessions, started with the first request; None without the SDK."""
@@ -94,7 +103,14 @@ class McpEndpoint:
         self, manager: StreamableHTTPSessionManager, scope: Scope, receive: Receive, send: Send, caller: Caller
     ) -> None:
         """Answer a request, as long as its credential is valid and the server does not stop."""
-        answering = asyncio.create_task(manager.handle_request(scope, receive, send))
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        answering = asyncio.create_task(manager.handle_request(scope, receive, watched))
         ending = asyncio.create_task(self._end_of(caller))
         try:
             await asyncio.wait([answering, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -103,8 +119,15 @@ class McpEndpoint:
             for task in (answering, ending):
                 task.cancel()
             await asyncio.gather(answering, ending, return_exceptions=True)
-        if answered and (error := answering.exception()) is not None:
-            raise error
+        if answered:
+            answering.result()
+        elif begun:
+            with contextlib.suppress(Exception):  # the client may have left meanwhile
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif self._server.stopping.is_set():
+            await problem(503, "the server stops: try again later", retry_after=1.0)(scope, receive, send)
+        else:
+            await problem(401, "this token is unknown, expired or revoked")(scope, receive, send)
 
     async def _end_of(self, caller: Caller) -> None:
         """Return when the server stops, or a credential is not valid any more. An outage of the store ends nothing."""
@@ -122,7 +145,9 @@ def _make_manager(server: ServerState) -> StreamableHTTPSessionManager:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from asterism.agents.mcp_server import mcp_server
+    from asterism.agents.mcp_tools import prepare_schemas
 
+    prepare_schemas()
     # the guard has checked host and origin
     return StreamableHTTPSessionManager(mcp_server(server), max_request_body_size=MAX_BODY, max_sessions=MAX_SESSIONS)
 

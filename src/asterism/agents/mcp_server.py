@@ -36,7 +36,7 @@ from asterism.agents.mcp_tools import (
 )
 from asterism.core.errors import AsterismError
 from asterism.core.plan.approval import EditWaits
-from asterism.server.endpoint import Call, ServerState, request_violations
+from asterism.server.endpoint import ServerState, request_violations
 from asterism.server.problems import problem, problem_of
 from asterism.server.request_guard import Caller
 
@@ -116,16 +116,16 @@ class _Handlers:
                 return await self._decided(caller, tool, params)
             answer = await call_tool(self._state, caller, tool, params.arguments or {})
             if isinstance(answer, Work):
-                return await self._followed(ctx, caller, tool, answer)
+                return await self._followed(ctx, caller, answer)
             if isinstance(answer, Question):
                 return await self._asked(ctx, caller, tool, answer)
-            return result_of(tool, answer)
+            return result_of(answer)
         except EditWaits as waits:
             return await self._waits(ctx, caller, tool, params, waits)
         except Exception as error:
             return failure(error, tool.name)
 
-    async def _followed(self, ctx: Context, caller: Caller, tool: McpTool, work: Work) -> Any:
+    async def _followed(self, ctx: Context, caller: Caller, work: Work) -> Any:
         """Work that goes on: its end, or a handle for a client that polls handles."""
         call = mcp_tasks.reading_call(self._state, caller, work)
         if work.timeout > 0 and mcp_tasks.has_tasks(ctx):
@@ -133,7 +133,7 @@ class _Handlers:
             if not state.ended:
                 return mcp_tasks.created_task(work, state)
         await wait_for_work(self._state, work)
-        return result_of(tool, (await read_work(call, work)).document)
+        return result_of((await read_work(call, work)).document)
 
     # -- edits that wait for a person --------------------------------------------------------------------------------
 
@@ -144,7 +144,8 @@ class _Handlers:
         plan = (params.arguments or {})["plan"]
         asked = None
         if mcp_approvals.can_ask(ctx, caller):
-            asked = await mcp_approvals.question(self._call(caller, tool, plan), plan, waits.approval.id)
+            call = call_of(self._state, caller, TOOLS["list_approvals"].endpoint, {"plan": plan})
+            asked = await mcp_approvals.question(call, plan, waits.approval.id)
         return failure(waits, tool.name) if asked is None else await self._asked(ctx, caller, tool, asked)
 
     async def _asked(self, ctx: Context, caller: Caller, tool: McpTool, asked: Question) -> Any:
@@ -175,25 +176,21 @@ class _Handlers:
         except Exception as error:
             return failure(error, tool.name)
         if tool.name == "ask_approval":
-            return result_of(tool, done)
+            return result_of(done)
         if done["outcome"] is not None:
-            return result_of(tool, done["outcome"])
+            return result_of(done["outcome"])
         if done["state"] == "waiting":
             return _failed(problem(409, f"the edit waits for approval {number}", "edit-waits", approval=number).body)
         why = f": {done['why']}" if done["why"] else ""
         return _failed(problem(409, f"the person refused the edit{why}", "edit-refused", approval=number).body)
-
-    def _call(self, caller: Caller, tool: McpTool, plan: str) -> Call:
-        return call_of(self._state, caller, TOOLS["list_approvals"].endpoint, {"plan": plan})
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
     async def get_task(self, ctx: Context, params: mcp_tasks.TaskParams) -> dict[str, Any]:
         mcp_tasks.check_declared(ctx)
         work = mcp_tasks.work_of(params.task_id)
-        tool = TOOLS[f"follow_{work.kind}"]
         call = mcp_tasks.reading_call(self._state, self.caller(ctx), work)
-        return await mcp_tasks.task_state(ctx, call, work, lambda document: result_of(tool, document))
+        return await mcp_tasks.task_state(ctx, call, work, result_of)
 
     async def update_task(self, ctx: Context, params: mcp_tasks.UpdateParams) -> dict[str, Any]:
         mcp_tasks.check_declared(ctx)
@@ -288,7 +285,7 @@ def tool_json(tool: McpTool) -> types.Tool:
     )
 
 
-def result_of(tool: McpTool, document: Any) -> types.CallToolResult:
+def result_of(document: Any) -> types.CallToolResult:
     """The answer of an endpoint as the result of a tool."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=document)

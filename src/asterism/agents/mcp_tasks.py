@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -98,12 +99,13 @@ def created_task(work: Work, state: WorkState) -> dict[str, Any]:
     return {"resultType": "task", **task_json(work, state, "working")}
 
 
-async def task_state(ctx: Context, call: Call, work: Work, result: Any) -> dict[str, Any]:
-    """The answer to ``tasks/get``. ``result`` makes the result of a call from the document of ended work."""
+async def task_state(
+    ctx: Context, call: Call, work: Work, result_of: Callable[[Any], types.CallToolResult]
+) -> dict[str, Any]:
+    """The answer to ``tasks/get``. ``result_of`` makes the result of a call from the document of ended work."""
     state = await _read(call, work)
     if state.ended:
-        finished: types.CallToolResult = result(state.document)
-        shown = finished.model_dump(by_alias=True, mode="json", exclude_none=True)
+        shown = result_of(state.document).model_dump(by_alias=True, mode="json", exclude_none=True)
         return {**task_json(work, state, "completed"), "result": shown}
     if state.waiting and call.caller is not None and mcp_approvals.can_ask(ctx, call.caller):
         found = [await mcp_approvals.question(call, work.name, edit.id) for edit in state.waiting]

@@ -278,6 +278,13 @@ def output_schema(tool: McpTool) -> dict[str, Any]:
     return TypeAdapter(tool.endpoint.answer).json_schema(mode="serialization")
 
 
+def prepare_schemas() -> None:
+    """Make all schemas now, since that takes some time: a server does it beside its event loop."""
+    for tool in TOOLS.values():
+        input_schema(tool)
+        output_schema(tool)
+
+
 def _body_fields(endpoint: Endpoint) -> Iterable[str]:
     return endpoint.body.model_fields if endpoint.body is not None else ()
 
