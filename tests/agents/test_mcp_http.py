@@ -207,6 +207,7 @@ async def test_without_the_check_of_revoked_credentials_a_wait_goes_on(monkeypat
     monkeypatch.setattr(Credentials, "is_active", active)
     async with http_scene() as scene, scene.client() as operator, scene.client("edit:nightly", name="bob") as bob:
         await submit(operator, "a")
+        await bob.list_tools()  # so that the client needs no further request
         waiting = asyncio.create_task(call(bob, "wait_for_events", plan="nightly", timeout=1))
         [credential] = [one for one in await scene.credentials.all() if one.name == "bob"]
         while not scene.state.gate._busy.get(credential.id):
