@@ -133,9 +133,7 @@ async def _library(sizes: Sizes) -> list[Rate]:
 
 async def _http_api(sizes: Sizes) -> list[Rate]:
     async with _served() as (fleet, service), contextlib.AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(AsyncClient(service.url, await _token(fleet))) for _ in range(2)
-        ]
+        clients = [await stack.enter_async_context(AsyncClient(service.url, await _token(fleet))) for _ in range(2)]
         return await _rates("HTTP API", [partial(one.edit_plan, "bench") for one in clients], sizes.edits)
 
 
@@ -178,6 +176,7 @@ async def _edit(client: Client, edits: list[dict[str, Any]]) -> None:
 
 # -- the page ----------------------------------------------------------------------------------------------------------
 
+
 def page(found: Sequence[Rate]) -> str:
     base = next(one.per_second for one in found if one.way == "library")
     rows = [
@@ -189,9 +188,9 @@ def page(found: Sequence[Rate]) -> str:
         [
             "## Edits through MCP",
             "",
-            f"A plan of {TASKS + 1} tasks in a SQLite file runs, and clients edit it, one edit after the other each. An",
-            "edit is checked, applied by the process that runs the plan, and durable before it is answered. *Library* is",
-            "`edit_plan` in that process. With HTTP, clients and server share one process.",
+            f"A plan of {TASKS + 1} tasks in a SQLite file runs, and clients edit it, one edit after the other each.",
+            "An edit is checked, applied by the process that runs the plan, and durable before it is answered.",
+            "*Library* is `edit_plan` in that process. With HTTP, clients and server share one process.",
             "",
             "| way | clients | edits per second | time of an edit | of the library |",
             "| --- | ---: | ---: | ---: | ---: |",

@@ -53,9 +53,20 @@ class HttpScene:
     @asynccontextmanager
     async def client(self, *scopes: str, name: str = "ann", **terms: Any) -> AsyncIterator[Client]:
         headers = {"authorization": f"Bearer {await self.token(*scopes, name=name)}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
-            async with Client(streamable_http_client(self.url, http_client=http), **terms) as client:
-                yield client
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
+            Client(streamable_http_client(self.url, http_client=http), **terms) as client,
+        ):
+            yield client
+
+    async def busy(self, name: str) -> str:
+        """The id of the credential of a caller, when one of its requests is under way."""
+        [credential] = [one for one in await self.credentials.all() if one.name == name]
+        for _ in range(10_000):
+            if self.state.gate._busy.get(credential.id):
+                return credential.id
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no request of {name} came")
 
     @asynccontextmanager
     async def raw(self, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
@@ -187,10 +198,7 @@ async def test_scopes_hold_for_each_request_and_a_revoked_token_ends_them(monkey
         with pytest.raises(Refused, match="this needs the scope operate"):
             await call(bob, "cancel_plan", plan="nightly")
         waiting = asyncio.create_task(call(bob, "wait_for_events", plan="nightly", timeout=55))
-        [credential] = [one for one in await scene.credentials.all() if one.name == "bob"]
-        while not scene.state.gate._busy.get(credential.id):
-            await asyncio.sleep(0.01)
-        await scene.credentials.revoke(credential.id)
+        await scene.credentials.revoke(await scene.busy("bob"))
         with pytest.raises(MCPError):
             await waiting
         with pytest.raises(MCPError):
@@ -209,10 +217,7 @@ async def test_without_the_check_of_revoked_credentials_a_wait_goes_on(monkeypat
         await submit(operator, "a")
         await bob.list_tools()  # so that the client needs no further request
         waiting = asyncio.create_task(call(bob, "wait_for_events", plan="nightly", timeout=1))
-        [credential] = [one for one in await scene.credentials.all() if one.name == "bob"]
-        while not scene.state.gate._busy.get(credential.id):
-            await asyncio.sleep(0.01)
-        await scene.credentials.revoke(credential.id)
+        await scene.credentials.revoke(await scene.busy("bob"))
         assert (await waiting)["items"] == []
 
 
@@ -240,17 +245,14 @@ async def test_a_body_that_is_too_large_or_not_json_is_refused() -> None:
 
 
 async def test_a_server_stops_while_clients_wait() -> None:
-    async with http_scene() as scene:
-        headers = {"authorization": f"Bearer {await scene.token()}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
-            async with Client(streamable_http_client(scene.url, http_client=http)) as client:
-                await submit(client, "a")
-                waiting = asyncio.create_task(call(client, "follow_plan", plan="nightly", timeout=55))
-                while not scene.state.gate._busy:
-                    await asyncio.sleep(0.01)
-                await scene.state.close()
-                answer = (await asyncio.gather(waiting, return_exceptions=True))[0]
-                assert isinstance(answer, MCPError) or not answer["ended"]
+    async with http_scene() as scene, scene.client() as client:
+        await submit(client, "a")
+        await client.list_tools()
+        waiting = asyncio.create_task(call(client, "follow_plan", plan="nightly", timeout=55))
+        await scene.busy("ann")
+        await scene.state.close()
+        [answer] = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(answer, MCPError) or not answer["ended"]
 
 
 async def test_without_the_sdk_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

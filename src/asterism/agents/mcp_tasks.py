@@ -2,9 +2,9 @@
 
 A task is a run or a plan that is followed, and its id names it. The server keeps nothing of its own: ``tasks/get``
 reads the store with the rights of whoever asks. So a task outlives its connection and the server, and to know its id is
-of no use without a credential. While edits of a plan wait for a person, its task is ``input_required``: the questions come
-with ``tasks/get``, and ``tasks/update`` brings the decisions. ``tasks/cancel`` cancels what the call began; a call that
-only follows has nothing to cancel, and is acknowledged.
+of no use without a credential. While edits of a plan wait for a person, its task is ``input_required``: the questions
+come with ``tasks/get``, and ``tasks/update`` brings the decisions. ``tasks/cancel`` cancels what the call began; a call
+that only follows has nothing to cancel, and is acknowledged.
 """
 
 from __future__ import annotations

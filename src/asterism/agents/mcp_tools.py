@@ -185,9 +185,7 @@ TOOLS: Mapping[str, McpTool] = {
         _tool("read_run_logs", "GET", "/runs/{run}/logs", "Read what a run printed.", untrusted=True),
         _tool("why_run", "GET", "/runs/{run}/why", "Explain why a run waits, or how it ended.", untrusted=True),
         _tool("cancel_run", "POST", "/runs/{run}/cancel", "Cancel a run."),
-        _tool(
-            "list_devices", "GET", "/devices", "List the devices of the fleet: what they can do, how busy they are."
-        ),
+        _tool("list_devices", "GET", "/devices", "List the devices of the fleet: what they can do, how busy they are."),
         _tool("list_series", "GET", "/series", "List the series of issues: which issue is active, which wait."),
         _tool("read_series", "GET", "/series/{series}", "Read one series with its last changes.", untrusted=True),
         _tool(

@@ -46,8 +46,8 @@ async def http_service(
     limits: Limits = SERVER_LIMITS,
     more: Callable[[ServerState], Iterable[BaseRoute]] = lambda state: (),
 ) -> AsyncIterator[HttpService]:
-    """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it. ``more``
-    makes further routes. Raises CannotServe."""
+    """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it;
+    ``more`` makes further routes. Raises CannotServe."""
     hosts = request_hosts(address.host, names)
     if not hosts:
         raise CannotServe(f"clients cannot name {address.host}: give their name of this machine with --name HOST")
