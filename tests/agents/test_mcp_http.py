@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -59,14 +59,20 @@ class HttpScene:
         ):
             yield client
 
-    async def busy(self, name: str) -> str:
-        """The id of the credential of a caller, when one of its requests is under way."""
+    async def begun(self, name: str, request: Coroutine[Any, Any, Any]) -> tuple[asyncio.Task[Any], str]:
+        """A request of a caller, when the server has authenticated it; and the id of its credential."""
         [credential] = [one for one in await self.credentials.all() if one.name == name]
+        await self._until(lambda: not self.state.gate._busy.get(credential.id))  # earlier requests are over
+        task = asyncio.create_task(request)
+        await self._until(lambda: self.state.gate._busy.get(credential.id))
+        return task, credential.id
+
+    async def _until(self, condition: Callable[[], Any]) -> None:
         for _ in range(10_000):
-            if self.state.gate._busy.get(credential.id):
-                return credential.id
+            if condition():
+                return
             await asyncio.sleep(0.01)
-        raise AssertionError(f"no request of {name} came")
+        raise AssertionError("it never happened")
 
     @asynccontextmanager
     async def raw(self, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
@@ -197,8 +203,8 @@ async def test_scopes_hold_for_each_request_and_a_revoked_token_ends_them(monkey
         assert (await call(bob, "edit_plan", plan="nightly", edits=[ADD]))["version"] == 1
         with pytest.raises(Refused, match="this needs the scope operate"):
             await call(bob, "cancel_plan", plan="nightly")
-        waiting = asyncio.create_task(call(bob, "wait_for_events", plan="nightly", timeout=55))
-        await scene.credentials.revoke(await scene.busy("bob"))
+        waiting, identity = await scene.begun("bob", call(bob, "wait_for_events", plan="nightly", timeout=55))
+        await scene.credentials.revoke(identity)
         with pytest.raises(MCPError):
             await waiting
         with pytest.raises(MCPError):
@@ -216,8 +222,8 @@ async def test_without_the_check_of_revoked_credentials_a_wait_goes_on(monkeypat
     async with http_scene() as scene, scene.client() as operator, scene.client("edit:nightly", name="bob") as bob:
         await submit(operator, "a")
         await bob.list_tools()  # so that the client needs no further request
-        waiting = asyncio.create_task(call(bob, "wait_for_events", plan="nightly", timeout=1))
-        await scene.credentials.revoke(await scene.busy("bob"))
+        waiting, identity = await scene.begun("bob", call(bob, "wait_for_events", plan="nightly", timeout=1))
+        await scene.credentials.revoke(identity)
         assert (await waiting)["items"] == []
 
 
@@ -248,8 +254,7 @@ async def test_a_server_stops_while_clients_wait() -> None:
     async with http_scene() as scene, scene.client() as client:
         await submit(client, "a")
         await client.list_tools()
-        waiting = asyncio.create_task(call(client, "follow_plan", plan="nightly", timeout=55))
-        await scene.busy("ann")
+        waiting, _ = await scene.begun("ann", call(client, "follow_plan", plan="nightly", timeout=55))
         await scene.state.close()
         [answer] = await asyncio.gather(waiting, return_exceptions=True)
         assert isinstance(answer, MCPError) or not answer["ended"]

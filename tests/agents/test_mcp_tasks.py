@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client, MCPError
 
-from asterism.agents.mcp_following import Work
 from asterism.agents.mcp_tasks import EXTENSION, task_id, work_of
+from asterism.agents.mcp_waits import Work
 from asterism.core.run.workflow import Workflow
 from tests.agents.mcp_scenes import (
     Refused,

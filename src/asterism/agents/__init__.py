@@ -3,7 +3,7 @@
 =====================  =================================================================================================
 ``mcp_server``         the MCP server: tools, resources and prompts over one store, for any transport
 ``mcp_tools``          the table of tools, made of the endpoints of the HTTP API
-``mcp_following``      tools that wait: for events, for the end of a run or of a plan
+``mcp_waits``          tools that wait: for events, for the end of a run or of a plan
 ``mcp_tasks``          the Tasks extension: long work as a handle that the client polls
 ``mcp_approvals``      edits that wait for a person, asked through elicitation
 ``mcp_resources``      plan, story and report as resources

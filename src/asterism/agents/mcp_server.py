@@ -22,7 +22,6 @@ from pydantic import ValidationError
 from asterism import __version__
 from asterism.agents import mcp_approvals, mcp_resources, mcp_tasks
 from asterism.agents.mcp_approvals import Context, Question
-from asterism.agents.mcp_following import Work, read_work, wait_for_work
 from asterism.agents.mcp_prompts import PROMPTS
 from asterism.agents.mcp_tools import (
     TOOLS,
@@ -34,6 +33,7 @@ from asterism.agents.mcp_tools import (
     may_use,
     output_schema,
 )
+from asterism.agents.mcp_waits import Work, read_work, wait_for_work
 from asterism.core.errors import AsterismError
 from asterism.core.plan.approval import EditWaits
 from asterism.server.endpoint import ServerState, request_violations

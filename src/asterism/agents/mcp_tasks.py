@@ -22,8 +22,8 @@ from pydantic import Field
 
 from asterism.agents import mcp_approvals
 from asterism.agents.mcp_approvals import Context
-from asterism.agents.mcp_following import Work, WorkState, read_work
 from asterism.agents.mcp_tools import TOOLS, call_of, call_tool
+from asterism.agents.mcp_waits import Work, WorkState, read_work
 from asterism.core.errors import AsterismError
 from asterism.core.plan.approval import ApprovalGone
 from asterism.server.endpoint import Call, ServerState

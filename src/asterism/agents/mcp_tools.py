@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from starlette.requests import Request
 
-from asterism.agents import mcp_approvals, mcp_following
+from asterism.agents import mcp_approvals, mcp_waits
 from asterism.base.http_limits import RequestRefused
 from asterism.core.plan.edits import EDITS
 from asterism.server import cycle_routes, fleet_routes, plan_routes, run_routes, series_routes
@@ -59,7 +59,7 @@ _ENDPOINTS = {
         *run_routes.ENDPOINTS,
         *fleet_routes.ENDPOINTS,
         *series_routes.ENDPOINTS,
-        *mcp_following.ENDPOINTS,
+        *mcp_waits.ENDPOINTS,
         *mcp_approvals.ENDPOINTS,
     )
 }
