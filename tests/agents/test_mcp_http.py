@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpcore2  # noqa: F401  (the first client would import it in the loop of its test)
 import httpx
 import httpx2
 import pytest

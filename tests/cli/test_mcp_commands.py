@@ -58,29 +58,28 @@ async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) 
 @pytest.mark.parametrize("end", ["input", "SIGTERM", "SIGINT"])
 def test_it_ends_with_its_client_or_a_signal(tmp_path: Path, end: str) -> None:
     scene = Scene(tmp_path)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "asterism", "mcp"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **scene.env},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n")
-        process.stdin.flush()
-        assert json.loads(process.stdout.readline())["id"] == 1
-        if end == "input":
-            process.stdin.close()
-        else:
-            process.send_signal(signal.Signals[end])
-        assert process.wait(PATIENCE) == 0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         assert process.stderr is not None
-        assert b"Traceback" not in process.stderr.read()
-    finally:
-        process.kill()
-        process.communicate()
+        try:
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == 1
+            if end == "input":
+                process.stdin.close()
+            else:
+                process.send_signal(signal.Signals[end])
+            assert process.wait(PATIENCE) == 0
+            assert b"Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_a_wrong_scope_names_the_scopes(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def has_tasks(ctx: Context) -> bool:
 def check_declared(ctx: Context) -> None:
     """Raises MCPError."""
     if not has_tasks(ctx):
-        required = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
+        required: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
         message = f"this needs the extension {EXTENSION} in the capabilities of the request"
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, required)
 
