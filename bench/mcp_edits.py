@@ -2,8 +2,9 @@
 
 The plan has a task that runs all the time and 100 tasks after it; each edit changes the timeout of one of them, so the
 plan does not grow. It is in a SQLite file, and one process runs it and applies every edit: durable before it is
-answered. There are two clients; several callers share them, and each sends its edits one after the other. With stdio the server is a process of its own; with HTTP it
-is in the process of the clients, so the figures of HTTP have the processor time of both sides in one process.
+answered. There are two clients; several callers share them, and each sends its edits one after the other. With stdio
+the server is a process of its own; with HTTP it is in the process of the clients, so the figures of HTTP have the
+processor time of both sides in one process.
 """
 
 import asyncio
@@ -191,10 +192,11 @@ def page(found: Sequence[Rate]) -> str:
         [
             "## Edits through MCP",
             "",
-            f"A plan of {TASKS + 1} tasks in a SQLite file runs. Callers, who share two clients, edit it, one edit after",
-            "the other each. An edit is checked, applied by the process that runs the plan, and durable before it is",
-            "answered. *Library* is `edit_plan` in that process. With HTTP, clients and server share one process. The",
-            "time of an edit is mostly that until the process that runs the plan looks for requests, every 0.1 s.",
+            f"A plan of {TASKS + 1} tasks in a SQLite file runs. Callers, who share two clients, edit it, one edit",
+            "after the other each. An edit is checked, applied by the process that runs the plan, and durable before it",
+            "is answered. *Library* is `edit_plan` in that process. With HTTP, clients and server share one process. An",
+            "edit takes 0.1 s because the process that runs a plan looks for requests at most ten times a second; what",
+            "comes meanwhile is applied together.",
             "",
             "| way | callers | edits per second | time of an edit | of the library |",
             "| --- | ---: | ---: | ---: | ---: |",
