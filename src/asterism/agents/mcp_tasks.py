@@ -1,7 +1,7 @@
 """The Tasks extension of MCP (``io.modelcontextprotocol/tasks``): long work as a handle that the client polls.
 
 A task is a run or a plan that is followed, and its id names it. The server keeps nothing of its own: ``tasks/get``
-reads the store with the rights of whoever asks. So a task outlives its connection and the server, and to know its id is
+reads the store with the rights of its caller. So a task outlives its connection and the server, and to know its id is
 of no use without a credential. While edits of a plan wait for a person, its task is ``input_required``: the questions
 come with ``tasks/get``, and ``tasks/update`` brings the decisions. ``tasks/cancel`` cancels what the call began; a call
 that only follows has nothing to cancel, and is acknowledged.

@@ -2,7 +2,7 @@
 
 ``Work`` names a run or a plan that goes on. A handler returns it instead of a document, and the MCP server decides: a
 client with the Tasks extension gets a handle at once, any other waits until the end or the timeout, and calls again.
-Nothing is kept in memory: whoever asks reads the store, so a handle outlives the server.
+Nothing is kept in memory: each question reads the store, so a handle outlives the server.
 """
 
 from __future__ import annotations
