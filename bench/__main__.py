@@ -2,8 +2,8 @@
 same for runs and docs/benchmarks-runs.md, ``python -m bench durable`` for durable constellations and
 docs/benchmarks-durable.md, ``python -m bench series`` for series and docs/benchmarks-series.md, ``python -m bench
 page`` for the page of the server and docs/benchmarks-page.md, ``python -m bench server`` for its API and
-docs/benchmarks-server.md, ``python -m bench models`` for models that edit plans and docs/benchmarks-models.md; ``python
--m bench cost`` prints one part."""
+docs/benchmarks-server.md, ``python -m bench models`` for models that edit plans and docs/benchmarks-models.md, ``python
+-m bench agents`` for agents and docs/benchmarks-agents.md; ``python -m bench cost`` prints one part."""
 
 import sys
 from collections.abc import Callable
@@ -67,7 +67,21 @@ MODELS: dict[str, Callable[[], str]] = {
     "model-calls": lambda: models.calls_text(models.calls_by_filter()),
     "model-makespan": lambda: models.makespan_text(models.makespans()),
 }
-PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS
+AGENTS_HEAD = """# Benchmarks of agents
+
+Written by `make bench ARGS=agents`; every figure on this page was measured in one run, side by side. Times vary from
+machine to machine and from hour to hour: read the ratios.
+"""
+
+
+def _mcp_edits() -> str:
+    from bench import mcp_edits  # the SDK takes long to import
+
+    return mcp_edits.page(mcp_edits.measure())
+
+
+AGENTS: dict[str, Callable[[], str]] = {"mcp-edits": _mcp_edits}
+PARTS = PLANS | RUNS | DURABLE | SERIES | WEB_PAGE | SERVER | MODELS | AGENTS
 PAGES = {
     "plans": (PLANS, page.HEAD, "benchmarks.md"),
     "runs": (RUNS, runs_page.HEAD, "benchmarks-runs.md"),
@@ -76,6 +90,7 @@ PAGES = {
     "page": (WEB_PAGE, web_page.HEAD, "benchmarks-page.md"),
     "server": (SERVER, http_api.HEAD, "benchmarks-server.md"),
     "models": (MODELS, models.HEAD, "benchmarks-models.md"),
+    "agents": (AGENTS, AGENTS_HEAD, "benchmarks-agents.md"),
 }
 
 

@@ -24,7 +24,22 @@ Agents that execute tasks:
 ``model_worker``        a language model with tools as the agent of a device: ``ModelAgent``
 ``agent_runners``       the agent of a device from a command, a URL or the name of a model
 
-The SDKs are extras (``model``, ``acp``, ``a2a``), imported with the first use.
+Clients of the Model Context Protocol:
+
+``mcp_server``          the MCP server: tools, resources and prompts over one store, for any transport
+``mcp_tools``           the table of tools, made of the endpoints of the HTTP API
+``mcp_waits``           tools that wait: for events, for the end of a run or of a plan
+``mcp_tasks``           the Tasks extension: long work as a handle that the client polls
+``mcp_approvals``       edits that wait for a person, asked through elicitation
+``mcp_resources``       plan, story and report as resources
+``mcp_prompts``         prompts that teach a client to edit
+``mcp_stdio``           MCP over standard input and output
+``mcp_http``            MCP over streamable HTTP, on the server
+
+The SDKs are extras (``model``, ``acp``, ``a2a``, ``mcp``), imported with the first use.
+
+Invariants: the core knows no model and no protocol of agents. An agent goes through the same checks as a person: what a
+plan, a run or a series allows is decided below this package, and what a credential allows is decided by the server.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ COMMANDS = (
     CommandEntry("top", "Watch and steer plans, runs and devices in the terminal.", FLEETS, "top_commands"),
     CommandEntry("notices", "List and follow the notices of a fleet.", FLEETS, "notices_commands"),
     CommandEntry("serve", "Serve a store over HTTP: API, page and devices.", FLEETS, "serve_commands"),
+    CommandEntry("mcp", "Let an MCP client read, run and edit plans.", FLEETS, "mcp_commands"),
     CommandEntry("token", "Manage access to the server: create, list, revoke, login.", FLEETS, "serve_commands"),
     CommandEntry("peer", "Exchange runs with stores on other machines.", FLEETS, "peer_commands"),
     CommandEntry("store", "Inspect and back up a store: info, check, backup, restore.", FLEETS, "store_commands"),

@@ -34,6 +34,7 @@ async def serve_until_signal(
     from asterism.durable.plan_runner import runs_plans
 
     try:
+        from asterism.agents.mcp_http import mcp_routes
         from asterism.server.gateway_routes import monitor_beside
         from asterism.server.http_service import http_service
     except ImportError:
@@ -43,7 +44,7 @@ async def serve_until_signal(
     raise_descriptor_limit()
     make = partial(DurableOrchestrator, local=local) if local else DurableOrchestrator
     async with (
-        http_service(fleet, address, names) as service,
+        http_service(fleet, address, names, more=mcp_routes) as service,
         monitor_beside(fleet),
         runs_plans(fleet, make) as runner,
     ):
@@ -63,14 +64,16 @@ async def serve_until_signal(
 async def serve_while(fleet: Fleet, run: Callable[[], Awaitable[int]], *, stay: bool) -> int:
     """Serve on this machine while a plan runs, and with ``stay`` on a terminal until Ctrl-C. Returns its exit code."""
     try:
+        from asterism.agents.mcp_http import mcp_routes
         from asterism.server.http_service import DEFAULT_PORT, http_service
     except ImportError:
         raise AsterismError(f"--serve needs starlette and uvicorn: {install_hint('serve')}") from None
     async with contextlib.AsyncExitStack() as serving:
+        serve = partial(http_service, fleet, more=mcp_routes)
         try:
-            service = await serving.enter_async_context(http_service(fleet, ListenAddress("127.0.0.1", DEFAULT_PORT)))
+            service = await serving.enter_async_context(serve(ListenAddress("127.0.0.1", DEFAULT_PORT)))
         except CannotServe:  # another server has this port
-            service = await serving.enter_async_context(http_service(fleet, ListenAddress("127.0.0.1", 0)))
+            service = await serving.enter_async_context(serve(ListenAddress("127.0.0.1", 0)))
         note(f"Watch it at {await login_link(fleet, service.url)} (works once, within 10 minutes)")
         code = await run()
         if stay and sys.stderr.isatty():

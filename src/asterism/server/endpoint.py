@@ -204,7 +204,7 @@ class EndpointApp:
                 where = f"{self._endpoint.method} {self._endpoint.path}"
                 response = problem_of(error, where, request.path_params.get("plan"))
             with contextlib.suppress(ClientDisconnect):
-                await response(scope, receive, _in_time(request, send))
+                await response(scope, receive, in_time(request, send))
 
     async def _answer(self, request: Request, held: contextlib.ExitStack) -> Response:
         endpoint, server, caller = self._endpoint, self._server, None
@@ -225,12 +225,12 @@ class EndpointApp:
             if endpoint.body is not None:
                 call.body = endpoint.body.model_validate(await _json_body(request, server, caller))
         except ValidationError as error:
-            return problem(422, "the request is not valid", "invalid-request", violations=_violations(error))
+            return problem(422, "the request is not valid", "invalid-request", violations=request_violations(error))
         result = await endpoint.handler(call)
         return result if isinstance(result, Response) else JSONResponse(result, endpoint.status)
 
 
-def _in_time(request: Request, send: Send) -> Send:
+def in_time(request: Request, send: Send) -> Send:
     """``send`` for a client that must read: a part that it does not accept in time ends the connection. A large body is
     sent in parts, since the end of a body waits only for what was sent before it."""
 
@@ -295,7 +295,8 @@ async def _json_body(request: Request, server: ServerState, caller: Caller | Non
         raise RequestRefused(400, f"the body is not valid JSON: {error}") from None
 
 
-def _violations(error: ValidationError) -> list[dict[str, Any]]:
+def request_violations(error: ValidationError) -> list[dict[str, Any]]:
+    """What is wrong with the parameters of a request."""
     return [
         violation_json(None, str(one["type"]), f"{'.'.join(map(str, one['loc'])) or 'the request'}: {one['msg']}")
         for one in error.errors(include_url=False, include_context=False, include_input=False)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from starlette.routing import BaseRoute
@@ -44,10 +44,10 @@ async def http_service(
     names: Sequence[str] = (),
     *,
     limits: Limits = SERVER_LIMITS,
-    more: Iterable[BaseRoute] = (),
+    more: Callable[[ServerState], Iterable[BaseRoute]] = lambda state: (),
 ) -> AsyncIterator[HttpService]:
-    """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it. Raises
-    CannotServe."""
+    """Serve the API of a fleet while the block runs. ``names`` are further host names by which clients know it;
+    ``more`` makes further routes. Raises CannotServe."""
     hosts = request_hosts(address.host, names)
     if not hosts:
         raise CannotServe(f"clients cannot name {address.host}: give their name of this machine with --name HOST")
@@ -58,7 +58,7 @@ async def http_service(
     gateway = GatewayRoutes(fleet, state.bodies, shared=address.behind_proxy)
     with contextlib.closing(address.open_socket()) as sock:
         server = LimitedServer(
-            server_app(state, hosts, [*gateway.routes, *more]),
+            server_app(state, hosts, [*gateway.routes, *more(state)]),
             address.limits(limits),
             log,
             context,

@@ -108,12 +108,13 @@ def problem_of(error: Exception, where: str, plan: str | None = None) -> Respons
         if isinstance(error, kind):
             if status >= 500:
                 log.warning("%s: %s", where, error)
-            return problem(status, _detail(error, plan), name, **_more(error))
+            return problem(status, error_detail(error, plan), name, **_more(error))
     log.exception("internal error: %s", where, exc_info=error)
     return problem(500, "internal error; see the log of the server", "internal-error")
 
 
-def _detail(error: Exception, plan: str | None) -> str:
+def error_detail(error: Exception, plan: str | None = None) -> str:
+    """What a caller learns of an error about a plan."""
     if isinstance(error, RunRefused):  # its story is not part of the sentence
         return f"run {error.run_id}: {error.why}"
     if isinstance(error, EditRejected):

@@ -1,0 +1,210 @@
+"""Edits per second through MCP, beside the library and the HTTP API, on the same kind of plan.
+
+The plan has a task that runs all the time and 100 tasks after it; each edit changes the timeout of one of them, so the
+plan does not grow. It is in a SQLite file, and one process runs it and applies every edit: durable before it is
+answered. There are two clients; several callers share them, and each sends its edits one after the other. With stdio
+the server is a process of its own; with HTTP it is in the process of the clients, so the figures of HTTP have the
+processor time of both sides in one process.
+"""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from asterism import AsyncClient
+from asterism.agents.mcp_http import mcp_routes
+from asterism.base.listen_address import ListenAddress
+from asterism.core.plan.edits import EditBatch
+from asterism.core.plan.status import RUNNING
+from asterism.durable.durable_orchestrator import DurableOrchestrator
+from asterism.durable.plan_requests import edit_plan
+from asterism.durable.plan_runner import runs_plans
+from asterism.durable.stored_plans import read_plan
+from asterism.fleet.fleet import Fleet
+from asterism.server.credentials import Credentials
+from asterism.server.http_service import HttpService, http_service
+
+TASKS = 100
+CALLERS = (1, 2, 16)
+"""How many callers edit at once."""
+
+MANY = 1_000_000_000
+"""More edits in a minute than any round has."""
+
+Edit = Callable[[list[dict[str, Any]]], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    edits: int = 100
+    rounds: int = 3
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Edits per second of all callers together, the best of the rounds."""
+
+    way: str
+    callers: int
+    per_second: float
+
+
+FULL = Sizes()
+
+
+def plan_file() -> str:
+    lines = ["asterism: 1", "id: bench", "tasks:", "  work: {shell: sleep 3600}"]
+    return "\n".join([*lines, *(f"  t{number}: {{shell: 'true', after: work}}" for number in range(TASKS))])
+
+
+def change(number: int) -> list[dict[str, Any]]:
+    return [{"op": "update_task", "task_id": f"t{number % TASKS}", "changes": {"timeout": 60 + number}}]
+
+
+def measure(sizes: Sizes = FULL) -> list[Rate]:
+    found: dict[tuple[str, int], float] = {}
+    for _ in range(sizes.rounds):
+        for way in (_library, _http_api, _mcp_stdio, _mcp_http):
+            for rate in asyncio.run(way(sizes)):
+                key = rate.way, rate.callers
+                found[key] = max(found.get(key, 0.0), rate.per_second)
+    return [Rate(way, callers, per_second) for (way, callers), per_second in found.items()]
+
+
+async def _rate(way: str, clients: Sequence[Edit], callers: int, edits: int) -> Rate:
+    async def send(number: int) -> None:
+        for one in range(edits):
+            await clients[number % len(clients)](change(callers * one + number))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(send(number) for number in range(callers)))
+    return Rate(way, callers, callers * edits / (time.perf_counter() - began))
+
+
+async def _rates(way: str, clients: Sequence[Edit], edits: int) -> list[Rate]:
+    return [await _rate(way, clients, callers, edits) for callers in CALLERS]
+
+
+# -- the ways ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def _served() -> AsyncIterator[tuple[Fleet, HttpService]]:
+    """A server that runs the plan."""
+    with tempfile.TemporaryDirectory() as folder:
+        fleet = await Fleet.open(f"sqlite:///{folder}/fleet.db")
+        async with (
+            fleet,
+            http_service(fleet, ListenAddress("127.0.0.1", 0), more=mcp_routes) as service,
+            runs_plans(fleet, partial(DurableOrchestrator, local=1)) as runner,
+        ):
+            service.state.submitted = runner.wake
+            service.state.gate._edits._most = MANY
+            async with AsyncClient(service.url, await _token(fleet)) as client:
+                await client.submit_plan(plan_file())
+            await _running(fleet)
+            yield fleet, service
+
+
+async def _token(fleet: Fleet) -> str:
+    return (await Credentials(fleet.store).create("bench", ["admin"], by="bench")).token
+
+
+async def _running(fleet: Fleet) -> None:
+    while not (await read_plan(fleet, "bench")).record.plan.counts[RUNNING]:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+async def _library(sizes: Sizes) -> list[Rate]:
+    async with _served() as (fleet, _):
+
+        async def edit(edits: list[dict[str, Any]]) -> None:
+            await edit_plan(fleet, "bench", EditBatch.from_json({"edits": edits}))
+
+        return await _rates("library", [edit], sizes.edits)
+
+
+async def _http_api(sizes: Sizes) -> list[Rate]:
+    async with _served() as (fleet, service), contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(AsyncClient(service.url, await _token(fleet))) for _ in range(2)]
+        return await _rates("HTTP API", [partial(one.edit_plan, "bench") for one in clients], sizes.edits)
+
+
+async def _mcp_http(sizes: Sizes) -> list[Rate]:
+    async with _served() as (fleet, service), contextlib.AsyncExitStack() as stack:
+        clients = []
+        for _ in range(2):
+            headers = {"authorization": f"Bearer {await _token(fleet)}"}
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60.0))
+            transport = streamable_http_client(f"{service.url}/mcp", http_client=http)
+            clients.append(await stack.enter_async_context(Client(transport)))
+        return await _rates("MCP, streamable HTTP", [partial(_edit, one) for one in clients], sizes.edits)
+
+
+async def _mcp_stdio(sizes: Sizes) -> list[Rate]:
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/fleet.db"
+        words = ["-m", "asterism", "mcp", "--store", url]
+        with (Path(folder) / "log").open("w") as log:
+            first = StdioServerParameters(command=sys.executable, args=[*words, "--local", "1"])
+            other = StdioServerParameters(command=sys.executable, args=words)
+            async with Client(_stdio(first, log)) as one, await Fleet.open(url) as fleet:
+                await one.call_tool("submit_plan", {"file": plan_file()})
+                await _running(fleet)
+                async with Client(_stdio(other, log)) as two:
+                    return await _rates("MCP, stdio", [partial(_edit, one), partial(_edit, two)], sizes.edits)
+
+
+def _stdio(parameters: StdioServerParameters, log: Any) -> Any:
+    from mcp.client.stdio import stdio_client
+
+    return stdio_client(parameters, errlog=log)
+
+
+async def _edit(client: Client, edits: list[dict[str, Any]]) -> None:
+    result = await client.call_tool("edit_plan", {"plan": "bench", "edits": edits})
+    if result.is_error:
+        raise RuntimeError(str(result.content))
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(found: Sequence[Rate]) -> str:
+    base = {one.callers: one.per_second for one in found if one.way == "library"}
+    rows = [
+        f"| {one.way} | {one.callers} | {one.per_second:,.0f} | {1000 / one.per_second * one.callers:.1f} ms "
+        f"| {one.per_second / base[one.callers]:.0%} |"
+        for one in found
+    ]
+    return "\n".join(
+        [
+            "## Edits through MCP",
+            "",
+            f"A plan of {TASKS + 1} tasks in a SQLite file runs. Callers, who share two clients, edit it, one edit",
+            "after the other each. An edit is checked, applied by the process that runs the plan, and durable before",
+            "it is answered. *Library* is `edit_plan` in that process. With HTTP, clients and server share a process.",
+            "An edit takes 0.1 s because the process that runs a plan looks for requests at most ten times a second;",
+            "what comes meanwhile is applied together.",
+            "",
+            "| way | callers | edits per second | time of an edit | of the library |",
+            "| --- | ---: | ---: | ---: | ---: |",
+            *rows,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(page(measure(Sizes(*map(int, sys.argv[1:])))))

@@ -1,0 +1,118 @@
+"""Resources of the MCP server: a plan as JSON, its story as text, its report as an HTML page.
+
+Their addresses are ``asterism://plans/NAME``, ``…/story`` and ``…/report``. Who may read a plan may read all three.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote
+
+from asterism.agents.mcp_tools import TOOLS, call_of
+from asterism.base.text import clean
+from asterism.durable.stored_plans import HEADS, read_plan
+from asterism.orchestrator.plan_mask import PlanMask
+from asterism.orchestrator.result import Result
+from asterism.report.html_report import report
+from asterism.report.result_report import report_of
+from asterism.server import plan_documents, plan_routes
+from asterism.server.endpoint import Call, ServerState, checked_parameter
+from asterism.server.request_guard import Caller
+
+PREFIX = "asterism://plans/"
+_URI = re.compile(r"asterism://plans/([^/?#]+)(?:/(story|report))?")
+
+MOST_LISTED = 200
+"""How many plans are listed as resources; the others can be read by their address."""
+
+
+@dataclass(frozen=True)
+class PlanResource:
+    """A kind of resource that every plan has."""
+
+    name: str
+    suffix: str
+    media: str
+    description: str
+    read: Callable[[Call], Awaitable[str]]
+
+    @property
+    def template(self) -> str:
+        return f"{PREFIX}{{plan}}{self.suffix}"
+
+
+async def _plan(call: Call) -> str:
+    call.query = plan_routes.ViewQuery()
+    return json.dumps(await plan_routes.show(call), ensure_ascii=False, indent=1)
+
+
+async def _story(call: Call) -> str:
+    plan = (await read_plan(call.fleet, call.path["plan"])).record.plan
+    lines = [f"# Story of plan {plan.id}", ""]
+    for entry in plan_documents.story_json(plan, PlanMask(plan)):
+        at = datetime.fromtimestamp(entry["at"], UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
+        task, why = f" {entry['task']}" if entry["task"] else "", f": {entry['why']}" if entry["why"] else ""
+        lines.append(clean(f"- {at}{task} {entry['what']}{why}"))
+    return "\n".join(lines) + "\n"
+
+
+async def _report(call: Call) -> str:
+    stored = await read_plan(call.fleet, call.path["plan"])
+    plan, lock = stored.record.plan, stored.record.lock
+    if plan.ended_at is None:  # this copy of a plan that goes on ends now
+        plan.ended_at = call.fleet.store.clock()
+    result = Result(plan, list(lock.cycles.values()), None, lock.policy)
+    return await asyncio.to_thread(lambda: report(report_of(result)))
+
+
+RESOURCES = (
+    PlanResource("plan", "", "application/json", "A plan as it is now: tasks, dependencies, cycles, approvals.", _plan),
+    PlanResource("story", "/story", "text/markdown", "What happened to a plan, step by step.", _story),
+    PlanResource("report", "/report", "text/html", "Graph, timeline, tasks and edits of a plan on one page.", _report),
+)
+
+
+class UnknownResource(LookupError):
+    """No resource has this address."""
+
+
+def address(plan: str, resource: PlanResource) -> str:
+    return f"{PREFIX}{quote(plan, safe='')}{resource.suffix}"
+
+
+async def read_resource(server: ServerState, caller: Caller, uri: str) -> tuple[str, str]:
+    """The media type and the text of a resource. Raises UnknownResource, RequestRefused, UnknownConstellation."""
+    found = _URI.fullmatch(uri)
+    if found is None:
+        raise UnknownResource(f"there is no resource {uri[:200]!r}")
+    plan = checked_parameter("plan", unquote(found[1]))
+    resource = next(one for one in RESOURCES if one.suffix == (f"/{found[2]}" if found[2] else ""))
+    call = call_of(server, caller, TOOLS["read_plan"].endpoint, {"plan": plan})
+    return resource.media, await resource.read(call)
+
+
+def plan_of(uri: str) -> str | None:
+    """The plan of an address; None if it is not one of a resource."""
+    found = _URI.fullmatch(uri)
+    return None if found is None else unquote(found[1])
+
+
+async def plan_names(server: ServerState, caller: Caller) -> list[str]:
+    """The plans that a caller may read, by name."""
+    names = sorted(one.key.removeprefix(HEADS) for one in await server.fleet.store.registers(HEADS))
+    return [name for name in names if caller.credential.allows(f"observe plan {name}")]
+
+
+def template_json(resource: PlanResource) -> dict[str, Any]:
+    return {
+        "name": resource.name,
+        "uri_template": resource.template,
+        "mime_type": resource.media,
+        "description": resource.description,
+    }

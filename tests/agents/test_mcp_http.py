@@ -1,0 +1,272 @@
+"""MCP over streamable HTTP: clients of the official SDK on a real socket; credentials, origins, sessions and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpcore2  # noqa: F401  (the first client would import it in the loop of its test)
+import httpx
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from asterism.agents import mcp_http
+from asterism.agents.mcp_http import mcp_routes
+from asterism.base.listen_address import ListenAddress
+from asterism.core.run.workflow import Workflow
+from asterism.fleet.fleet import Fleet
+from asterism.server.app import server_app
+from asterism.server.credentials import Credentials
+from asterism.server.endpoint import MAX_BODY
+from asterism.server.http_service import HttpService, http_service
+from asterism.store.memory import MemoryStore
+from tests.agents.mcp_scenes import ADD, MODES, REMOVE, Person, Refused, TasksExtension, ask_task, call
+from tests.process_scenes import PATIENCE
+from tests.security.test_requests import problem
+from tests.server.server_scenes import BASE, plan_text, server_scene
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+ACCEPT = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+
+
+class HttpScene:
+    """A server on a socket of this machine. No process runs its plans."""
+
+    def __init__(self, service: HttpService) -> None:
+        self.service, self.state, self.fleet = service, service.state, service.state.fleet
+        self.url = f"{service.url}/mcp"
+        self.credentials = Credentials(self.fleet.store)
+
+    async def token(self, *scopes: str, name: str = "ann") -> str:
+        return (await self.credentials.create(name, scopes or ["admin"], by="test")).token
+
+    @asynccontextmanager
+    async def client(self, *scopes: str, name: str = "ann", **terms: Any) -> AsyncIterator[Client]:
+        headers = {"authorization": f"Bearer {await self.token(*scopes, name=name)}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
+            Client(streamable_http_client(self.url, http_client=http), **terms) as client,
+        ):
+            yield client
+
+    async def begun(self, name: str, request: Coroutine[Any, Any, Any]) -> tuple[asyncio.Task[Any], str]:
+        """A request of a caller, when the server has authenticated it; and the id of its credential."""
+        [credential] = [one for one in await self.credentials.all() if one.name == name]
+        await self._until(lambda: not self.state.gate._busy.get(credential.id))  # earlier requests are over
+        task = asyncio.create_task(request)
+        await self._until(lambda: self.state.gate._busy.get(credential.id))
+        return task, credential.id
+
+    async def _until(self, condition: Callable[[], Any]) -> None:
+        for _ in range(10_000):
+            if condition():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it never happened")
+
+    @asynccontextmanager
+    async def raw(self, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with httpx.AsyncClient(headers={**ACCEPT, **given}, timeout=PATIENCE) as client:
+            yield client
+
+
+@asynccontextmanager
+async def http_scene() -> AsyncIterator[HttpScene]:
+    fleet = Fleet(MemoryStore(), by="server")
+    async with fleet, http_service(fleet, ListenAddress("127.0.0.1", 0), more=mcp_routes) as service:
+        yield HttpScene(service)
+
+
+async def submit(client: Client, *names: str, **terms: Any) -> None:
+    await call(client, "submit_plan", file=plan_text(*names), **terms)
+
+
+# -- what clients do ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_plans_watches_and_edits(mode: str) -> None:
+    async with http_scene() as scene, scene.client(mode=mode) as client:
+        assert {"read_plan", "edit_plan"} <= {one.name for one in (await client.list_tools()).tools}
+        await submit(client, "a", "b", "c")
+        found = await call(client, "read_plan", plan="nightly")
+        waiting = asyncio.create_task(
+            call(client, "wait_for_events", plan="nightly", after=found["position"], kinds=["edit"], timeout=50)
+        )
+        assert (await call(client, "edit_plan", plan="nightly", edits=[REMOVE], base_version=0))["version"] == 1
+        assert (await waiting)["items"][0]["author"] == "ann"
+        assert (await call(client, "undo_edit", plan="nightly"))["version"] == 2
+        with pytest.raises(Refused, match="the edit was rejected"):
+            await call(client, "edit_plan", plan="nightly", edits=[{"op": "remove_task", "task_id": "x"}])
+        assert "nightly" in (await client.read_resource("asterism://plans/nightly/story")).contents[0].text  # type: ignore[union-attr]
+        assert len((await client.list_prompts()).prompts) == 3
+
+
+async def test_two_clients_with_their_own_credentials_edit_at_once() -> None:
+    async with http_scene() as scene, scene.client() as ann, scene.client("edit:nightly", name="bob") as bob:
+        await submit(ann, "a", "b")
+
+        async def edit(client: Client, name: str) -> Any:
+            edits = [{"op": "add_task", "task": {"id": name, "shell": "true"}}]
+            return await call(client, "edit_plan", plan="nightly", edits=edits)
+
+        done = await asyncio.gather(*(edit((ann, bob)[number % 2], f"t{number}") for number in range(12)))
+        assert sorted(one["version"] for one in done) == list(range(1, 13))
+        versions = (await call(bob, "list_versions", plan="nightly"))["items"][1:]
+        assert [one["author"] for one in versions].count("ann") == 6
+        assert {one["author"] for one in versions} == {"ann", "bob"}
+        change = {"op": "update_task", "task_id": "b", "changes": {"timeout": 60}}
+        answers = await asyncio.gather(
+            *(call(one, "edit_plan", plan="nightly", edits=[change], base_version=12) for one in (ann, bob)),
+            return_exceptions=True,
+        )
+        [refused] = [one for one in answers if isinstance(one, Refused)]
+        assert [one["rule"] for one in refused.problem["violations"]] == ["stale"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_person_is_asked_over_http(mode: str) -> None:
+    person = Person({"decision": "approve", "reason": "fine"})
+    async with http_scene() as scene, scene.client(mode=mode, elicitation_callback=person) as client:
+        await submit(client, "a", "b", approvals=["destructive"])
+        edit = {"op": "remove_task", "task_id": "b"}
+        assert (await call(client, "edit_plan", plan="nightly", edits=[edit]))["version"] == 1
+        assert len(person.questions) == 1
+
+
+async def test_long_work_is_a_task_over_http() -> None:
+    tasks = TasksExtension()
+    async with http_scene() as scene, scene.client(extensions=[tasks]) as client:
+        await scene.fleet.workflows.add(Workflow("dig", shell="true"))
+        handle: Any = await client.session.call_tool(
+            "create_run", {"workflow": "dig", "follow": True}, allow_claimed=True
+        )
+        assert (await ask_task(client.session, "get", handle.task_id)).status == "working"
+        await ask_task(client.session, "cancel", handle.task_id)
+        state = await ask_task(client.session, "get", handle.task_id)
+        assert state.result is not None
+        assert state.result.structured_content["status"] == "cancelled"
+
+
+# -- who may -----------------------------------------------------------------------------------------------------------
+
+
+async def test_foreign_hosts_and_origins_and_unknown_callers_are_refused() -> None:
+    async with http_scene() as scene, scene.raw() as stranger:
+        token = f"Bearer {await scene.token()}"
+        for method in ("POST", "GET", "DELETE"):
+            answer = await stranger.request(method, scene.url, json=INITIALIZE)
+            problem(answer, 401)
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        for headers, status in (
+            ({"authorization": token, "origin": "https://evil.example"}, 403),
+            ({"authorization": token, "host": "evil.example"}, 421),
+            ({"authorization": token, "sec-fetch-site": "cross-site"}, 403),
+            ({"authorization": "Bearer ast_wrong"}, 401),
+            ({"cookie": f"asterism_session={token.removeprefix('Bearer ')}"}, 403),  # without the token for CSRF
+        ):
+            problem(await stranger.post(scene.url, json=INITIALIZE, headers=headers), status)
+        own = {"authorization": token, "origin": scene.service.url}
+        assert (await stranger.post(scene.url, json=INITIALIZE, headers=own)).status_code == 200
+
+
+async def test_a_session_belongs_to_the_credential_that_opened_it() -> None:
+    async with http_scene() as scene, scene.raw(authorization=f"Bearer {await scene.token()}") as client:
+        opened = await client.post(scene.url, json=INITIALIZE)
+        session = opened.headers["mcp-session-id"]
+        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert (await client.post(scene.url, json=ready, headers={"mcp-session-id": session})).status_code == 202
+        assert (await client.post(scene.url, json=listing, headers={"mcp-session-id": session})).status_code == 200
+        async with scene.raw(authorization=f"Bearer {await scene.token(name='bob')}") as other:
+            for method in ("POST", "GET", "DELETE"):
+                answer = await other.request(method, scene.url, json=listing, headers={"mcp-session-id": session})
+                assert answer.status_code == 404
+        assert (await client.delete(scene.url, headers={"mcp-session-id": session})).status_code == 200
+
+
+async def test_scopes_hold_for_each_request_and_a_revoked_token_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_http, "HEARTBEAT", 0.05)
+    async with http_scene() as scene, scene.client() as operator, scene.client("edit:nightly", name="bob") as bob:
+        await submit(operator, "a")
+        assert (await call(bob, "edit_plan", plan="nightly", edits=[ADD]))["version"] == 1
+        with pytest.raises(Refused, match="this needs the scope operate"):
+            await call(bob, "cancel_plan", plan="nightly")
+        waiting, identity = await scene.begun("bob", call(bob, "wait_for_events", plan="nightly", timeout=55))
+        await scene.credentials.revoke(identity)
+        with pytest.raises(MCPError):
+            await waiting
+        with pytest.raises(MCPError):
+            await call(bob, "read_plan", plan="nightly")
+
+
+async def test_without_the_check_of_revoked_credentials_a_wait_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ablation of the test above."""
+    monkeypatch.setattr(mcp_http, "HEARTBEAT", 0.05)
+
+    async def active(self: Credentials, identity: str) -> bool:
+        return True
+
+    monkeypatch.setattr(Credentials, "is_active", active)
+    async with http_scene() as scene, scene.client() as operator, scene.client("edit:nightly", name="bob") as bob:
+        await submit(operator, "a")
+        await bob.list_tools()  # so that the client needs no further request
+        waiting, identity = await scene.begun("bob", call(bob, "wait_for_events", plan="nightly", timeout=1))
+        await scene.credentials.revoke(identity)
+        assert (await waiting)["items"] == []
+
+
+async def test_edits_are_counted_as_those_of_the_api() -> None:
+    async with http_scene() as scene, scene.client() as client:
+        await submit(client, "a")
+        scene.state.gate._edits._most = 3
+        for _ in range(3):
+            await call(client, "edit_plan", plan="nightly", edits=[ADD], dry_run=True)
+        with pytest.raises(Refused, match="too many edits of ann in a minute"):
+            await call(client, "edit_plan", plan="nightly", edits=[ADD], dry_run=True)
+
+
+async def test_a_body_that_is_too_large_or_not_json_is_refused() -> None:
+    async with server_scene() as scene:
+        app: Any = server_app(scene.state, ["127.0.0.1"], mcp_routes(scene.state))
+        headers = {"authorization": f"Bearer {await scene.token()}", "content-type": "application/json"}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE, headers=headers) as client:
+            problem(await client.post("/mcp", content=b"x" * (MAX_BODY + 1)), 413)
+            for text in (b"{", b'{"a": 1, "a": 2}', b"[" * 100 + b"]" * 100):
+                assert "not valid JSON" in problem(await client.post("/mcp", content=text), 400)
+
+
+# -- start and end -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_stops_while_clients_wait() -> None:
+    async with http_scene() as scene, scene.client() as client:
+        await submit(client, "a")
+        await client.list_tools()
+        waiting, _ = await scene.begun("ann", call(client, "follow_plan", plan="nightly", timeout=55))
+        await scene.state.close()
+        [answer] = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(answer, MCPError) or not answer["ended"]
+
+
+async def test_without_the_sdk_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_http, "find_spec", lambda name: None)
+    async with http_scene() as scene, scene.raw(authorization=f"Bearer {await scene.token()}") as client:
+        assert "install the extra 'mcp'" in problem(await client.post(scene.url, json=INITIALIZE), 501)
+
+
+def test_a_server_without_mcp_clients_does_not_import_the_sdk() -> None:
+    script = "import sys, asterism.agents.mcp_http; assert 'mcp' not in sys.modules and 'mcp_types' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)

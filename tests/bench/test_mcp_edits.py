@@ -1,0 +1,29 @@
+"""The benchmark of edits through MCP: that every way works, and what its page says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bench import mcp_edits
+from bench.mcp_edits import Rate, Sizes
+
+
+async def test_every_way_applies_its_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_edits, "CALLERS", (1, 2))
+    for way in (mcp_edits._library, mcp_edits._http_api, mcp_edits._mcp_http):
+        found = await way(Sizes(edits=1, rounds=1))
+        assert [one.callers for one in found] == [1, 2]
+        assert all(one.per_second > 0 for one in found)
+
+
+@pytest.mark.long
+def test_so_does_a_process_over_stdio() -> None:
+    assert len(asyncio.run(mcp_edits._mcp_stdio(Sizes(edits=1, rounds=1)))) == 3
+
+
+def test_the_page_compares_with_the_library() -> None:
+    text = mcp_edits.page([Rate("library", 2, 400.0), Rate("MCP, stdio", 2, 200.0)])
+    assert "| library | 2 | 400 | 5.0 ms | 100% |" in text
+    assert "| MCP, stdio | 2 | 200 | 10.0 ms | 50% |" in text

@@ -1,0 +1,88 @@
+"""``asterism mcp`` as a process: a client of the official SDK starts it and speaks with it over stdio."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from tests.agents.mcp_scenes import Refused, call
+from tests.cli.command_scenes import Scene
+from tests.process_scenes import PATIENCE
+
+PLAN = """
+asterism: 1
+id: nightly
+tasks:
+  a: {shell: "echo hello; cat"}
+  b: {shell: echo done, after: a}
+"""
+
+
+def server(scene: Scene, log: Any, *words: str) -> Any:
+    environment = {**os.environ, **scene.env}
+    arguments = ["-m", "asterism", "mcp", *words]
+    return stdio_client(StdioServerParameters(command=sys.executable, args=arguments, env=environment), errlog=log)
+
+
+async def test_two_clients_of_two_processes_plan_watch_and_edit(tmp_path: Path) -> None:
+    """The first task reads standard input, which is empty: it does not read what the client says."""
+    scene = Scene(tmp_path)
+    with (tmp_path / "log").open("w+") as log:
+        async with (
+            Client(server(scene, log, "--local", "2")) as one,
+            Client(server(scene, log, "--scope", "edit:nightly", "--for", "bob"), mode="legacy") as two,
+        ):
+            done = await call(one, "submit_plan", file=PLAN, follow=True)
+            assert (done["ended"], done["counts"]) == (True, {"completed": 2})
+            lines = (await call(one, "read_task_logs", plan="nightly", task="a"))["items"]
+            assert [line["text"] for line in lines] == ["hello"]
+            add = {"op": "add_task", "task": {"id": "c", "shell": "true"}}
+            assert (await call(two, "edit_plan", plan="nightly", edits=[add], reason="more"))["version"] == 1
+            with pytest.raises(Refused, match="this needs the scope operate"):
+                await call(two, "cancel_plan", plan="nightly")
+            changes = await call(one, "read_changes", plan="nightly", since_version=0)
+            assert [one["author"] for one in changes["items"] if one["kind"] == "edit"] == ["bob"]
+        log.seek(0)
+        assert "Traceback" not in log.read()
+
+
+@pytest.mark.parametrize("end", ["input", "SIGTERM", "SIGINT"])
+def test_it_ends_with_its_client_or_a_signal(tmp_path: Path, end: str) -> None:
+    scene = Scene(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-m", "asterism", "mcp"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **scene.env},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == 1
+            if end == "input":
+                process.stdin.close()
+            else:
+                process.send_signal(signal.Signals[end])
+            assert process.wait(PATIENCE) == 0
+            assert b"Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
+def test_a_wrong_scope_names_the_scopes(tmp_path: Path) -> None:
+    result = Scene(tmp_path).run("mcp", "--scope", "root")
+    assert result.exit_code == 64
+    assert "the scopes are: observe, operate, series, admin" in result.stderr
