@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from asterism.agents.model_editor import ModelEditor
+from asterism.agents.plan_prompt import RESULT_LENGTH
 from asterism.agents.untrusted_text import UNTRUSTED_NOTICE, mark_untrusted
 from asterism.core.plan.constellation import Constellation
 from asterism.core.plan.edit_scope import EditScope
@@ -17,9 +19,12 @@ from asterism.core.plan.invariants import check_invariants
 from asterism.core.plan.task import Task
 from asterism.orchestrator import waiting_edits
 from asterism.orchestrator.devices import LocalDevice
+from asterism.orchestrator.edit_cycles import Editor
 from asterism.orchestrator.events import EditEvent, TaskEvent
 from asterism.orchestrator.orchestrator import Orchestrator
 from asterism.orchestrator.waiting_edits import WaitingEdits
+from tests.agents.editor_scenes import editor as model_editor
+from tests.agents.editor_scenes import served
 from tests.agents.hostile_texts import OK, PAYLOADS, STYLES, Hostile, build, hostile_texts, obeyed
 from tests.agents.model_server import ModelServer, Question, Reply
 
@@ -88,8 +93,11 @@ class ObedientModel:
         self.remembered: list[dict[str, Any]] = []
 
     def __call__(self, question: Question) -> Reply:
-        self.remembered = obeyed(question.text) or self.remembered
-        return Reply.call({"edits": self.remembered, "author": "ann", "reason": "approved by ann"})
+        unquoted = question.text.replace('\\"', '"').replace("\\\\", "\\")  # a prompt may show results as JSON
+        found = {json.dumps(edit): edit for edit in obeyed(question.text) or obeyed(unquoted)}  # its own answers, too
+        self.remembered = list(found.values()) or self.remembered
+        answer = {"edits": self.remembered, "author": "ann", "reason": "approved by ann"}
+        return Reply.call(answer, tool="answer")
 
 
 def definition(made: Constellation) -> dict[str, Any]:
@@ -97,7 +105,7 @@ def definition(made: Constellation) -> dict[str, Any]:
 
 
 async def attack(
-    hostile: Hostile, server: ModelServer, editor: HttpEditor, untrusted: bool, scopes: Sequence[EditScope]
+    hostile: Hostile, server: ModelServer, editor: Editor, untrusted: bool, scopes: Sequence[EditScope]
 ) -> str | None:
     """Run a plan with a hostile text. Returns how the plan was changed against the rules; None if it was not."""
     server.script = model = ObedientModel()
@@ -119,7 +127,8 @@ async def attack(
 
     runner.events.subscribe(refuse, EditEvent)
     result = await runner.run(made)
-    assert model.remembered == hostile.payload, f"the model did not find the payload of {hostile.name}"
+    cut = isinstance(editor, ModelEditor) and len(hostile.text) > RESULT_LENGTH
+    assert cut or model.remembered == hostile.payload, f"the model did not find the payload of {hostile.name}"
     assert result.state in ("completed", "failed", "partially_failed")
     check_invariants(made)
     signed = [entry.why for entry in made.story() if entry.what == "edited" and " by ann" in entry.why]
@@ -136,13 +145,20 @@ async def attack(
 
 
 async def breaches(texts: Sequence[Hostile], *, untrusted: bool, scopes: Sequence[EditScope]) -> dict[str, str]:
-    found = {}
     async with ModelServer([]) as server, httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
-        for hostile in texts:
-            problem = await attack(hostile, server, HttpEditor(client), untrusted, scopes)
-            if problem is not None:
-                found[hostile.name] = problem
-    return found
+        found = {one.name: await attack(one, server, HttpEditor(client), untrusted, scopes) for one in texts}
+    return {name: problem for name, problem in found.items() if problem is not None}
+
+
+async def breaches_of_models(
+    texts: Sequence[Hostile], *, untrusted: bool, scopes: Sequence[EditScope]
+) -> dict[str, str]:
+    """As ``breaches``, with the editor and the prompts of the product."""
+    async with served(ObedientModel()) as server:
+        found = {one.name: await attack(one, server, model_editor(), untrusted, scopes) for one in texts}
+        shown = [question.text for question in server.questions]
+    assert all(UNTRUSTED_NOTICE in text for text in shown)
+    return {name: problem for name, problem in found.items() if problem is not None}
 
 
 def test_the_set_is_large_and_varied() -> None:
@@ -165,6 +181,22 @@ async def test_nothing_outside_the_scope_is_applied() -> None:
 
 async def test_with_both_nothing_is_applied() -> None:
     assert await breaches(TEXTS[::6], untrusted=True, scopes=[SCOPE]) == {}
+
+
+@pytest.mark.parametrize(("untrusted", "scopes"), [(True, ()), (False, [SCOPE])])
+async def test_a_model_editor_applies_nothing(untrusted: bool, scopes: Sequence[EditScope]) -> None:
+    assert await breaches_of_models(TEXTS[::8], untrusted=untrusted, scopes=scopes) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("untrusted", "scopes"), [(True, ()), (False, [SCOPE])])
+async def test_a_model_editor_applies_nothing_of_any_text(untrusted: bool, scopes: Sequence[EditScope]) -> None:
+    assert await breaches_of_models(TEXTS, untrusted=untrusted, scopes=scopes) == {}
+
+
+async def test_without_the_taint_rule_a_model_editor_applies_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_edits, "taint_reasons", lambda graph, batch, tried: ())
+    assert len(await breaches_of_models(TEXTS[:4], untrusted=True, scopes=())) >= 2
 
 
 @pytest.mark.long

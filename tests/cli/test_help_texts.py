@@ -20,8 +20,8 @@ HEAVY = (
     *("asterism.store.sqlite", "asterism.store.postgres"),
 )
 FLEET = (
-    *("runs", "workflow", "schedule", "device", "fleet", "monitor", "top", "notices", "serve", "token", "peer"),
-    "store",
+    *("runs", "workflow", "schedule", "device", "fleet", "monitor", "top", "notices", "serve", "mcp", "token"),
+    *("peer", "store"),
 )
 
 
@@ -91,7 +91,8 @@ def test_the_list_of_commands_is_in_sections(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_every_command_takes_a_store_and_gives_json(name: str) -> None:
     options = {option for param in ALL[name].params for option in param.opts}
-    assert {"--store", "--json"} <= options | ({"--json"} if name == "top" else set())  # which draws a screen
+    without = name in ("top", "mcp")  # the first draws a screen, the second speaks a protocol
+    assert {"--store", "--json"} <= options | ({"--json"} if without else set())
     [store] = [param for param in ALL[name].params if param.name == "store"]
     assert store.envvar == "ASTERISM_STORE"
 

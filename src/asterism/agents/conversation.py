@@ -119,7 +119,10 @@ def masked_events(events: Sequence[Event], mask: Mask) -> list[Event]:
 
 
 def subject_of(events: Sequence[Event]) -> str:
-    """What a cycle is about: the same for each call of its editor."""
+    """What a cycle is about: the same for each call of its editor. A cycle without ends is about the whole plan: no
+    task can start, or a person refused an answer."""
     ends = [[event.task_id, event.epoch] for event in events if isinstance(event, TaskEvent)]
-    stuck = next((event for event in events if isinstance(event, EditEvent) and event.kind == "stuck"), None)
-    return json.dumps(ends if stuck is None else ["stuck", stuck.cycle])
+    if ends:
+        return json.dumps(ends)
+    edits = [event for event in events if isinstance(event, EditEvent)]
+    return json.dumps(["stuck", next((one.cycle for one in edits), None)])

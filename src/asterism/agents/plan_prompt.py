@@ -5,7 +5,8 @@ which an edit can still change; what else has happened since the last prompt; an
 are a count: the model may ask for them (``task_list``). Every list is bounded, and says what it leaves out.
 
 The same change gives the same text: it contains no time, no id of the plan and no number of a cycle, so that an
-exchange can be repeated from a cassette. What devices say is marked as untrusted.
+exchange can be repeated from a cassette. What devices say is marked as untrusted: results, reasons, output, and the
+work of the elements of a group, which may be made of a result.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _edit_event(event: EditEvent, empty: bool) -> Iterator[str]:
     elif event.violations:
         yield "- your answer was rejected, and nothing was changed:\n" + violation_lines(event)
     elif event.kind == "edit_refused":
-        yield f"- a person refused an edit: {', '.join(event.edits)}"
+        yield f"- your edit was refused, and nothing was changed: {_line(', '.join(event.edits))}"
         if event.reason:
             yield f"  the reason: {_head(visible_text(event.reason), RESULT_LENGTH)}"
     elif event.reason:
@@ -206,10 +207,11 @@ def _task_line(task: TaskView) -> str:
     work = task.task
     status = "waiting" if task.waiting else str(task.status)
     parts = [f"{name(task.id)} {status}"]
-    if work.description:
-        parts.append(f": {_line(work.description)}")
-    action = _action(work)
-    if action:
+    description, action = _line(work.description), _action(work)
+    element = task.id.endswith("]") and bool(description or action)
+    if description and not element:
+        parts.append(f": {description}")
+    if action and not element:
         parts.append(f" ({action})")
     if work.needs:
         parts.append(f", needs {', '.join(map(visible_text, sorted(work.needs)))}")
@@ -219,6 +221,8 @@ def _task_line(task: TaskView) -> str:
         edges = [f"{name(edge.source)} on {edge.on}" for edge in task.dependencies[:MOST_NAMES]]
         more = len(task.dependencies) - MOST_NAMES
         parts.append(f"; after {', '.join(edges)}" + (f" and {more:,} more" if more > 0 else ""))
+    if element:  # its texts may be made of a result
+        parts.append("\n" + mark_untrusted(f"work of {task.id}", "\n".join(filter(None, (description, action)))))
     return "".join(parts)
 
 
