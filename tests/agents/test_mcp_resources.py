@@ -71,7 +71,7 @@ async def test_unknown_and_foreign_resources_are_refused() -> None:
         async with Client(server_of(scene, "series")) as stranger:
             assert (await stranger.list_resources()).resources == []
         async with Client(server_of(scene, "observe")) as reader:
-            with pytest.raises(MCPError, match="there is no plan 'other'"):
+            with pytest.raises(MCPError, match=r"^there is no plan 'other'$"):
                 await reader.read_resource("asterism://plans/other/story")
 
 
