@@ -76,7 +76,7 @@ HIDDEN = f"""
 import asyncio, os, signal, sys, time
 asyncio.get_event_loop_policy()
 import multiprocessing, subprocess, tempfile, selectors, socket, sqlite3, concurrent.futures.thread, random, uuid, ssl
-import textual.app, textual.widgets  # they ask sys.platform which calls there are
+import mcp.server.stdio, textual.app, textual.widgets  # they ask sys.platform which calls there are
 import fcntl as real, types
 for name in {sorted(MODULES - {"posix", "nt"})!r}:
     sys.modules[name] = None

@@ -300,6 +300,10 @@ def scenes(scene: HostileFleet) -> dict[str, list[Case]]:
         "plan approvals": [case("nightly", quiet="there are none"), case(NAME)],
         "plan approve": [case(NAME, "1"), case("nightly", "1", "--file", NAME)],
         "plan refuse": [case(NAME, "1", "--reason", NAME), case("nightly", NAME)],
+        "plan budget": [case("nightly", quiet="there is none"), case(NAME), case("nightly", "--raise", NAME)],
+        "plan exchanges": [case("nightly", quiet="there are none"), case(NAME)],
+        "plan new": [case(NAME, "--model", NAME)],
+        "mcp": [case("--scope", NAME)],
         "series claim": [
             case("RFC-1", "--issue", "4", *by),
             case(NAME, "--issue", "1"),

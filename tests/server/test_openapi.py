@@ -100,6 +100,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             "/versions/{version}",
             "/cycles",
             "/approvals",
+            "/budget",
             "/layout",
             "/tasks/{task}",
             "/tasks/{task}/why",
@@ -114,6 +115,7 @@ async def test_real_answers_are_as_the_document_says() -> None:
             await ask("POST", f"/plans/{{plan}}/cycles/{{cycle}}/{action}", {}, **plan, cycle="1")
         for action in ("approve", "refuse"):
             await ask("POST", f"/plans/{{plan}}/approvals/{{approval}}/{action}", {}, **plan, approval="1")
+        await ask("POST", "/plans/{plan}/budget", {"limits": "$5"}, **plan)
         for action in ("pause", "resume", "cancel", "retry"):
             await ask("POST", f"/plans/{{plan}}/{action}", {}, **plan)
         run = (await ask("POST", "/runs", {"workflow": "w", "input": {"name": "x"}}))["id"]

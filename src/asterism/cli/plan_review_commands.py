@@ -373,7 +373,7 @@ def budget(name: str, limits: Budget | None, without_editor: bool, store: str | 
         if as_json:
             print_json({"name": name, **account.to_json()})
         else:
-            click.echo("\n".join(budget_lines(name, account)))
+            click.echo("\n".join(budget_lines(name, account, same_store(fleet))))
 
     with_fleet(store, ask)
 

@@ -195,7 +195,8 @@ def _decision(edit: WaitingEdit, now: float) -> str:
 # -- budgets and exchanges ---------------------------------------------------------------------------------------------
 
 
-def budget_lines(name: str, account: Account) -> list[str]:
+def budget_lines(name: str, account: Account, store: str = "") -> list[str]:
+    command = f"asterism plan budget {clean(name)}{store}"
     lines = [f"Budget of plan {clean(name)!r}: {account.budget}.", f"Spent: {account.spent}."]
     if account.open:
         lines.append(f"Calls under way: {len(account.open)}, which may cost {sum(account.open.values(), Spent())}.")
@@ -204,8 +205,8 @@ def budget_lines(name: str, account: Account) -> list[str]:
         lines.append(f"The plan goes on without its editor{by}.")
     elif account.held_since is not None:
         lines.append(f"The plan waits since {format_time(account.held_since)}.")
-        lines.append(f"Raise the budget with: asterism plan budget {clean(name)} --raise '$5'")
-        lines.append(f"Go on without the editor with: asterism plan budget {clean(name)} --without-editor")
+        lines.append(f"Raise the budget with: {command} --raise '$5'")
+        lines.append(f"Go on without the editor with: {command} --without-editor")
     return lines
 
 
