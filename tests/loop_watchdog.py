@@ -97,6 +97,11 @@ ALLOWED: tuple[Allowed, ...] = (
         r"(GitHubCore\.(arequest|__aenter__)|the task \w+\.<locals>\.main|the task test_)",
         "githubkit imports its models within the first request, and signs the token of an app within its coroutine",
     ),
+    Allowed(
+        "tests/page/",
+        r"(wait_for_future|Connection\.|Dispatcher)",
+        "the loop of Playwright waits for a browser while the test computes in one of its callbacks",
+    ),
 )
 
 

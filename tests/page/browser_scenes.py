@@ -13,6 +13,7 @@ import pytest
 from tests.process_scenes import PATIENCE
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright_api.expect
 CHROMIUM = shutil.which("chromium")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (make chromium)")
 

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from asterism import Constellation, EditBatch, Task
-from asterism.core.errors import EditRejected
+from asterism.core.errors import EditRejected, InvalidTask
 from asterism.server.page_routes import page_routes
 from asterism.server.plan_layouts import PlanLayouts
 from asterism.server.request_guard import RequestGuard
@@ -63,6 +63,7 @@ class PlanScene:
         self.posted: list[tuple[str, Any]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.away = False
+        self.resumed: list[str] = []
 
     def set(self, task: str, status: str, **facts: Any) -> None:
         """Set what the view tells about a task."""
@@ -87,7 +88,8 @@ class PlanScene:
             data = batch.to_json()
             self.versions.append({"version": self.plan.version, "at": NOW(), "undoes": None, "triggers": [], **data})
             self.past[self.plan.version] = (self.plan.copy(), dict(self.facts))
-            self.tell("edit", version=self.plan.version)
+            changed = [edit["task_id"] for edit in data["edits"] if edit["op"] == "update_task"]
+            self.tell("edit", version=self.plan.version, diff={"changed": changed})
 
     def view(self, version: int | None = None) -> dict[str, Any]:
         plan, facts = (self.plan, self.facts) if version is None else self.past[version]
@@ -103,7 +105,8 @@ class PlanScene:
                 {"source": one.source, "target": one.target, "on": one.on, "when": one.when}
                 for one in plan.dependencies
             ],
-            **{"cycles": self.cycles, "approvals": self.approvals},
+            **({"cycles": self.cycles, "approvals": self.approvals} if version is None else {}),
+            **({} if version is None else {"edit": next(one for one in self.versions if one["version"] == version)}),
         }
 
     def _task(self, task: str, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -164,7 +167,9 @@ class PlanServer:
     def _task(self, request: Request) -> Any:
         facts = self.scene.facts.get(request.path_params["task"], {})
         story = [{"at": self.scene.began, "what": "dispatched", "why": "it was ready"}]
-        return {"definition": {}, "result": None, "executions": [], "story": story, **facts}
+        task = self.scene.plan.nodes.get(request.path_params["task"])
+        definition = task.task.to_json() if task is not None else {}
+        return {"definition": definition, "result": None, "executions": [], "story": story, **facts}
 
     def _logs(self, request: Request) -> Any:
         lines = self.scene.facts.get(request.path_params["task"], {}).get("output", [])
@@ -172,9 +177,11 @@ class PlanServer:
         return {"items": [{"text": line, "stream": "stdout"} for line in lines[first:]], "next": str(len(lines))}
 
     def _runs(self, request: Request) -> Any:
-        wanted = {name: request.query_params.get(name) for name in ("status", "workflow", "device", "series")}
+        wanted = {
+            name: request.query_params.get(name) for name in ("status", "workflow", "device", "series", "waiting")
+        }
         found = [
-            run for run in self.scene.runs if all(not value or run[name] == value for name, value in wanted.items())
+            run for run in self.scene.runs if all(not value or run.get(name) == value for name, value in wanted.items())
         ]
         return items(found)
 
@@ -185,13 +192,18 @@ class PlanServer:
 
     async def _layout_after(self, request: Request) -> Response:
         edited = self.scene.plan.copy()
-        edited.apply(EditBatch.from_json({"edits": (await request.json())["edits"]}), NOW())
+        try:
+            edited.apply(EditBatch.from_json({"edits": (await request.json())["edits"]}), NOW())
+        except (EditRejected, InvalidTask) as error:
+            return JSONResponse({"title": "Edit rejected", "detail": str(error)}, 422)
         return JSONResponse(await self._layouts.layout_after(edited.id, self.scene.plan, edited))
 
     async def _events(self, request: Request) -> Response:
         if self.scene.away:
             return Response(status_code=503)
-        seen = int(request.headers.get("last-event-id") or len(self.scene.events))
+        last = request.headers.get("last-event-id")
+        self.scene.resumed.append(last or "")
+        seen = int(last or len(self.scene.events))
 
         async def lines() -> AsyncIterator[str]:
             nonlocal seen

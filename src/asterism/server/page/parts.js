@@ -1,5 +1,5 @@
 // Small parts that several views share.
-import { classes, html, useEffect, useRef, useState } from "./ui.js";
+import { classes, cloneElement, html, useEffect, useRef, useState } from "./ui.js";
 import { mark, words } from "./words.js";
 
 export function Status({ status, text }) {
@@ -66,8 +66,13 @@ export function Dialog({ title, close, children }) {
   </dialog>`;
 }
 
+let hints = 0;
+
+// A control with its label. A hint describes the control, and is no part of its name.
 export function Field({ label, children, hint }) {
-  return html`<label class="field"><span>${label}</span>${children}${hint && html`<small>${hint}</small>`}</label>`;
+  const [id] = useState(() => `hint-${(hints += 1)}`);
+  const control = hint && !Array.isArray(children) ? cloneElement(children, { "aria-describedby": id }) : children;
+  return html`<div class="field"><label><span>${label}</span>${control}</label>${hint && html`<small id=${id}>${hint}</small>`}</div>`;
 }
 
 // A list that is read again by `load` when `when` changes.

@@ -110,6 +110,15 @@ export class PlanState {
     });
   }
 
+  // The view of a version may have come before its event.
+  #noteUpdates({ version, diff }) {
+    const ids = diff?.changed ?? [];
+    if (!ids.length) return;
+    const marks = this.marks.peek();
+    if (this.view.peek()?.version >= version) this.#mark({ ...marks, changed: new Set([...marks.changed, ...ids]) });
+    else for (const id of ids) this.#updated.add(id);
+  }
+
   #mark(marks) {
     this.marks.value = marks;
     setTimeout(() => { if (this.marks.peek() === marks) this.marks.value = emptyMarks(); }, FADE);
@@ -128,7 +137,7 @@ export class PlanState {
   #receive(kind, data) {
     for (const listener of this.listeners) listener(kind, data);
     if (kind !== "task") this.edited.value += 1;
-    if (kind === "edit") for (const id of data.diff?.changed ?? []) this.#updated.add(id);
+    if (kind === "edit") this.#noteUpdates(data);
     if (kind === "gone") {
       this.#stop?.();
       this.#stop = null;

@@ -2,7 +2,7 @@
 import htm from "./vendor/htm.mjs";
 import { h } from "./vendor/preact.mjs";
 
-export { render, Fragment } from "./vendor/preact.mjs";
+export { cloneElement, render, Fragment } from "./vendor/preact.mjs";
 export { useEffect, useRef, useState, useMemo, useCallback, useLayoutEffect } from "./vendor/preact-hooks.mjs";
 export { signal, computed, effect, batch, untracked, useSignal, useComputed, useSignalEffect } from "./vendor/signals.mjs";
 export const html = htm.bind(h);
