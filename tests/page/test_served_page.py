@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.page.browser_scenes import chromium, needs_chromium, opened, serious_findings
+from tests.process_scenes import PATIENCE
 
 pytestmark = [needs_chromium, pytest.mark.long]
 
@@ -95,7 +98,7 @@ def test_a_plan_is_watched_edited_and_outlives_a_restart_of_the_server(tmp_path:
             page.get_by_role("alert").get_by_text("connection to the server is lost").wait_for()
             with server(tmp_path, port):
                 (tmp_path / "go-on").touch()
-                page.goto(f"{url}/#/plans/release/graph")
+                page.get_by_role("alert").wait_for(state="detached")  # the page connects again by itself
                 page.locator("[data-box=smoke].is-completed").wait_for()
                 page.locator(".plan-bar").get_by_text("failed").first.wait_for()
                 assert serious_findings(page) == []
@@ -113,6 +116,25 @@ def edit(page: Any) -> None:
     page.get_by_role("button", name="Apply").click()
     page.locator(".composer").wait_for(state="detached")
     page.locator("[data-box=smoke]").wait_for()
+    undo(page)
+
+
+def undo(page: Any) -> None:
+    """A task that was added by mistake is removed again by an undo."""
+    page.keyboard.press("e")
+    page.get_by_label("Add an operation").select_option("add_task")
+    page.get_by_label("Id").fill("mistake")
+    page.get_by_label("Command").fill("echo wrong")
+    page.get_by_label("After").fill("package")
+    page.get_by_role("button", name="Apply").click()
+    page.locator("[data-box=mistake]").wait_for()
+    page.keyboard.press("3")
+    page.get_by_role("button", name="Undo the last edit").click()
+    page.get_by_role("button", name="Yes").click()
+    page.get_by_text("undoes version 2").wait_for()
+    page.keyboard.press("1")
+    page.locator("[data-box=smoke]").wait_for()
+    assert page.locator("[data-box=mistake]").count() == 0
 
 
 def timeline_and_time_travel(page: Any, url: str) -> None:
@@ -125,6 +147,26 @@ def timeline_and_time_travel(page: Any, url: str) -> None:
     page.locator("[data-box=compile]").wait_for()
     page.get_by_role("button", name="Back to live").click()
     page.locator("[data-box=smoke]").wait_for()
+
+
+def test_a_plan_that_runs_in_a_terminal_is_watched_by_its_link(tmp_path: Path) -> None:
+    """``asterism run plan.yaml --serve`` prints a link; the plan ends, and its result is there and on the page."""
+    (tmp_path / "plan.yaml").write_text(PLAN.replace("exit 3", "echo clean"))
+    environment = {**os.environ, "ASTERISM_STORE": f"sqlite:///{tmp_path}/fleet.db"}
+    command = [sys.executable, "-m", "asterism", "run", "plan.yaml", "--serve", "--plain"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        assert running.stdout is not None
+        link = next(found for line in running.stdout if (found := re.search(r"http://\S+/login\?code=\S+", line)))
+        url, _, rest = link.group().rpartition("/")
+        with chromium() as browser, opened(browser, url, rest, failures=True) as page:
+            page.get_by_role("link", name="release").first.click()
+            page.locator("[data-box=compile].is-running").wait_for()
+            (tmp_path / "go-on").touch()
+            page.locator("[data-box=package].is-completed").wait_for()
+        running.communicate(timeout=PATIENCE)
+    assert running.returncode == 0
 
 
 REVIEWED = """
