@@ -136,13 +136,15 @@ A plan of {TASKS:,} tasks in layers of {WIDTH}, each after two of the layer befo
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A plan in the browser: seconds to its first view, frames per second, and the longest pause, in seconds."""
+    """A plan in the browser: seconds to its first view, frames per second, the longest pause in seconds, and the share
+    of a core that the page's main thread needs meanwhile, which other work on the machine does not change."""
 
     tasks: int
     drawn: str
     first_view: float
     frames: float
     longest: float
+    busy: float
 
 
 def watch() -> list[Watched]:
@@ -178,15 +180,25 @@ def _watch(count: int, drawn: str) -> Watched:
         page.locator(drawn).first.wait_for()
         first_view = page.evaluate("performance.now()") / 1000
         page.evaluate(COUNT)
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        before = _computed(session)
         changing = threading.Thread(target=_change, args=(scene, count))
         changing.start()
         page.wait_for_timeout(1000 * SECONDS)
         frames: list[float] = page.evaluate("window.frames_seen")
+        busy = (_computed(session) - before) / (frames[-1] - frames[0]) * 1000
         changing.join()
         browser.close()
     gaps = [(after - before) / 1000 for before, after in pairwise(frames)]
     what = "canvas" if "canvas" in drawn else "SVG"
-    return Watched(count, what, first_view, len(gaps) / sum(gaps), max(gaps))
+    return Watched(count, what, first_view, len(gaps) / sum(gaps), max(gaps), busy)
+
+
+def _computed(session: Any) -> float:
+    """The processor seconds of the page's main thread so far."""
+    found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    return float(found["TaskDuration"])
 
 
 def _change(scene: Any, count: int) -> None:
@@ -204,12 +216,19 @@ def _change(scene: Any, count: int) -> None:
 
 def browser_text(found: list[Watched]) -> str:
     rows = [
-        (f"{one.tasks:,}", one.drawn, time_text(one.first_view), f"{one.frames:.0f}", time_text(one.longest))
+        (
+            f"{one.tasks:,}",
+            one.drawn,
+            time_text(one.first_view),
+            f"{one.frames:.0f}",
+            time_text(one.longest),
+            f"{one.busy:.0%}",
+        )
         for one in found
     ]
     return f"""## In the browser
 
 Time from the request of the page to the drawn plan, and frames per second while every task starts and completes within
-{SECONDS:g} s (goal of a screen: 60).
+{SECONDS:g} s (goal of a screen: 60). "Main thread" is the share of a core that the page computes meanwhile.
 
-""" + table(("tasks", "drawn with", "first view", "frames per second", "longest pause"), rows)
+""" + table(("tasks", "drawn with", "first view", "frames per second", "longest pause", "main thread"), rows)

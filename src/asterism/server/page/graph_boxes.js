@@ -45,7 +45,7 @@ export function TaskBox({ box, task, text, selected, focusable, dim, mark: chang
     <title>${spoken(data)}</title>
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx="9" />
     ${held && html`<rect class="hatch" width=${WIDTH} height=${HEIGHT} rx="9" />`}
-    <path class="edge" d=${EDGE} />
+    ${text === "none" ? html`<rect class="edge" width="6" height=${HEIGHT} />` : html`<path class="edge" d=${EDGE} />`}
     <text class="mark" x="20" y="29" text-anchor="middle">${mark(shownStatus(data))}</text>
     ${text === "all" ? html`<text class="name" x=${LEFT} y="20">${fitName(name, NAME, ROOM)}</text><text class="remark" x=${LEFT} y="36">${fitText(remark(data), REMARK, ROOM)}</text>`
     : text === "name" && html`<${LargeName} lines=${held ? [fitName(name, LARGE, ROOM), fitText(data.held_by.join(", "), LARGE, ROOM)] : fitLines(name, LARGE, ROOM)} />`}

@@ -10,7 +10,7 @@ import { shownStatus } from "./graph_boxes.js";
 import { Command, Empty } from "./parts.js";
 import { Head, TaskDrawer } from "./task_drawer.js";
 import { TaskList } from "./task_list.js";
-import { html, useEffect, useMemo, useRef, useState } from "./ui.js";
+import { effect, html, useEffect, useMemo, useRef, useState } from "./ui.js";
 import { mark, plural, words } from "./words.js";
 
 const LIST = "list";
@@ -111,9 +111,24 @@ function Toolbar({ state, view, query, search, controls, groups, collapsed, fini
 
 const STATUSES = ["pending", "waiting", "running", "completed", "failed", "cancelled"];
 
+const CALM = 500;
+
+// Draws again while the plan changes, but not with every frame: the layout of the toolbar would cost frames of the graph.
+function useCalmRedraw(state) {
+  const [, redraw] = useState(0);
+  useEffect(() => {
+    let timer = null;
+    const stop = effect(() => {
+      state.changed.value;
+      timer ??= setTimeout(() => { timer = null; redraw((turn) => turn + 1); }, CALM);
+    });
+    return () => { stop(); clearTimeout(timer); };
+  }, [state]);
+}
+
 // How many tasks have each status, in a fixed order; a press filters by it.
 function Counts({ state, query }) {
-  state.changed.value;
+  useCalmRedraw(state);
   const counts = new Map(STATUSES.map((status) => [status, 0]));
   for (const task of state.tasks.values()) counts.set(shownStatus(task.peek()), (counts.get(shownStatus(task.peek())) ?? 0) + 1);
   const shown = [...counts].filter(([status, number]) => number || query.status === status);
